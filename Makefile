@@ -1,0 +1,53 @@
+# `make` lists the targets. Everything lives in .venv, made on first use and again when the requirements change.
+VENV   ?= .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
+# Constrains the package's build environment too.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test test-slow check format bench docs clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "nearshot needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 test"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet '.[docs]' --editable .
+	@touch $@
+
+demo: $(READY)  ## train and compare the losses on small real images, in a minute
+	$(BIN)/python examples/compare_losses.py
+
+test: check  ## what CI runs: checks, every test, doctests, examples
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)  ## the tests that take minutes; run before a release
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)  ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## format the code and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/results
+	$(BIN)/python benchmarks/nca_loss.py
+
+docs: $(DOCS_READY)  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,53 @@
+"""Distances between two sets of embeddings, all pairs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["DISTANCES", "Distance", "DistanceName", "cosine", "full_precision", "squared_euclidean", "unit_length"]
+
+DistanceName = Literal["euclidean", "cosine"]
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+
+def full_precision(embeddings: Tensor) -> Tensor:
+    """Return half-precision embeddings as float32; a distance has to tell 1000.1 from 1000.2, and 16 bits cannot."""
+    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
+
+
+def unit_length(embeddings: Tensor) -> Tensor:
+    """Divide each embedding by its length. A zero vector stays zero, with a finite gradient."""
+    return F.normalize(embeddings, dim=-1)
+
+
+def squared_euclidean(first: Tensor, second: Tensor) -> Tensor:
+    """‖a − b‖² for every a in `first` (n, d) and b in `second` (m, d): (n, m), never under zero.
+
+    >>> squared_euclidean(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([[25.,  1.]])
+    """
+    with torch.autocast(first.device.type, enabled=False):
+        first, second = full_precision(first), full_precision(second)
+        # A common offset changes no distance, but would cost digits in ‖a‖² + ‖b‖² − 2ab.
+        offset = second.detach().mean(0)
+        first, second = first - offset, second - offset
+        lengths = first.square().sum(1)[:, None] + second.square().sum(1)  # (n, m)
+        return torch.addmm(lengths, first, second.T, alpha=-2).clamp(min=0)
+
+
+def cosine(first: Tensor, second: Tensor) -> Tensor:
+    """One minus the cosine of the angle: (n, m), between 0 and 2. A zero vector is at ½ from every direction.
+
+    >>> cosine(torch.tensor([[1.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]))
+    tensor([[0., 1., 2.]])
+    """
+    return squared_euclidean(unit_length(full_precision(first)), unit_length(full_precision(second))) / 2
+
+
+DISTANCES: Mapping[DistanceName, Distance] = MappingProxyType({"euclidean": squared_euclidean, "cosine": cosine})

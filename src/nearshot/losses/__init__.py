@@ -1,0 +1,21 @@
+"""The paper's losses. All are `neighbour_loss` with another choice of anchors and candidates, but for two peers."""
+
+from nearshot.losses.cross_entropy import cross_entropy_loss, mixed_loss
+from nearshot.losses.episodic import episode_loss, matching_loss, prototypical_loss
+from nearshot.losses.nca import nca_loss
+from nearshot.losses.neighbours import neighbour_loss
+from nearshot.losses.pairs import PairCounts, count_pairs
+from nearshot.losses.supcon import supervised_contrastive_loss
+
+__all__ = [
+    "PairCounts",
+    "count_pairs",
+    "cross_entropy_loss",
+    "episode_loss",
+    "matching_loss",
+    "mixed_loss",
+    "nca_loss",
+    "neighbour_loss",
+    "prototypical_loss",
+    "supervised_contrastive_loss",
+]

@@ -1,0 +1,163 @@
+"""The neighbour loss of very large batches, exactly: value and gradient block by block, in linear memory.
+
+A block is a run of anchors against all candidates. Its distances give the anchors' likelihoods, and these give the
+loss's derivative by each distance at once, so the block's share of the gradient is added up and the block is forgotten:
+three matrix products in all, and no distance is ever kept or computed twice. With l = −d² and q = 1 − p,
+
+    dL/dl = −q · softmax of l over the positives      for a positive
+            +q · softmax of l over the negatives      for a negative (0 where `background` stands in for their sum)
+
+and a distance's derivative flows to its two ends as ∂d²/∂a = 2(a − c) = −∂d²/∂c.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from nearshot.errors import InputError
+
+__all__ = ["NOTHING", "PAIRS_PER_BLOCK", "BlockwiseLoss"]
+
+# The logit of a pair that does not exist. Finite, since −∞ − (−∞) is NaN, and far below any real −d².
+NOTHING = -1e37
+# 16 MiB of float32: small beside any large batch, large enough that a matrix product runs at full speed.
+PAIRS_PER_BLOCK = 2**22
+
+
+class BlockwiseLoss(torch.autograd.Function):
+    """`neighbour_loss` for T = 1 and squared Euclidean distances; its gradient is computed with its value."""
+
+    @staticmethod
+    def of(
+        anchors: Tensor,
+        anchor_labels: Tensor,
+        candidates: Tensor,
+        candidate_labels: Tensor,
+        same_set: bool,
+        background: float,
+        kept_pairs: Tensor | None,
+    ) -> Tensor:
+        """Return the loss; the gradient is computed only if somebody will ask for it."""
+        wants_gradient = torch.is_grad_enabled() and (anchors.requires_grad or candidates.requires_grad)
+        loss: Tensor = BlockwiseLoss.apply(
+            anchors,
+            anchor_labels,
+            candidates,
+            candidate_labels,
+            same_set,
+            background,
+            kept_pairs,
+            anchors is candidates,
+            wants_gradient,
+        )
+        return loss
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: FunctionCtx,
+        anchors: Tensor,
+        anchor_labels: Tensor,
+        candidates: Tensor,
+        candidate_labels: Tensor,
+        same_set: bool,
+        background: float,
+        kept_pairs: Tensor | None,
+        one_tensor: bool,
+        wants_gradient: bool,
+    ) -> Tensor:
+        """Return the loss, and keep its gradient by anchors and by candidates."""
+        n_anchors, n_candidates = len(anchors), len(candidates)
+        step = max(1, PAIRS_PER_BLOCK // n_candidates)
+        in_one_block = step >= n_anchors
+        # Sorted by class, the positives of a block's anchors stand side by side, and most columns need no mask. It takes
+        # reading the labels, which would make an accelerator wait.
+        by_class = kept_pairs is None and anchors.device.type == "cpu" and not in_one_block
+        if by_class:
+            anchor_labels, anchor_order = anchor_labels.sort(stable=True)
+            candidate_labels, candidate_order = candidate_labels.sort(stable=True)
+            anchors, candidates = anchors[anchor_order], candidates[candidate_order]
+        offset = candidates.mean(0)  # as in `squared_euclidean`, it saves digits
+        anchors, candidates = anchors - offset, candidates - offset
+        anchor_lengths, candidate_lengths = anchors.square().sum(1), candidates.square().sum(1)
+        log_background = math.log(background) if background else -math.inf
+        loss = anchors.new_zeros(())
+        anchor_gradient, candidate_gradient = torch.zeros_like(anchors), torch.zeros_like(candidates)
+
+        for start in range(0, n_anchors, step):
+            rows = slice(start, min(start + step, n_anchors))
+            # l + ‖a‖², which leaves out what is the same along a row                     (row, candidate)
+            logits = torch.addmm(candidate_lengths, anchors[rows], candidates.T, beta=-1, alpha=2)
+            if same_set:
+                logits[:, rows].fill_diagonal_(NOTHING)
+            if kept_pairs is not None:
+                logits.masked_fill_(~kept_pairs[rows], NOTHING)
+            columns = _columns_of_classes(anchor_labels[rows], candidate_labels) if by_class else slice(None)
+            same_class = anchor_labels[rows, None] == candidate_labels[columns]
+            positives = torch.where(same_class, logits[:, columns], NOTHING)
+            logits[:, columns].masked_fill_(same_class, NOTHING)
+
+            log_positives, positives, positive_factor = _exponentiate(positives)
+            log_negatives, negatives, negative_factor = _exponentiate(logits)
+            log_positives -= anchor_lengths[rows, None]
+            log_negatives -= anchor_lengths[rows, None]
+            behind = log_negatives < log_background  # where the background stands in for the negatives
+            log_ratio = log_positives - log_negatives.clamp(min=log_background)
+            log_p = F.logsigmoid(log_ratio)
+            counts = ~((log_positives <= NOTHING / 2) | (log_p < log_background))  # NaN is not less: it shows
+            loss -= torch.where(counts, log_p, 0.0).sum()
+            if not wants_gradient:
+                continue
+
+            q = torch.where(counts, torch.sigmoid(-log_ratio), 0.0)  # (row, 1)
+            by_distance = negatives.mul_(-q.masked_fill(behind, 0.0) * negative_factor)  # dL/dd² = −dL/dl
+            by_distance[:, columns].addcmul_(positives, q * positive_factor)
+            if one_tensor and in_one_block:  # each pair is met from both ends: one product does for the two
+                by_distance = by_distance + by_distance.T
+                anchor_gradient = (by_distance.sum(1, keepdim=True) * anchors).sub_(by_distance @ anchors)
+                break
+            row_sums = q.masked_fill(~behind, 0.0)  # the two softmaxes cancel where both are there
+            anchor_gradient[rows] = (row_sums * anchors[rows]).sub_(by_distance @ candidates)
+            candidate_gradient.addcmul_(by_distance.sum(0)[:, None], candidates)
+            candidate_gradient.sub_(by_distance.T @ anchors[rows])
+
+        if wants_gradient:
+            if by_class:
+                anchor_gradient = anchor_gradient[anchor_order.argsort()]
+                candidate_gradient = candidate_gradient[candidate_order.argsort()]
+            ctx.save_for_backward(anchor_gradient.mul_(2 / n_anchors), candidate_gradient.mul_(2 / n_anchors))
+        return loss / n_anchors
+
+    @staticmethod
+    def backward(ctx: Any, loss_gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Scale the gradients that were computed with the loss."""
+        if torch.is_grad_enabled():  # create_graph=True: without this, the second derivative would silently be zero
+            raise InputError("Blocks have no second derivative. Call the loss with in_blocks=False.")
+        by_anchors, by_candidates = ctx.saved_tensors
+        return by_anchors * loss_gradient, None, by_candidates * loss_gradient, *(None,) * 6
+
+
+def _columns_of_classes(row_labels: Tensor, column_labels: Tensor) -> slice:
+    """Return the columns that hold the classes of these rows; both labels are sorted."""
+    first = torch.searchsorted(column_labels, row_labels[:1])
+    last = torch.searchsorted(column_labels, row_labels[-1:], right=True)
+    return slice(min(int(first), len(column_labels) - 1), max(int(last), int(first) + 1))  # at least one
+
+
+def _exponentiate(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log Σ exp (row, 1); exp in place, up to a factor per row; and the factor that makes it a softmax.
+
+    A row without a pair has NOTHING for its sum and zero for its factor.
+    """
+    largest = logits.amax(1, keepdim=True)
+    # What is smaller by e⁻⁷⁸ (float32) vanishes in the sum; letting it underflow makes exp ten times slower.
+    exponentials = logits.sub_(largest).clamp_(min=0.9 * math.log(torch.finfo(logits.dtype).tiny)).exp_()
+    total = exponentials.sum(1, keepdim=True)
+    empty = largest <= NOTHING / 2
+    log_sum = (largest + total.log()).masked_fill_(empty, NOTHING)
+    return log_sum, exponentials, total.reciprocal_().masked_fill_(empty, 0.0)

@@ -1,0 +1,62 @@
+"""Cross-entropy on a linear head, as SimpleShot is trained, alone or mixed with NCA."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nearshot.distances import Distance, DistanceName, full_precision
+from nearshot.errors import InputError
+from nearshot.losses.checks import check_embeddings, check_fraction, check_labels, values_can_be_read
+from nearshot.losses.nca import nca_loss
+
+__all__ = ["cross_entropy_loss", "mixed_loss"]
+
+
+def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of `logits` (image, class) against `labels` (image,) in range(class).
+
+    >>> cross_entropy_loss(torch.tensor([[9.0, 0.0], [0.0, 9.0]]), torch.tensor([0, 1])) < 1e-3
+    tensor(True)
+    """
+    check_embeddings(logits, "logits")
+    labels = check_labels(labels, logits, "labels")
+    n_classes = logits.shape[1]
+    if values_can_be_read(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
+        raise InputError(
+            f"The linear head has {n_classes} classes, but the labels go from {int(labels.min())} to "
+            f"{int(labels.max())}. Number the training classes from 0."
+        )
+    with torch.autocast(logits.device.type, enabled=False):
+        return F.cross_entropy(full_precision(logits), labels)
+
+
+def mixed_loss(
+    embeddings: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    cross_entropy_weight: float,
+    temperature: float | Tensor = 1.0,
+    background: float = 0.0,
+    distance: DistanceName | Distance = "euclidean",
+) -> Tensor:
+    """Return λ · cross-entropy(logits) + (1 − λ) · NCA(embeddings), with λ = `cross_entropy_weight` in [0, 1].
+
+    Args:
+        embeddings: (image, dim).
+        logits: (image, class), the linear head's output for them.
+        labels: (image,) in range(class).
+        cross_entropy_weight: λ; 0 is NCA alone and 1 is SimpleShot.
+        temperature: as for `nca_loss`, like `background` and `distance`.
+        background: 0 is the exact loss, 1e-10 the arithmetic of the published experiments.
+        distance: "euclidean", "cosine", or a callable.
+
+    >>> embeddings, logits, labels = torch.randn(6, 4), torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> mixed_loss(embeddings, logits, labels, cross_entropy_weight=0.0) == nca_loss(embeddings, labels)
+    tensor(True)
+    """
+    check_fraction(cross_entropy_weight, "cross_entropy_weight")
+    nca = nca_loss(embeddings, labels, temperature=temperature, background=background, distance=distance)
+    return cross_entropy_weight * cross_entropy_loss(logits, labels) + (1 - cross_entropy_weight) * nca

@@ -1,0 +1,148 @@
+"""The one loss: each anchor should pick a same-class neighbour among its candidates."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nearshot.distances import DISTANCES, Distance, DistanceName, full_precision, unit_length
+from nearshot.errors import InputError, look_up
+from nearshot.losses.blocks import NOTHING, BlockwiseLoss
+from nearshot.losses.checks import (
+    check_embeddings,
+    check_labels,
+    check_non_negative,
+    check_same_space,
+    check_temperature,
+    values_can_be_read,
+)
+
+__all__ = ["neighbour_loss", "pair_masks"]
+
+# From so many pairs on, the loss is computed in blocks: on a CPU where that is faster, elsewhere where memory counts.
+PAIRS_BEFORE_BLOCKS_CPU = 2**17
+PAIRS_BEFORE_BLOCKS = 2**26
+
+
+def neighbour_loss(
+    anchors: Tensor,
+    anchor_labels: Tensor,
+    candidates: Tensor,
+    candidate_labels: Tensor,
+    *,
+    same_set: bool = False,
+    temperature: float | Tensor = 1.0,
+    background: float = 0.0,
+    distance: DistanceName | Distance = "euclidean",
+    kept_pairs: Tensor | None = None,
+    in_blocks: bool | None = None,
+) -> Tensor:
+    """Return the mean over anchors of −log p, the probability that an anchor picks a neighbour of its own class.
+
+        p = Σ_positives exp(−d²/T) / (Σ_positives exp(−d²/T) + Σ_negatives exp(−d²/T))
+
+    NCA, Matching and Prototypical Networks and the paper's ablations are this loss (Section 2.2, Appendix B); they
+    differ in who is an anchor, who is a candidate, and whether support images are first averaged into prototypes.
+    An anchor without a positive adds nothing, and counts in the mean.
+
+    Args:
+        anchors: (anchor, dim), in any floating type; the arithmetic is at least float32.
+        anchor_labels: (anchor,) whole numbers.
+        candidates: (candidate, dim).
+        candidate_labels: (candidate,) whole numbers.
+        same_set: the candidates are the anchors, in the same order, and no anchor is its own candidate.
+        temperature: T, a number or a scalar tensor that may require a gradient.
+        background: 0 gives the exact loss. A value b > 0 gives the arithmetic of the published experiments, which
+            use 1e-10: the sum over negatives is at least b, and an anchor with p < b adds nothing.
+        distance: "euclidean" (squared), "cosine" (one minus the cosine), or a callable of two (·, dim) tensors.
+        kept_pairs: (anchor, candidate), true where a pair may be used; by default all are.
+        in_blocks: compute value and gradient block by block, in memory linear in the number of images. By default
+            where it pays. The result is the same; a second derivative exists only for `in_blocks=False`.
+
+    >>> anchors, candidates = torch.tensor([[0.0]]), torch.tensor([[1.0], [2.0]])
+    >>> loss = neighbour_loss(anchors, torch.tensor([7]), candidates, torch.tensor([7, 8]))
+    >>> torch.isclose(loss, torch.tensor(math.log(1 + math.exp(1 - 4))))
+    tensor(True)
+    """
+    check_embeddings(anchors, "anchors")
+    check_embeddings(candidates, "candidates")
+    check_same_space(anchors, candidates, "anchors and candidates")
+    anchor_labels = check_labels(anchor_labels, anchors, "anchor_labels")
+    candidate_labels = check_labels(candidate_labels, candidates, "candidate_labels")
+    check_temperature(temperature)
+    check_non_negative(background, "background", below=1)
+    if same_set and len(anchors) != len(candidates):
+        raise InputError(f"same_set needs as many candidates as anchors, not {len(candidates)} and {len(anchors)}.")
+    if kept_pairs is not None and kept_pairs.shape != (len(anchors), len(candidates)):
+        raise InputError(
+            f"kept_pairs must have shape ({len(anchors)}, {len(candidates)}), not {tuple(kept_pairs.shape)}."
+        )
+
+    with torch.autocast(anchors.device.type, enabled=False):
+        if _use_blocks(in_blocks, anchors, candidates, distance):
+            # exp(−d²/T) is exp(−d²) of embeddings divided by √T, and the cosine distance is half the squared distance
+            # of unit vectors; so the blocks need to know neither, and a learnt T gets its gradient all the same.
+            one_tensor = anchors is candidates
+            anchors = _scaled(anchors, distance, temperature)
+            candidates = anchors if one_tensor else _scaled(candidates, distance, temperature)
+            return BlockwiseLoss.of(
+                anchors, anchor_labels, candidates, candidate_labels, same_set, background, kept_pairs
+            )
+        if isinstance(distance, str):
+            distance = look_up(DISTANCES, distance, "distance")
+        logits = -distance(anchors, candidates) / temperature  # (anchor, candidate)
+        positive, negative = pair_masks(anchor_labels, candidate_labels, same_set=same_set)
+        if kept_pairs is not None:
+            positive, negative = positive & kept_pairs, negative & kept_pairs
+
+        log_positives = torch.where(positive, logits, NOTHING).logsumexp(1)  # (anchor,)
+        log_negatives = torch.where(negative, logits, NOTHING).logsumexp(1)
+        counts = positive.any(1)
+        if background:
+            log_negatives = log_negatives.clamp(min=math.log(background))
+        log_p = F.logsigmoid(log_positives - log_negatives)  # p = 1 / (1 + negatives / positives)
+        if background:
+            counts = counts & ~(log_p < math.log(background))  # NaN is not less: it shows
+        return -torch.where(counts, log_p, 0.0).mean()
+
+
+def pair_masks(anchor_labels: Tensor, candidate_labels: Tensor, *, same_set: bool) -> tuple[Tensor, Tensor]:
+    """Return which pairs are positives and which are negatives, each (anchor, candidate).
+
+    >>> labels = torch.tensor([0, 0, 1])
+    >>> positive, negative = pair_masks(labels, labels, same_set=True)
+    >>> positive.int()
+    tensor([[0, 1, 0],
+            [1, 0, 0],
+            [0, 0, 0]], dtype=torch.int32)
+    """
+    same_class = anchor_labels[:, None] == candidate_labels  # (anchor, candidate)
+    if not same_set:
+        return same_class, ~same_class
+    itself = torch.eye(len(anchor_labels), dtype=torch.bool, device=anchor_labels.device)
+    return same_class & ~itself, ~same_class
+
+
+def _use_blocks(
+    in_blocks: bool | None, anchors: Tensor, candidates: Tensor, distance: DistanceName | Distance
+) -> bool:
+    if not isinstance(distance, str):
+        if in_blocks:
+            raise InputError("Blocks need a distance by name, 'euclidean' or 'cosine'; a callable is not split up.")
+        return False
+    look_up(DISTANCES, distance, "distance")
+    if in_blocks is not None:
+        return in_blocks
+    if anchors.device.type == "cpu":
+        return values_can_be_read(anchors) and len(anchors) * len(candidates) >= PAIRS_BEFORE_BLOCKS_CPU
+    return len(anchors) * len(candidates) >= PAIRS_BEFORE_BLOCKS
+
+
+def _scaled(embeddings: Tensor, distance: DistanceName | Distance, temperature: float | Tensor) -> Tensor:
+    embeddings = full_precision(embeddings)
+    if distance == "cosine":
+        return unit_length(embeddings) * (2 * temperature) ** -0.5
+    return embeddings if isinstance(temperature, float) and temperature == 1.0 else embeddings * temperature**-0.5

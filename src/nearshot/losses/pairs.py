@@ -1,0 +1,55 @@
+"""How many distances a loss learns from, counted on the very choice of anchors and candidates that it makes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from nearshot.episodes import EpisodeShape
+from nearshot.losses.episodic import episode_roles
+from nearshot.losses.neighbours import pair_masks
+
+__all__ = ["PairCounts", "count_pairs"]
+
+
+class PairCounts(NamedTuple):
+    """Distances of a batch that contribute to the loss, between images of one class and between classes."""
+
+    positives: int
+    negatives: int
+
+    @property
+    def total(self) -> int:
+        """Positives and negatives together."""
+        return self.positives + self.negatives
+
+
+def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> PairCounts:
+    """Count the pairs that `episode_loss` uses with the same arguments (Table 1, Appendices A and E).
+
+    A pair of images counts once, whichever of them is the anchor. A prototype counts for the images that it averages,
+    and a distance between two prototypes counts once.
+
+    >>> shape = EpisodeShape.from_batch(256, n_shot=5, images_per_class=8)
+    >>> count_pairs(shape, prototypes=True, separate=True)  # Prototypical Networks
+    PairCounts(positives=480, negatives=14880)
+    >>> count_pairs(shape, prototypes=False, separate=False)  # NCA on the same batch
+    PairCounts(positives=896, negatives=31744)
+    """
+    # Embedded as the rows of the identity, an image is its own axis, and a prototype shows whom it averages.
+    images = torch.eye(shape.batch_size)
+    classes = torch.arange(shape.n_way)
+    labels = torch.cat([classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)])
+    roles = episode_roles(images, labels, shape, prototypes=prototypes, separate=separate)
+
+    anchor_images = (roles.anchors > 0).sum(1)  # (anchor,)
+    candidate_images = (roles.candidates > 0).sum(1)  # (candidate,)
+    counts_for = anchor_images[:, None] * candidate_images  # (anchor, candidate)
+    counts_for[(anchor_images > 1)[:, None] & (candidate_images > 1)] = 1
+    times_met = 2 if roles.same_set else 1  # in one set, each pair is met from both ends
+    positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
+    return PairCounts(
+        positives=int(counts_for[positive].sum()) // times_met,
+        negatives=int(counts_for[negative].sum()) // times_met,
+    )

@@ -1,0 +1,70 @@
+"""The supervised contrastive loss of Khosla et al. (2020), for Appendix C."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nearshot.distances import full_precision, unit_length
+from nearshot.errors import InputError
+from nearshot.losses.blocks import NOTHING
+from nearshot.losses.checks import check_embeddings, check_labels, check_temperature
+from nearshot.losses.neighbours import pair_masks
+
+__all__ = ["supervised_contrastive_loss"]
+
+# The published code raises every cosine to at least this, which also stops its gradient.
+SMALLEST_PUBLISHED_COSINE = 1e-10
+
+
+def supervised_contrastive_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    temperature: float | Tensor = 0.1,
+    variant: Literal["khosla", "published"] = "khosla",
+) -> Tensor:
+    """Return the supervised contrastive loss of a batch, on the cosines s between its embeddings.
+
+    "khosla" is the loss of Khosla et al. (their L_out), the mean over the anchors i of
+
+        −1/|P(i)| Σ_{p ∈ P(i)} log ( exp(s_ip/T) / Σ_{a ≠ i} exp(s_ia/T) )
+
+    "published" is what the experiments of Appendix C ran: negative cosines raised to zero, only negatives in the
+    denominator, and no division by the number of positives |P(i)|. An anchor without a positive adds nothing and
+    counts in the mean.
+
+    Args:
+        embeddings: (image, dim), of any length; they are normalised here.
+        labels: (image,) whole numbers.
+        temperature: T, a number or a scalar tensor. Khosla et al. use 0.1, the published experiments 1.
+        variant: which of the two.
+
+    >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> tidy = supervised_contrastive_loss(embeddings, torch.tensor([0, 0, 1, 1]))
+    >>> tidy < supervised_contrastive_loss(embeddings, torch.tensor([0, 1, 0, 1]))
+    tensor(True)
+    """
+    check_embeddings(embeddings, "embeddings")
+    labels = check_labels(labels, embeddings, "labels")
+    check_temperature(temperature)
+    if variant not in ("khosla", "published"):
+        raise InputError(f"There is no variant {variant!r}; choose 'khosla' or 'published'.")
+    with torch.autocast(embeddings.device.type, enabled=False):
+        directions = unit_length(full_precision(embeddings))
+        cosines = directions @ directions.T  # (anchor, image)
+        positive, negative = pair_masks(labels, labels, same_set=True)
+        if variant == "published":
+            cosines = cosines.clamp(min=SMALLEST_PUBLISHED_COSINE)
+            in_denominator, n_positives = negative, torch.ones_like(labels)
+        else:
+            in_denominator, n_positives = positive | negative, positive.sum(1).clamp(min=1)
+        logits = cosines / temperature
+        # An image alone in its denominator has no neighbour to be told from: the log of an empty sum, taken as 0
+        # here, is never used, since such an image has no positive either (or, "published", only positives).
+        log_denominator = torch.where(in_denominator, logits, NOTHING).logsumexp(1, keepdim=True)
+        log_denominator = torch.where(in_denominator.any(1, keepdim=True), log_denominator, 0.0)
+        log_likelihood = torch.where(positive, logits - log_denominator, 0.0).sum(1) / n_positives
+        return -log_likelihood.mean()

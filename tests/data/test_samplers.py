@@ -1,0 +1,299 @@
+"""The samplers: what a batch may contain, reproducibility, state, ranks and speed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from nearshot.data import EpisodeBatches, EpisodeShape, IndependentBatches, ShuffledBatches
+from nearshot.data.samplers import Batches
+from nearshot.errors import InputError
+from nearshot.randomness import distinct_integers
+
+few = settings(max_examples=40, deadline=None)
+seeds = st.integers(0, 2**31)
+
+LABELS = torch.arange(12).repeat_interleave(20)[torch.randperm(240, generator=torch.Generator().manual_seed(0))]
+SHAPE = EpisodeShape(n_way=4, n_shot=2, n_query=3)
+
+# Every sampler, on 240 images in 12 classes, in batches of 20.
+SAMPLERS: dict[str, Callable[..., Batches]] = {
+    "shuffled": lambda **k: ShuffledBatches(240, 20, **k),
+    "independent": lambda **k: IndependentBatches(240, 20, **k),
+    "episodes": lambda **k: EpisodeBatches(LABELS, SHAPE, **k),
+    "episodes without replacement": lambda **k: EpisodeBatches(LABELS, SHAPE, replacement=False, **k),
+}
+every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+
+
+def stacked(batches: Batches) -> Tensor:
+    return torch.stack(list(batches))
+
+
+# --- what all samplers do -------------------------------------------------------------------------------------------
+
+
+@every_sampler
+def test_same_seed_same_batches_and_another_seed_other_batches(sampler: Callable[..., Batches]) -> None:
+    first, second, other = sampler(seed=3), sampler(seed=torch.Generator().manual_seed(3)), sampler(seed=4)
+    for _ in range(2):
+        epoch = stacked(first)
+        assert torch.equal(epoch, stacked(second))
+        assert not torch.equal(epoch, stacked(other))
+
+
+@every_sampler
+def test_epochs_differ_and_are_counted(sampler: Callable[..., Batches]) -> None:
+    batches = sampler()
+    first, second = stacked(batches), stacked(batches)
+    assert len(first) == len(second) == len(batches) == 12
+    assert not torch.equal(first, second)
+    assert batches.epoch == 2
+
+
+@every_sampler
+def test_a_batch_has_no_image_twice(sampler: Callable[..., Batches]) -> None:
+    for batch in sampler():
+        assert len(batch.unique()) == len(batch) == 20
+        assert batch.dtype == torch.int64
+        assert 0 <= int(batch.min()) <= int(batch.max()) < 240
+
+
+@every_sampler
+@settings(max_examples=20, deadline=None)
+@given(n_taken=st.integers(0, 30))
+def test_a_restored_sampler_goes_on_exactly(sampler: Callable[..., Batches], n_taken: int) -> None:
+    """Stopped after any number of batches, in any epoch, and restored into a fresh sampler of another seed."""
+    original = sampler(seed=1)
+    n_epochs, within = divmod(n_taken, len(original))
+    for _ in range(n_epochs):
+        list(original)
+    iterator = iter(original)
+    for _ in range(within):
+        next(iterator)
+    state = original.state_dict()
+    restored = sampler(seed=99)
+    next(iter(restored))  # it may even have been in use
+    restored.load_state_dict(state)
+    for _ in range(2):
+        rest = list(original)
+        again = list(restored)
+        assert [b.tolist() for b in again] == [b.tolist() for b in rest]
+    assert restored.epoch == original.epoch
+
+
+@every_sampler
+def test_ranks_share_the_global_batch_in_order(sampler: Callable[..., Batches]) -> None:
+    everything = stacked(sampler(seed=5))
+    shares = [stacked(sampler(seed=5, rank=rank, n_ranks=4)) for rank in range(4)]
+    assert torch.equal(torch.cat(shares, dim=1), everything)
+
+
+@every_sampler
+def test_a_state_may_move_to_another_number_of_ranks(sampler: Callable[..., Batches]) -> None:
+    alone = sampler(seed=5)
+    next(iter(alone))
+    second_of_two = sampler(rank=1, n_ranks=2)
+    second_of_two.load_state_dict(alone.state_dict())
+    assert torch.equal(stacked(second_of_two), stacked(alone)[:, 10:])
+
+
+@every_sampler
+def test_the_rest_of_an_epoch_in_one_tensor(sampler: Callable[..., Batches]) -> None:
+    batches = sampler(seed=2)
+    next(iter(batches))
+    rest = batches.epoch_indices()
+    assert torch.equal(rest, torch.cat(list(batches)))
+
+
+def test_a_state_of_another_sampler_is_refused() -> None:
+    state = SAMPLERS["shuffled"]().state_dict()
+    with pytest.raises(InputError, match="sampler = 'ShuffledBatches'; this one has 'IndependentBatches'"):
+        SAMPLERS["independent"]().load_state_dict(state)
+    with pytest.raises(InputError, match="n_images = 240; this one has 241"):
+        ShuffledBatches(241, 20).load_state_dict(state)
+    with pytest.raises(InputError, match="n_shot = 2; this one has 1"):
+        EpisodeBatches(LABELS, EpisodeShape(4, 1, 4)).load_state_dict(SAMPLERS["episodes"]().state_dict())
+
+
+@pytest.mark.parametrize(
+    ("sampler", "images"),
+    [
+        (lambda: ShuffledBatches(38_400, 512), 38_400),
+        (lambda: IndependentBatches(38_400, 512), 38_400),
+        (lambda: EpisodeBatches(torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11)), 38_400),
+        (
+            lambda: EpisodeBatches(
+                torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11), replacement=False
+            ),
+            37_888,  # 600 is 37 × 16 and 8 over, so 74 episodes
+        ),
+        (lambda: IndependentBatches(448_695, 1008), 445 * 1008),
+    ],
+    ids=["shuffled", "independent", "episodes", "episodes without replacement", "independent, tieredImageNet"],
+)
+def test_a_batch_of_512_indices_costs_well_under_a_millisecond(sampler: Callable[[], Batches], images: int) -> None:
+    batches = sampler()
+    list(batches)
+    fastest = math.inf
+    for _ in range(3):
+        start = time.perf_counter()
+        assert sum(len(batch) for batch in batches) == images
+        fastest = min(fastest, time.perf_counter() - start)
+    assert fastest / len(batches) < 0.7e-3
+
+
+@every_sampler
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"n_ranks": 3}, "A batch of 20 does not divide among 3 ranks"),
+        ({"rank": 2, "n_ranks": 2}, "rank must be under the number of ranks, 2"),
+        ({"seed": 0.5}, "seed must be a whole number or a torch.Generator, not 0.5"),
+    ],
+)
+def test_impossible_settings(sampler: Callable[..., Batches], keywords: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sampler(**keywords)
+
+
+# --- shuffled and independent -----------------------------------------------------------------------------------------
+
+
+@few
+@given(seeds, st.integers(1, 60), st.integers(1, 70))
+def test_shuffled_visits_every_image_once(seed: int, n_images: int, batch_size: int) -> None:
+    batches = ShuffledBatches(n_images, batch_size, seed=seed)
+    for _ in range(2):
+        epoch = list(batches)
+        assert len(epoch) == len(batches)
+        assert sorted(torch.cat(epoch).tolist()) == list(range(n_images))
+        assert all(len(batch) == batch_size for batch in epoch[:-1])
+
+
+def test_shuffled_can_drop_the_last_batch() -> None:
+    sizes = [len(batch) for batch in ShuffledBatches(10, 4, drop_last=True)]
+    assert sizes == [4, 4]
+
+
+def test_independent_batches_repeat_images_between_them() -> None:
+    epoch = torch.cat(list(IndependentBatches(100, 50, n_batches=10)))
+    assert len(epoch) == 500
+    assert epoch.bincount(minlength=100).max() > 5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: IndependentBatches(10, 11), "A batch of 11 different images needs that many; there are 10"),
+        (lambda: ShuffledBatches(10, 11, drop_last=True), "there are 10"),
+        (lambda: ShuffledBatches(0, 1), "both must be at least 1"),
+        (lambda: IndependentBatches(10, 2, n_batches=0), "at least one batch, not 0"),
+    ],
+)
+def test_impossible_batches(make: Callable[[], Batches], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+# --- episodes -----------------------------------------------------------------------------------------------------------
+
+class_sizes = st.lists(st.integers(4, 17), min_size=3, max_size=8)
+
+
+@few
+@given(seed=seeds, sizes=class_sizes, n_shot=st.integers(1, 2), n_query=st.integers(1, 2), replacement=st.booleans())
+def test_an_episode_is_laid_out_as_its_shape_says(
+    seed: int, sizes: list[int], n_shot: int, n_query: int, replacement: bool
+) -> None:
+    labels = torch.cat([torch.full((size,), 7 * k) for k, size in enumerate(sizes)])
+    labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
+    shape = EpisodeShape(3, n_shot, n_query)
+    for episode in EpisodeBatches(labels, shape, seed=seed, replacement=replacement):
+        support, query = shape.split(labels[episode])
+        support, query = support.view(3, n_shot), query.view(3, n_query)
+        assert (support == support[:, :1]).all()
+        assert (query == support[:, :1]).all()
+        assert len(support[:, 0].unique()) == 3
+        assert len(episode.unique()) == shape.batch_size
+
+
+@few
+@given(seed=seeds, sizes=class_sizes, n_query=st.integers(1, 3))
+def test_without_replacement_no_image_is_used_twice_and_no_episode_could_be_added(
+    seed: int, sizes: list[int], n_query: int
+) -> None:
+    labels = torch.cat([torch.full((size,), k) for k, size in enumerate(sizes)])
+    shape = EpisodeShape(3, 1, n_query)
+    batches = EpisodeBatches(labels, shape, replacement=False, seed=seed)
+    epoch = torch.cat(list(batches))
+    assert len(epoch.unique()) == len(epoch)
+    used = labels[epoch].bincount(minlength=len(sizes))
+    left = torch.tensor(sizes) - used
+    assert (left >= shape.images_per_class).sum() < 3
+    with pytest.raises(InputError, match=f"at most {len(batches)} episodes"):
+        EpisodeBatches(labels, shape, replacement=False, n_batches=len(batches) + 1)
+
+
+def test_every_class_and_image_is_drawn_equally_often() -> None:
+    """Also with classes of unequal size: classes are equally likely, then the images in a class."""
+    labels = torch.cat([torch.full((size,), k) for k, size in enumerate([4, 8, 16])])
+    n_episodes = 6000
+    epoch = torch.cat(list(EpisodeBatches(labels, EpisodeShape(2, 1, 1), n_batches=n_episodes)))
+    per_class = labels[epoch].bincount().double() / (2 * n_episodes)  # two images of each of two classes an episode
+    assert (per_class - 2 / 3).abs().max() < 5 * math.sqrt(2 / 9 / n_episodes)
+    for k, size in enumerate([4, 8, 16]):
+        per_image = epoch[labels[epoch] == k].bincount(minlength=len(labels))[labels == k].double()
+        expected = per_image.sum() / size
+        assert ((per_image - expected).abs() < 5 * expected.sqrt()).all()
+
+
+def test_default_number_of_episodes_fits_the_images_once() -> None:
+    assert len(EpisodeBatches(torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11))) == 75
+    assert len(EpisodeBatches(LABELS, SHAPE, n_batches=7)) == 7
+
+
+def test_impossible_episodes_name_the_class() -> None:
+    labels = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)
+    names = ["seal", "otter", "whale"]
+    expected = "Class 'otter' has 12 images; 5-shot with 15 queries needs 20. Lower n_query, or leave the class out."
+    with pytest.raises(InputError) as error:
+        EpisodeBatches(labels, EpisodeShape(2, 5, 15), class_names=names)
+    assert str(error.value) == expected
+    with pytest.raises(InputError, match=r"Class 1 has 12 images.*\(and 2 more classes are too small\)"):
+        EpisodeBatches(torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), EpisodeShape(2, 5, 15))
+    with pytest.raises(InputError, match="There are 3 classes; 4-way episodes need 4"):
+        EpisodeBatches(labels, EpisodeShape(4, 1, 1))
+    with pytest.raises(InputError, match="whole numbers, one per image, not torch.float32"):
+        EpisodeBatches(labels.float(), EpisodeShape(2, 1, 1))
+
+
+# --- distinct integers ---------------------------------------------------------------------------------------------------
+
+
+@few
+@given(seeds, st.integers(0, 6), st.lists(st.integers(6, 40), min_size=1, max_size=10))
+def test_distinct_integers_are_distinct_and_in_range(seed: int, n_drawn: int, upper: list[int]) -> None:
+    drawn = distinct_integers(n_drawn, torch.tensor(upper), torch.Generator().manual_seed(seed))
+    assert drawn.shape == (len(upper), n_drawn)
+    for row, bound in zip(drawn.tolist(), upper, strict=True):
+        assert len(set(row)) == n_drawn
+        assert all(0 <= value < bound for value in row)
+
+
+def test_every_ordered_draw_is_equally_likely() -> None:
+    n_rows = 60_000
+    drawn = distinct_integers(3, torch.full((n_rows,), 5), torch.Generator().manual_seed(0))
+    codes = (drawn * torch.tensor([25, 5, 1])).sum(1).bincount()
+    counts = codes[codes > 0].double()
+    assert len(counts) == 5 * 4 * 3
+    expected = n_rows / 60
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert chi_square < 59 + 5 * math.sqrt(2 * 59)

@@ -1,0 +1,220 @@
+"""What a batch can be at its worst: each case is right, or one clear error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nearshot.episodes import EpisodeShape
+from nearshot.errors import InputError
+from nearshot.losses import (
+    cross_entropy_loss,
+    episode_loss,
+    matching_loss,
+    mixed_loss,
+    nca_loss,
+    neighbour_loss,
+    prototypical_loss,
+    supervised_contrastive_loss,
+)
+
+SHAPE = EpisodeShape(4, 2, 2)
+LABELS = torch.cat([torch.arange(4).repeat_interleave(2)] * 2)
+
+
+def _episodic(prototypes: bool, separate: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda z, y: episode_loss(z, y, SHAPE, prototypes=prototypes, separate=separate, background=1e-10)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "nca": nca_loss,
+    "nca blocks": lambda z, y: nca_loss(z, y, in_blocks=True),
+    "nca published": lambda z, y: nca_loss(z, y, background=1e-10),
+    "nca published blocks": lambda z, y: nca_loss(z, y, background=1e-10, in_blocks=True),
+    "nca cosine": lambda z, y: nca_loss(z, y, distance="cosine"),
+    "prototypical": _episodic(True, True),
+    "matching": _episodic(False, True),
+    "row 7": _episodic(True, False),
+    "row 3": _episodic(False, False),
+    "supcon": supervised_contrastive_loss,
+    "supcon published": lambda z, y: supervised_contrastive_loss(z, y, variant="published", temperature=1.0),
+    "mixed": lambda z, y: mixed_loss(z, z[..., :4], y, cross_entropy_weight=0.5),
+}
+every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+
+
+def embeddings(scale: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return (scale * torch.randn(16, 8, generator=torch.Generator().manual_seed(0))).to(dtype)
+
+
+def finite_gradient(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor) -> Tensor:
+    z = z.clone().requires_grad_()
+    value = loss(z, y)
+    value.backward()
+    assert value.isfinite()
+    assert z.grad is not None
+    assert z.grad.isfinite().all()
+    return value.detach()
+
+
+@every_loss
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 30.0, 1000.0], ids=lambda s: f"scale {s:g}")
+def test_value_and_gradient_are_finite_at_any_distance(loss: Callable[[Tensor, Tensor], Tensor], scale: float) -> None:
+    """From identical embeddings (0) to squared distances over a million (1000)."""
+    finite_gradient(loss, embeddings(scale), LABELS)
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
+    z = embeddings(3.0, dtype)
+    value = finite_gradient(loss, z, LABELS)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, loss(z.float(), LABELS))
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_autocast_does_not_touch_the_distances(in_blocks: bool) -> None:
+    z = embeddings(10.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = nca_loss(z, LABELS, in_blocks=in_blocks)
+    torch.testing.assert_close(mixed, nca_loss(z, LABELS, in_blocks=in_blocks), rtol=0, atol=0)
+
+
+def test_distances_up_to_a_million_give_the_right_value() -> None:
+    z = torch.tensor([[0.0], [1000.0], [1001.0]], dtype=torch.float32)
+    labels = torch.tensor([0, 0, 1])
+    # anchor 0: d² = 1e6 to its positive, 1002001 to its negative; anchor 1: 1e6 and 1; anchor 2 has no positive
+    expected = (0 + (1e6 - 1) + 0) / 3
+    for in_blocks in (False, True):
+        assert nca_loss(z, labels, in_blocks=in_blocks).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_an_anchor_without_a_positive_adds_nothing_and_counts(in_blocks: bool) -> None:
+    z = embeddings()
+    lonely = torch.cat([z, torch.full((1, 8), 50.0)])
+    labels = torch.cat([LABELS, torch.tensor([99])])
+    alone = finite_gradient(lambda a, b: nca_loss(a, b, in_blocks=in_blocks), lonely, labels)
+    torch.testing.assert_close(alone, nca_loss(z, LABELS) * 16 / 17)
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("background", [0.0, 1e-10])
+@pytest.mark.parametrize("labels", [torch.zeros(16), torch.arange(16)], ids=["one class only", "no two alike"])
+def test_batches_without_negatives_or_without_positives_cost_nothing(
+    labels: Tensor, background: float, in_blocks: bool
+) -> None:
+    value = finite_gradient(
+        lambda z, y: nca_loss(z, y, background=background, in_blocks=in_blocks), embeddings(0.1), labels.long()
+    )
+    assert value.item() == pytest.approx(0, abs=1e-9)
+
+
+def test_one_image_alone() -> None:
+    assert finite_gradient(nca_loss, torch.ones(1, 3), torch.tensor([0])) == 0
+
+
+def test_identical_embeddings_pick_at_random() -> None:
+    value = nca_loss(torch.ones(16, 3), LABELS)
+    assert value.item() == pytest.approx(-torch.tensor(3 / 15).log().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
+    for loss in LOSSES.values():
+        torch.testing.assert_close(loss(embeddings(), LABELS.to(dtype)), loss(embeddings(), LABELS))
+
+
+@every_loss
+@pytest.mark.parametrize(
+    ("z", "y", "message"),
+    [
+        (embeddings()[:, 0], LABELS, r"two dimensions.*not shape \(16,\)"),
+        (embeddings().long(), LABELS, "floating-point, not torch.int64"),
+        (embeddings(), LABELS[:5], r"one label per image: expected shape \(16,\), not \(5,\)"),
+        (embeddings(), LABELS[:, None], r"not \(16, 1\)"),
+        (embeddings(), LABELS.float(), "whole numbers, not torch.float32"),
+        (embeddings().index_fill(0, torch.tensor([3]), torch.nan), LABELS, "NaN or infinity, first in row 3"),
+        (embeddings().index_fill(0, torch.tensor([5]), torch.inf), LABELS, "NaN or infinity, first in row 5"),
+        (torch.empty(0, 8), torch.empty(0, dtype=torch.int64), "is empty"),
+        (torch.empty(16, 0), LABELS, "is empty"),
+    ],
+    ids=["1-D", "integer", "too few labels", "2-D labels", "float labels", "NaN", "infinity", "no image", "no dim"],
+)
+def test_bad_input_is_one_clear_error(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        loss(z, y)
+
+
+def test_finite_values_whose_sum_overflows_are_no_error() -> None:
+    huge = torch.tensor([[3e38], [3e38]])
+    assert nca_loss(huge, torch.tensor([0, 1])) == 0
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be a positive number, not 0.0"),
+        ({"temperature": float("nan")}, "temperature must be a positive number"),
+        ({"temperature": torch.tensor(-1.0)}, "temperature must be a positive number, not -1.0"),
+        ({"temperature": torch.ones(2)}, r"one number, not shape \(2,\)"),
+        ({"background": -1e-10}, "background must be at least 0 and under 1"),
+        ({"background": 1.0}, "background must be at least 0 and under 1, not 1.0"),
+        ({"distance": "manhattan"}, "no distance 'manhattan'; choose one of 'euclidean', 'cosine'"),
+        ({"keep_positives": 1.5}, "keep_positives must be between 0 and 1, not 1.5"),
+        ({"keep_negatives": -0.1}, "keep_negatives must be between 0 and 1"),
+        ({"distance": lambda a, b: torch.cdist(a, b), "in_blocks": True}, "a callable is not split up"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_settings_are_one_clear_error(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        nca_loss(embeddings(), LABELS, **keywords)
+
+
+def test_a_tensor_temperature_of_one_dimension_is_fine() -> None:
+    torch.testing.assert_close(nca_loss(embeddings(), LABELS, temperature=torch.ones(1)), nca_loss(embeddings(), LABELS))
+
+
+def test_query_of_a_class_without_support() -> None:
+    z = embeddings()
+    for loss in (prototypical_loss, matching_loss):
+        with pytest.raises(InputError, match="Query label 7 has no support image"):
+            loss(z[:8], LABELS[:8], z[8:], torch.tensor([0, 0, 1, 1, 2, 2, 3, 7]))
+
+
+def test_sets_of_different_dimension_or_length() -> None:
+    z = embeddings()
+    with pytest.raises(InputError, match="8 and 5 dimensions"):
+        neighbour_loss(z, LABELS, z[:, :5], LABELS)
+    with pytest.raises(InputError, match="as many candidates as anchors"):
+        neighbour_loss(z, LABELS, z[:5], LABELS[:5], same_set=True)
+    with pytest.raises(InputError, match=r"kept_pairs must have shape \(16, 16\)"):
+        neighbour_loss(z, LABELS, z, LABELS, kept_pairs=torch.ones(3, 3, dtype=torch.bool))
+
+
+def test_labels_that_are_no_episode() -> None:
+    shuffled = LABELS.flip(0).roll(1)
+    with pytest.raises(InputError, match="not laid out as an episode"):
+        episode_loss(embeddings(), shuffled, SHAPE, prototypes=True, separate=True)
+    with pytest.raises(InputError, match="has 16 images, not 12"):
+        episode_loss(embeddings()[:12], LABELS[:12], SHAPE, prototypes=True, separate=True)
+    with pytest.raises(InputError, match="has 2 different classes; its shape says 4"):
+        episode_loss(embeddings(), LABELS % 2, SHAPE, prototypes=True, separate=True)
+
+
+def test_cross_entropy_names_the_classes_it_has() -> None:
+    with pytest.raises(InputError, match="head has 4 classes, but the labels go from 0 to 9"):
+        cross_entropy_loss(torch.zeros(2, 4), torch.tensor([0, 9]))
+    with pytest.raises(InputError, match="cross_entropy_weight must be between 0 and 1"):
+        mixed_loss(embeddings(), embeddings(), LABELS, cross_entropy_weight=2.0)
+
+
+def test_supcon_variant_by_name() -> None:
+    with pytest.raises(InputError, match="no variant 'simclr'"):
+        supervised_contrastive_loss(embeddings(), LABELS, variant="simclr")  # type: ignore[arg-type]

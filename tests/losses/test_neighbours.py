@@ -1,0 +1,397 @@
+"""The primitive, and the losses made of it, against loops written from the paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import reference
+import torch
+from hypothesis import assume, given, settings
+from torch import Tensor
+
+from nearshot.episodes import EpisodeShape
+from nearshot.errors import InputError
+from nearshot.losses import (
+    episode_loss,
+    matching_loss,
+    nca_loss,
+    neighbour_loss,
+    prototypical_loss,
+)
+from nearshot.losses import blocks as blocks_module
+from nearshot.losses.nca import keep_exactly
+
+few = settings(max_examples=25, deadline=None)
+BOTH_WAYS = pytest.mark.parametrize("in_blocks", [False, True], ids=["dense", "blocks"])
+
+
+def random_batch(seed: int, n: int, dim: int, n_classes: int, scale: float = 0.7) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = scale * torch.randn(n, dim, dtype=torch.float64, generator=generator)
+    return embeddings, torch.randint(n_classes, (n,), generator=generator)
+
+
+def random_episode(seed: int, shape: EpisodeShape, dim: int, scale: float = 0.7) -> tuple[Tensor, Tensor]:
+    embeddings, _ = random_batch(seed, shape.batch_size, dim, 1, scale)
+    classes = torch.randperm(50, generator=torch.Generator().manual_seed(seed))[: shape.n_way]
+    labels = torch.cat([classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)])
+    return embeddings, labels
+
+
+def value_and_gradient(loss: Callable[[Tensor], Tensor], embeddings: Tensor) -> tuple[Tensor, Tensor]:
+    embeddings = embeddings.clone().requires_grad_()
+    value = loss(embeddings)
+    if not value.requires_grad:
+        return value, torch.zeros_like(embeddings)
+    (gradient,) = torch.autograd.grad(value, embeddings)
+    return value.detach(), gradient
+
+
+def assert_same(ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor], embeddings: Tensor) -> None:
+    value, gradient = value_and_gradient(ours, embeddings)
+    expected_value, expected_gradient = value_and_gradient(theirs, embeddings)
+    torch.testing.assert_close(value, expected_value, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-8, atol=1e-12)
+
+
+seeds = st.integers(0, 2**31)
+shapes = st.builds(EpisodeShape, st.integers(2, 4), st.integers(1, 3), st.integers(1, 3))
+
+
+@BOTH_WAYS
+@few
+@given(seeds, st.integers(1, 9), st.integers(1, 4), st.integers(1, 4))
+def test_nca_is_the_papers_loop(in_blocks: bool, seed: int, n: int, dim: int, n_classes: int) -> None:
+    embeddings, labels = random_batch(seed, n, dim, n_classes)
+    assert_same(
+        lambda z: nca_loss(z, labels, in_blocks=in_blocks), lambda z: reference.nca(z, labels), embeddings
+    )
+
+
+EPISODE_REFERENCES = {
+    (True, True): reference.prototypical,
+    (False, True): reference.matching,
+    (True, False): reference.queries_and_prototypes,
+    (False, False): lambda s, sy, q, qy: reference.nca(torch.cat([s, q]), torch.cat([sy, qy])),
+}
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("prototypes", "separate"), EPISODE_REFERENCES)
+@few
+@given(seed=seeds, shape=shapes)
+def test_each_ablation_is_the_papers_loop(
+    in_blocks: bool, prototypes: bool, separate: bool, seed: int, shape: EpisodeShape
+) -> None:
+    embeddings, labels = random_episode(seed, shape, dim=3)
+    loop = EPISODE_REFERENCES[prototypes, separate]
+    sy, qy = shape.split(labels)
+
+    def ours(z: Tensor) -> Tensor:
+        return episode_loss(z, labels, shape, prototypes=prototypes, separate=separate, in_blocks=in_blocks)
+
+    assert_same(ours, lambda z: loop(*_support_first(z, sy, shape), shape.split(z)[1], qy), embeddings)
+
+
+def _support_first(z: Tensor, support_labels: Tensor, shape: EpisodeShape) -> tuple[Tensor, Tensor]:
+    return shape.split(z)[0], support_labels
+
+
+@pytest.mark.parametrize(("ours", "loop"), [(prototypical_loss, reference.prototypical), (matching_loss, reference.matching)])
+@few
+@given(seed=seeds)
+def test_support_of_any_size_and_order(ours: Any, loop: Any, seed: int) -> None:
+    support, support_labels = random_batch(seed, 8, 3, 3)
+    query, query_labels = random_batch(seed + 1, 5, 3, 3)
+    assume(set(query_labels.tolist()) <= set(support_labels.tolist()))
+    assert_same(
+        lambda s: ours(s, support_labels, query, query_labels), lambda s: loop(s, support_labels, query, query_labels), support
+    )
+    assert_same(
+        lambda q: ours(support, support_labels, q, query_labels), lambda q: loop(support, support_labels, q, query_labels), query
+    )
+
+
+@BOTH_WAYS
+@few
+@given(seeds, st.floats(0.1, 4.0), st.booleans(), st.sampled_from([1e-10, 1e-4, 0.05]))
+def test_background_is_the_published_arithmetic(
+    in_blocks: bool, seed: int, scale: float, same_set: bool, floor: float
+) -> None:
+    """Value and gradient equal the literal formula in float64, floors and dropped anchors included."""
+    anchors, anchor_labels = random_batch(seed, 7, 3, 3, scale)
+    candidates, labels = (anchors, anchor_labels) if same_set else random_batch(seed + 1, 6, 3, 3, scale)
+
+    def ours(z: Tensor) -> Tensor:
+        return neighbour_loss(
+            z,
+            anchor_labels,
+            z if same_set else candidates,
+            labels,
+            same_set=same_set,
+            background=floor,
+            in_blocks=in_blocks,
+        )
+
+    def literal(z: Tensor) -> Tensor:
+        return reference.published(
+            z, anchor_labels, z if same_set else candidates, labels, same_set=same_set, floor=floor
+        )
+
+    assert_same(ours, literal, anchors)
+
+
+def test_background_test_meets_floors_and_dropped_anchors() -> None:
+    """The property above is not vacuous: at scale 4 some anchors are dropped and some sums are floored."""
+    embeddings, labels = random_batch(0, 40, 3, 3, 4.0)
+    exact = nca_loss(embeddings, labels)
+    published = nca_loss(embeddings, labels, background=1e-10)
+    assert published < exact
+
+
+@BOTH_WAYS
+def test_far_anchor_is_dropped_by_the_background(in_blocks: bool) -> None:
+    embeddings = torch.tensor([[0.0], [0.1], [0.2], [1000.0]], requires_grad=True)
+    labels = torch.tensor([0, 0, 1, 1])
+    loss = nca_loss(embeddings, labels, background=1e-10, in_blocks=in_blocks)
+    loss.backward()
+    assert embeddings.grad is not None
+    assert loss < 1
+    assert embeddings.grad[3].abs() < 1e-30
+    assert nca_loss(embeddings, labels, in_blocks=in_blocks) > 1e5
+
+
+@BOTH_WAYS
+@few
+@given(seeds, st.floats(0.2, 5.0))
+def test_temperature_divides_the_distances_and_can_be_learnt(in_blocks: bool, seed: int, temperature: float) -> None:
+    embeddings, labels = random_batch(seed, 6, 2, 2)
+
+    def ours(t: Tensor) -> Tensor:
+        return nca_loss(embeddings, labels, temperature=t[0], background=1e-10, in_blocks=in_blocks)
+
+    def literal(t: Tensor) -> Tensor:
+        return reference.published(embeddings, labels, embeddings, labels, same_set=True, temperature=t[0])
+
+    assert_same(ours, literal, torch.tensor([temperature], dtype=torch.float64))
+
+
+@BOTH_WAYS
+@few
+@given(seed=seeds)
+def test_cosine_is_the_original_matching_network(in_blocks: bool, seed: int) -> None:
+    shape = EpisodeShape(3, 2, 2)
+    embeddings, labels = random_episode(seed, shape, 4)
+    sy, qy = shape.split(labels)
+
+    def ours(z: Tensor) -> Tensor:
+        return episode_loss(
+            z, labels, shape, prototypes=False, separate=True, distance="cosine", in_blocks=in_blocks
+        )
+
+    def literal(z: Tensor) -> Tensor:
+        s, q = shape.split(z)
+        return reference.matching_cosine(s, sy, q, qy)
+
+    assert_same(ours, literal, embeddings)
+
+
+def test_a_callable_is_a_distance() -> None:
+    embeddings, labels = random_batch(0, 8, 3, 2)
+    manhattan = nca_loss(embeddings, labels, distance=lambda a, b: torch.cdist(a, b, p=1))
+    euclidean = nca_loss(embeddings, labels, distance=lambda a, b: torch.cdist(a, b) ** 2)
+    torch.testing.assert_close(euclidean, nca_loss(embeddings, labels))
+    assert manhattan != euclidean
+
+
+@pytest.mark.parametrize("prototypes", [True, False])
+@pytest.mark.parametrize("separate", [True, False])
+@BOTH_WAYS
+def test_gradcheck(prototypes: bool, separate: bool, in_blocks: bool) -> None:
+    shape = EpisodeShape(3, 2, 2)
+    embeddings, labels = random_episode(1, shape, 3)
+    temperature = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+
+    def loss(z: Tensor, t: Tensor) -> Tensor:
+        return episode_loss(
+            z, labels, shape, prototypes=prototypes, separate=separate, temperature=t, in_blocks=in_blocks
+        )
+
+    assert torch.autograd.gradcheck(loss, (embeddings.requires_grad_(), temperature))
+    if not in_blocks:
+        assert torch.autograd.gradgradcheck(loss, (embeddings, temperature))
+
+
+def test_a_second_derivative_through_blocks_is_refused() -> None:
+    embeddings, labels = random_batch(0, 6, 2, 2)
+    embeddings.requires_grad_()
+    loss = nca_loss(embeddings, labels, in_blocks=True)
+    with pytest.raises(InputError, match="no second derivative"):
+        torch.autograd.grad(loss, embeddings, create_graph=True)
+
+
+@few
+@given(seeds, st.integers(2, 4), st.integers(1, 4))
+def test_prototypical_equals_matching_for_one_shot(seed: int, n_way: int, n_query: int) -> None:
+    shape = EpisodeShape(n_way, 1, n_query)
+    embeddings, labels = random_episode(seed, shape, 3)
+    assert_same(
+        lambda z: episode_loss(z, labels, shape, prototypes=True, separate=True),
+        lambda z: episode_loss(z, labels, shape, prototypes=False, separate=True),
+        embeddings,
+    )
+
+
+@few
+@given(seeds, st.integers(2, 30))
+def test_order_translation_and_rotation_do_not_matter(seed: int, n: int) -> None:
+    embeddings, labels = random_batch(seed, n, 4, 3)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(n, generator=generator)
+    rotation, _ = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=generator))
+    shift = 100 * torch.randn(4, dtype=torch.float64, generator=generator)
+    moved = nca_loss((embeddings @ rotation + shift)[order], labels[order])
+    torch.testing.assert_close(moved, nca_loss(embeddings, labels), rtol=1e-8, atol=1e-10)
+
+
+def test_a_large_common_offset_costs_no_digits() -> None:
+    embeddings, labels = random_batch(0, 64, 16, 4)
+    for in_blocks in (False, True):
+        shifted = nca_loss((embeddings + 100).float(), labels, in_blocks=in_blocks)
+        torch.testing.assert_close(shifted.double(), nca_loss(embeddings, labels), rtol=1e-4, atol=0)
+
+
+# --- sub-sampling -----------------------------------------------------------------------------------------------------
+
+
+@BOTH_WAYS
+@few
+@given(seeds, st.sampled_from([0.0, 0.05, 0.3, 0.8, 1.0]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_subsampling_uses_exactly_the_kept_pairs(in_blocks: bool, seed: int, positives: float, negatives: float) -> None:
+    embeddings, labels = random_batch(seed, 8, 3, 3)
+    generator = torch.Generator().manual_seed(seed)
+    same = labels[:, None] == labels
+    kept = keep_exactly(same & ~torch.eye(8, dtype=torch.bool), positives, generator)
+    kept = kept | keep_exactly(~same, negatives, generator)
+
+    def ours(z: Tensor) -> Tensor:
+        return nca_loss(
+            z,
+            labels,
+            background=1e-10,
+            keep_positives=positives,
+            keep_negatives=negatives,
+            generator=torch.Generator().manual_seed(seed),
+            in_blocks=in_blocks,
+        )
+
+    def literal(z: Tensor) -> Tensor:
+        kept_here = None if positives == negatives == 1 else kept
+        return reference.published(z, labels, z, labels, same_set=True, kept_pairs=kept_here)
+
+    assert_same(ours, literal, embeddings)
+
+
+@few
+@given(seeds, st.integers(1, 30), st.floats(0, 1))
+def test_the_number_of_kept_pairs_is_exact(seed: int, n: int, fraction: float) -> None:
+    pairs = torch.rand(n, n, generator=torch.Generator().manual_seed(seed)) < 0.5
+    kept = keep_exactly(pairs, fraction, torch.Generator().manual_seed(seed))
+    assert int(kept.sum()) == math.floor(int(pairs.sum()) * fraction)
+    assert not (kept & ~pairs).any()
+
+
+def test_every_pair_is_kept_equally_often() -> None:
+    pairs = ~torch.eye(5, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(0)
+    n_draws = 4000
+    times_kept = sum(keep_exactly(pairs, 0.4, generator).double() for _ in range(n_draws))
+    frequencies = times_kept[pairs] / n_draws  # type: ignore[index]
+    five_sigma = 5 * math.sqrt(0.4 * 0.6 / n_draws)
+    assert (frequencies - 0.4).abs().max() < five_sigma
+
+
+def test_subsampling_needs_a_generator() -> None:
+    embeddings, labels = random_batch(0, 8, 3, 3)
+    with pytest.raises(InputError, match="needs a generator"):
+        nca_loss(embeddings, labels, keep_negatives=0.5)
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+@few
+@given(
+    seed=seeds,
+    n_anchors=st.integers(1, 40),
+    n_candidates=st.integers(1, 40),
+    n_classes=st.integers(1, 12),
+    pairs_per_block=st.integers(1, 300),
+    same_set=st.booleans(),
+    background=st.sampled_from([0.0, 1e-10]),
+    with_mask=st.booleans(),
+)
+def test_blocks_of_any_size_equal_the_dense_loss(
+    seed: int,
+    n_anchors: int,
+    n_candidates: int,
+    n_classes: int,
+    pairs_per_block: int,
+    same_set: bool,
+    background: float,
+    with_mask: bool,
+) -> None:
+    anchors, anchor_labels = random_batch(seed, n_anchors, 3, n_classes, 2.0)
+    candidates, labels = (anchors, anchor_labels) if same_set else random_batch(seed + 1, n_candidates, 3, n_classes, 2.0)
+    kept = torch.rand(len(anchors), len(candidates), generator=torch.Generator().manual_seed(seed)) < 0.7
+
+    def loss(z: Tensor, in_blocks: bool) -> Tensor:
+        return neighbour_loss(
+            z,
+            anchor_labels,
+            z if same_set else candidates.requires_grad_(),
+            labels,
+            same_set=same_set,
+            background=background,
+            kept_pairs=kept if with_mask else None,
+            in_blocks=in_blocks,
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks_module, "PAIRS_PER_BLOCK", pairs_per_block)
+        assert_same(lambda z: loss(z, True), lambda z: loss(z, False), anchors)
+        if not same_set:
+            gradients = [torch.autograd.grad(loss(anchors, b), candidates)[0] for b in (True, False)]
+            torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-12)
+
+
+def test_blocks_give_both_sides_their_gradient_when_one_is_detached() -> None:
+    """same_set does not mean that the candidates are the same tensor: a frozen copy must get no gradient."""
+    embeddings, labels = random_batch(3, 20, 3, 4)
+
+    def loss(z: Tensor, in_blocks: bool) -> Tensor:
+        return neighbour_loss(z, labels, z.detach().clone(), labels, same_set=True, in_blocks=in_blocks)
+
+    assert_same(lambda z: loss(z, True), lambda z: loss(z, False), embeddings)
+
+
+def test_a_large_batch_goes_through_blocks_by_itself() -> None:
+    embeddings, labels = random_batch(0, 400, 8, 20)
+    embeddings.requires_grad_()
+    assert "BlockwiseLoss" in type(nca_loss(embeddings, labels).grad_fn).__name__
+    assert "BlockwiseLoss" not in type(nca_loss(embeddings[:300], labels[:300]).grad_fn).__name__
+
+
+def test_works_under_torch_func() -> None:
+    """Per-sample gradients of many small losses at once, as support-set adaptation needs them."""
+    shape = EpisodeShape(2, 3, 1)
+    batches = torch.stack([random_episode(seed, shape, 3)[0] for seed in range(4)])
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 0, 1])
+    gradients = torch.func.vmap(torch.func.grad(lambda z: nca_loss(z, labels)))(batches)
+    for batch, gradient in zip(batches, gradients, strict=True):
+        _, expected = value_and_gradient(lambda z: nca_loss(z, labels), batch)
+        torch.testing.assert_close(gradient, expected)

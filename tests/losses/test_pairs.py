@@ -1,0 +1,112 @@
+"""The pair counts: Table 1, Appendices A and E, by counting on the losses' own masks."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+import reference
+from hypothesis import given, settings
+
+from nearshot.episodes import EpisodeShape
+from nearshot.losses import PairCounts, count_pairs
+
+few = settings(max_examples=40, deadline=None)
+shapes = st.builds(EpisodeShape, st.integers(2, 9), st.integers(1, 7), st.integers(1, 7))
+
+
+def episodes(shape: EpisodeShape) -> PairCounts:
+    return count_pairs(shape, prototypes=True, separate=True)
+
+
+def whole_batch(shape: EpisodeShape) -> PairCounts:
+    return count_pairs(shape, prototypes=False, separate=False)
+
+
+@few
+@given(shapes)
+def test_counts_are_those_of_looking_at_every_pair(shape: EpisodeShape) -> None:
+    w, n, m = shape.n_way, shape.n_shot, shape.n_query
+    assert whole_batch(shape) == reference.count_image_pairs(w, n, m, separate=False)
+    assert count_pairs(shape, prototypes=False, separate=True) == reference.count_image_pairs(w, n, m, separate=True)
+
+
+@few
+@given(shapes)
+def test_table_1(shape: EpisodeShape) -> None:
+    w, n, m = shape.n_way, shape.n_shot, shape.n_query
+    everything, some = whole_batch(shape), episodes(shape)
+    assert everything == (reference.choose(m + n, 2) * w, reference.choose(w, 2) * (m + n) ** 2)
+    assert some == (w * m * n, w * (w - 1) * m * n)
+    assert 2 * (everything.positives - some.positives) == w * (m**2 + n**2 - m - n)
+    assert 2 * (everything.negatives - some.negatives) == w * (w - 1) * (m**2 + n**2)
+    assert 2 * (everything.total - some.total) == w * (w * (m**2 + n**2) - m - n)  # the end of Appendix A
+
+
+@few
+@given(shapes)
+def test_appendix_a_the_whole_batch_never_has_fewer_pairs(shape: EpisodeShape) -> None:
+    assert whole_batch(shape).positives >= episodes(shape).positives
+    assert whole_batch(shape).negatives > episodes(shape).negatives
+
+
+@few
+@given(shapes)
+def test_a_prototype_counts_for_its_images(shape: EpisodeShape) -> None:
+    assert episodes(shape) == count_pairs(shape, prototypes=False, separate=True)
+
+
+def test_section_2_1_more_than_150_per_cent_for_snells_episodes() -> None:
+    shape = EpisodeShape(n_way=20, n_shot=5, n_query=15)
+    assert whole_batch(shape).positives > 2.5 * episodes(shape).positives
+    assert whole_batch(shape).negatives > 2.5 * episodes(shape).negatives
+
+
+def test_appendix_e_rows_of_the_ablation_at_batch_256() -> None:
+    shape = EpisodeShape.from_batch(256, n_shot=5, images_per_class=8)
+    assert count_pairs(shape, prototypes=False, separate=True) == (480, 14_880)  # row 6
+    # Row 7. Erratum: the paper prints 20,170 negatives. 14,880 (query to prototype, which counts for its five images)
+    # + 4,464 (query to query) + 496 (prototype to prototype, once) are 19,840; the 576 positives do follow.
+    assert count_pairs(shape, prototypes=True, separate=False) == (576, 19_840)
+    assert whole_batch(shape) == (896, 31_744)  # row 3
+
+
+# Appendix E's table: batch size, shots, images per class → positives, negatives, total. NCA: 64 classes in a batch.
+PRINTED = {
+    (512, "nca"): (1792, 129024, 130816),
+    (512, 5, 16): (1760, 54560, 56320),
+    (512, 5, 8): (960, 60480, 61440),
+    (512, 5, 32): (2160, 32400, 34560),
+    (512, 1, 8): (448, 28224, 28672),
+    (512, 1, 16): (465, 14415, 14880),
+    (512, 1, 32): (496, 7440, 7936),
+    (256, "nca"): (384, 32256, 32640),
+    (256, 5, 16): (880, 13200, 14080),
+    (256, 5, 8): (480, 14880, 15360),
+    (256, 5, 32): (1080, 7560, 8640),
+    (256, 1, 8): (224, 6944, 7168),
+    (256, 1, 16): (240, 3600, 3840),
+    (256, 1, 32): (248, 1736, 1984),
+    (128, "nca"): (64, 8064, 8128),
+    (128, 5, 16): (440, 3280, 3520),
+    (128, 5, 8): (240, 3600, 3840),
+    (128, 5, 32): (540, 1620, 2160),
+    (128, 1, 8): (112, 1680, 1792),
+    (128, 1, 16): (120, 840, 960),
+    (128, 1, 32): (124, 372, 496),
+}
+# Where a printed number disagrees with the paper's own formulas, what follows from them.
+ERRATA = {
+    (128, 5, 16): (440, 3080, 3520),  # printed 3,280 negatives, beside the right total
+    (512, 1, 16): (480, 14880, 15360),  # printed 465 / 14,415 / 14,880
+}
+
+
+@pytest.mark.parametrize("setup", PRINTED, ids=str)
+def test_appendix_e(setup: tuple[int, int, int] | tuple[int, str]) -> None:
+    if setup[1] == "nca":
+        images_per_class = setup[0] // 64
+        counts = whole_batch(EpisodeShape(64, 1, images_per_class - 1))
+    else:
+        counts = episodes(EpisodeShape.from_batch(*setup))  # type: ignore[arg-type]
+    assert (*counts, counts.total) == ERRATA.get(setup, PRINTED[setup])  # type: ignore[call-overload]
+    assert (setup in ERRATA) == ((*counts, counts.total) != PRINTED[setup])

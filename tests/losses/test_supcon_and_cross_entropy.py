@@ -1,0 +1,77 @@
+"""The two losses that are not made of neighbours, and the mixture."""
+
+from __future__ import annotations
+
+import math
+
+import hypothesis.strategies as st
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from nearshot.losses import cross_entropy_loss, mixed_loss, nca_loss, supervised_contrastive_loss
+
+few = settings(max_examples=25, deadline=None)
+
+
+def batch(seed: int, n: int = 7) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 4, dtype=torch.float64, generator=generator), torch.randint(3, (n,), generator=generator)
+
+
+@few
+@given(st.integers(0, 2**31), st.sampled_from([0.1, 0.5, 1.0]))
+def test_khosla_is_the_loop(seed: int, temperature: float) -> None:
+    z, y = batch(seed)
+    z.requires_grad_()
+    ours = supervised_contrastive_loss(z, y, temperature=temperature)
+    loop = reference.supervised_contrastive(z, y, temperature)
+    torch.testing.assert_close(ours, loop)
+    if loop.requires_grad:
+        torch.testing.assert_close(torch.autograd.grad(ours, z), torch.autograd.grad(loop, z), rtol=1e-7, atol=1e-10)
+
+
+@few
+@given(st.integers(0, 2**31))
+def test_published_is_the_literal_loop(seed: int) -> None:
+    z, y = batch(seed)
+    y[0], y[1] = 0, 1  # a batch of one class has nothing below the line
+    z.requires_grad_()
+    ours = supervised_contrastive_loss(z, y, temperature=1.0, variant="published")
+    loop = reference.supervised_contrastive_published(z, y, 1.0)
+    torch.testing.assert_close(ours, loop)
+    if loop.requires_grad:
+        torch.testing.assert_close(torch.autograd.grad(ours, z), torch.autograd.grad(loop, z), rtol=1e-7, atol=1e-10)
+
+
+def test_the_variants_differ() -> None:
+    z, y = batch(0, 20)
+    khosla, published = (supervised_contrastive_loss(z, y, temperature=1.0, variant=v) for v in ("khosla", "published"))
+    assert khosla != published
+
+
+@pytest.mark.parametrize("variant", ["khosla", "published"])
+def test_supcon_gradcheck(variant: str) -> None:
+    z, y = batch(5)
+    temperature = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda a, t: supervised_contrastive_loss(a, y, temperature=t, variant=variant),  # type: ignore[arg-type]
+        (z.requires_grad_(), temperature),
+    )
+
+
+def test_cross_entropy_is_the_formula() -> None:
+    logits, labels = batch(1)
+    expected = 0.0
+    for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
+        expected -= math.log(math.exp(row[label]) / sum(math.exp(value) for value in row))
+    assert cross_entropy_loss(logits, labels).item() == pytest.approx(expected / len(labels))
+
+
+@given(st.floats(0, 1))
+def test_the_mixture_is_weighted(weight: float) -> None:
+    (z, y), (logits, _) = batch(2), batch(3)
+    expected = weight * cross_entropy_loss(logits, y) + (1 - weight) * nca_loss(z, y, background=1e-10)
+    torch.testing.assert_close(mixed_loss(z, logits, y, cross_entropy_weight=weight, background=1e-10), expected)

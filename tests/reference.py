@@ -1,0 +1,178 @@
+"""Slow loops, written from the paper's equations, that the fast code is checked against.
+
+Nothing here calls nearshot. Sums are Python loops over scalars, so that each formula can be read next to the paper;
+autograd differentiates through them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def squared_distance(first: Tensor, second: Tensor) -> Tensor:
+    """‖a − b‖², coordinate by coordinate."""
+    total = first.new_zeros(())
+    for a, b in zip(first, second, strict=True):
+        total = total + (a - b) * (a - b)
+    return total
+
+
+def similarity(first: Tensor, second: Tensor) -> Tensor:
+    """exp(−‖a − b‖²)."""
+    return torch.exp(-squared_distance(first, second))
+
+
+def nca(z: Tensor, y: Tensor) -> Tensor:
+    """L_NCA of Section 2.2; an anchor without a positive adds nothing."""
+    b = len(z)
+    total = z.new_zeros(())
+    for i in range(b):
+        numerator = sum((similarity(z[i], z[j]) for j in range(b) if j != i and y[j] == y[i]), z.new_zeros(()))
+        denominator = sum((similarity(z[i], z[k]) for k in range(b) if k != i), z.new_zeros(()))
+        if any(j != i and y[j] == y[i] for j in range(b)):
+            total = total + torch.log(numerator / denominator)
+    return -total / b
+
+
+def prototypical(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
+    """L_PNs of Section 2.2."""
+    prototypes = {}
+    for k in sorted({int(label) for label in support_labels}):
+        members = [s for s, label in zip(support, support_labels, strict=True) if label == k]
+        prototypes[k] = sum(members[1:], members[0]) / len(members)
+    total = query.new_zeros(())
+    for q, label in zip(query, query_labels, strict=True):
+        denominator = sum((similarity(q, c) for c in prototypes.values()), query.new_zeros(()))
+        total = total + torch.log(similarity(q, prototypes[int(label)]) / denominator)
+    return -total / len(query)
+
+
+def matching(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
+    """L_MNs of Section 2.2."""
+    total = query.new_zeros(())
+    for q, label in zip(query, query_labels, strict=True):
+        numerator = query.new_zeros(())
+        denominator = query.new_zeros(())
+        for s, support_label in zip(support, support_labels, strict=True):
+            denominator = denominator + similarity(q, s)
+            if support_label == label:
+                numerator = numerator + similarity(q, s)
+        total = total + torch.log(numerator / denominator)
+    return -total / len(query)
+
+
+def queries_and_prototypes(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
+    """Appendix B's second equation: NCA on Q ∪ C, row 7 of Figure 4."""
+    points = list(query)
+    labels = [int(label) for label in query_labels]
+    for k in sorted(set(labels)):
+        members = [s for s, label in zip(support, support_labels, strict=True) if label == k]
+        points.append(sum(members[1:], members[0]) / len(members))
+        labels.append(k)
+    return nca(torch.stack(points), torch.tensor(labels))
+
+
+def published(
+    anchors: Tensor,
+    anchor_labels: Tensor,
+    candidates: Tensor,
+    candidate_labels: Tensor,
+    *,
+    same_set: bool,
+    floor: float = 1e-10,
+    temperature: float | Tensor = 1.0,
+    kept_pairs: Tensor | None = None,
+) -> Tensor:
+    """Return the arithmetic of the published experiments, literally.
+
+    p = pos / (pos + max(neg, floor)); an anchor with p < floor adds nothing; the sum is divided by all anchors.
+    """
+    total = anchors.new_zeros(())
+    for i in range(len(anchors)):
+        pos, neg = anchors.new_zeros(()), anchors.new_zeros(())
+        for j in range(len(candidates)):
+            if (same_set and i == j) or (kept_pairs is not None and not kept_pairs[i, j]):
+                continue
+            term = torch.exp(-squared_distance(anchors[i], candidates[j]) / temperature)
+            if anchor_labels[i] == candidate_labels[j]:
+                pos = pos + term
+            else:
+                neg = neg + term
+        if neg < floor:
+            neg = torch.full_like(neg, floor)
+        p = pos / (pos + neg)
+        if p >= floor and pos > 0:
+            total = total + torch.log(p)
+    return -total / len(anchors)
+
+
+def cosine_similarity(first: Tensor, second: Tensor) -> Tensor:
+    """The cosine of the angle between two vectors."""
+    dot = sum((a * b for a, b in zip(first, second, strict=True)), first.new_zeros(()))
+    lengths = [sum((a * a for a in v), first.new_zeros(())).sqrt() for v in (first, second)]
+    return dot / (lengths[0] * lengths[1])
+
+
+def matching_cosine(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
+    """Vinyals et al.: a softmax over cosine similarities."""
+    total = query.new_zeros(())
+    for q, label in zip(query, query_labels, strict=True):
+        terms = [torch.exp(cosine_similarity(q, s)) for s in support]
+        numerator = sum(
+            (t for t, s_label in zip(terms, support_labels, strict=True) if s_label == label), query.new_zeros(())
+        )
+        total = total + torch.log(numerator / sum(terms, query.new_zeros(())))
+    return -total / len(query)
+
+
+def supervised_contrastive(z: Tensor, y: Tensor, temperature: float) -> Tensor:
+    """L_out of Khosla et al. (2020), equation 2; an anchor without a positive adds nothing."""
+    n = len(z)
+    total = z.new_zeros(())
+    for i in range(n):
+        positives = [p for p in range(n) if p != i and y[p] == y[i]]
+        others = [torch.exp(cosine_similarity(z[i], z[a]) / temperature) for a in range(n) if a != i]
+        for p in positives:
+            likelihood = torch.exp(cosine_similarity(z[i], z[p]) / temperature) / sum(others, z.new_zeros(()))
+            total = total - torch.log(likelihood) / len(positives)
+    return total / n
+
+
+def supervised_contrastive_published(z: Tensor, y: Tensor, temperature: float) -> Tensor:
+    """Return the variant of Appendix C's experiments: cosines at least 1e-10, negatives alone below the line, no 1/|P|."""
+    n = len(z)
+    total = z.new_zeros(())
+
+    def score(i: int, j: int) -> Tensor:
+        cosine = cosine_similarity(z[i], z[j])
+        return torch.exp((cosine if cosine >= 1e-10 else torch.full_like(cosine, 1e-10)) / temperature)
+
+    for i in range(n):
+        negatives = sum((score(i, j) for j in range(n) if y[j] != y[i]), z.new_zeros(()))
+        for p in range(n):
+            if p != i and y[p] == y[i]:
+                total = total - torch.log(score(i, p) / negatives)
+    return total / n
+
+
+def count_image_pairs(n_way: int, n_shot: int, n_query: int, *, separate: bool) -> tuple[int, int]:
+    """Positives and negatives of a batch of single images, by looking at each unordered pair once."""
+    images = [(k, role) for k in range(n_way) for role in ["support"] * n_shot + ["query"] * n_query]
+    positives = negatives = 0
+    for i, (first_class, first_role) in enumerate(images):
+        for second_class, second_role in images[:i]:
+            if separate and first_role == second_role:
+                continue
+            if first_class == second_class:
+                positives += 1
+            else:
+                negatives += 1
+    return positives, negatives
+
+
+def choose(n: int, k: int) -> int:
+    """The binomial coefficient of Table 1."""
+    return math.comb(n, k)

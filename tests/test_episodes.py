@@ -1,0 +1,59 @@
+"""The shape of an episode."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nearshot.episodes import EpisodeShape
+from nearshot.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "n_shot", "images_per_class", "expected"),
+    [
+        (256, 5, 8, EpisodeShape(32, 5, 3)),  # the example of Section 3.2
+        (512, 5, 16, EpisodeShape(32, 5, 11)),  # the paper's best
+        (128, 1, 32, EpisodeShape(4, 1, 31)),
+    ],
+)
+def test_from_batch(batch_size: int, n_shot: int, images_per_class: int, expected: EpisodeShape) -> None:
+    shape = EpisodeShape.from_batch(batch_size, n_shot=n_shot, images_per_class=images_per_class)
+    assert shape == expected
+    assert shape.batch_size == batch_size
+    assert shape.images_per_class == images_per_class
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "n_shot", "images_per_class", "message"),
+    [
+        (100, 5, 16, "A batch of 100 does not divide into classes of 16 images. Use a batch of 96 or 112."),
+        (512, 8, 8, "8 images per class leave no query beside 8 shots. Raise images_per_class, or lower n_shot."),
+        (8, 5, 8, "n_way must be at least 2, not 1."),
+    ],
+)
+def test_from_batch_says_what_to_do(batch_size: int, n_shot: int, images_per_class: int, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        EpisodeShape.from_batch(batch_size, n_shot=n_shot, images_per_class=images_per_class)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("way", "shot", "query", "message"),
+    [
+        (1, 1, 1, "n_way must be at least 2"),
+        (5, 0, 1, "n_shot must be at least 1"),
+        (5, 1, 0, "n_query must be at least 1"),
+        (5, 1.5, 1, "n_shot must be a whole number, not 1.5"),
+        (5, True, 1, "n_shot must be a whole number, not True"),
+    ],
+)
+def test_impossible_shapes(way: int, shot: int, query: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        EpisodeShape(way, shot, query)
+
+
+def test_split() -> None:
+    support, query = EpisodeShape(2, 3, 1).split(torch.arange(8))
+    assert support.tolist() == [0, 1, 2, 3, 4, 5]
+    assert query.tolist() == [6, 7]
