@@ -142,7 +142,7 @@ def supervised_contrastive(z: Tensor, y: Tensor, temperature: float) -> Tensor:
 
 
 def supervised_contrastive_published(z: Tensor, y: Tensor, temperature: float) -> Tensor:
-    """Return the variant of Appendix C's experiments: cosines at least 1e-10, negatives alone below the line, no 1/|P|."""
+    """Return what Appendix C ran: cosines at least 1e-10, negatives alone below the line, no 1/|P|."""
     n = len(z)
     total = z.new_zeros(())
 

@@ -15,7 +15,7 @@ __all__ = ["EpisodeShape"]
 
 @dataclass(frozen=True)
 class EpisodeShape:
-    """How an episodic batch is made up: w = `n_way` classes, n = `n_shot` support and m = `n_query` query images of each.
+    """An episodic batch of w = `n_way` classes, n = `n_shot` support and m = `n_query` query images of each.
 
     The images of an episode are laid out class by class inside support, then query: first way × shot support
     images, then way × query query images (Section 2.1).

@@ -37,7 +37,7 @@ def stacked(batches: Batches) -> Tensor:
     return torch.stack(list(batches))
 
 
-# --- what all samplers do -------------------------------------------------------------------------------------------
+# --- what all samplers do --------------------------------------------------------------------------------------------
 
 
 @every_sampler
@@ -130,9 +130,7 @@ def test_a_state_of_another_sampler_is_refused() -> None:
         (lambda: IndependentBatches(38_400, 512), 38_400),
         (lambda: EpisodeBatches(torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11)), 38_400),
         (
-            lambda: EpisodeBatches(
-                torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11), replacement=False
-            ),
+            lambda: EpisodeBatches(torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11), replacement=False),
             37_888,  # 600 is 37 × 16 and 8 over, so 74 episodes
         ),
         (lambda: IndependentBatches(448_695, 1008), 445 * 1008),
@@ -164,7 +162,7 @@ def test_impossible_settings(sampler: Callable[..., Batches], keywords: dict[str
         sampler(**keywords)
 
 
-# --- shuffled and independent -----------------------------------------------------------------------------------------
+# --- shuffled and independent ----------------------------------------------------------------------------------------
 
 
 @few
@@ -203,7 +201,7 @@ def test_impossible_batches(make: Callable[[], Batches], message: str) -> None:
         make()
 
 
-# --- episodes -----------------------------------------------------------------------------------------------------------
+# --- episodes --------------------------------------------------------------------------------------------------------
 
 class_sizes = st.lists(st.integers(4, 17), min_size=3, max_size=8)
 
@@ -269,13 +267,13 @@ def test_impossible_episodes_name_the_class() -> None:
     assert str(error.value) == expected
     with pytest.raises(InputError, match=r"Class 1 has 12 images.*\(and 2 more classes are too small\)"):
         EpisodeBatches(torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), EpisodeShape(2, 5, 15))
-    with pytest.raises(InputError, match="There are 3 classes; 4-way episodes need 4"):
+    with pytest.raises(InputError, match="There are 3 classes; episodes need 4"):
         EpisodeBatches(labels, EpisodeShape(4, 1, 1))
     with pytest.raises(InputError, match="whole numbers, one per image, not torch.float32"):
         EpisodeBatches(labels.float(), EpisodeShape(2, 1, 1))
 
 
-# --- distinct integers ---------------------------------------------------------------------------------------------------
+# --- distinct integers -----------------------------------------------------------------------------------------------
 
 
 @few

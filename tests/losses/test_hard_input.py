@@ -146,7 +146,9 @@ def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
     ],
     ids=["1-D", "integer", "too few labels", "2-D labels", "float labels", "NaN", "infinity", "no image", "no dim"],
 )
-def test_bad_input_is_one_clear_error(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor, message: str) -> None:
+def test_bad_input_is_one_clear_error(
+    loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         loss(z, y)
 
@@ -168,7 +170,7 @@ def test_finite_values_whose_sum_overflows_are_no_error() -> None:
         ({"distance": "manhattan"}, "no distance 'manhattan'; choose one of 'euclidean', 'cosine'"),
         ({"keep_positives": 1.5}, "keep_positives must be between 0 and 1, not 1.5"),
         ({"keep_negatives": -0.1}, "keep_negatives must be between 0 and 1"),
-        ({"distance": lambda a, b: torch.cdist(a, b), "in_blocks": True}, "a callable is not split up"),
+        ({"distance": torch.cdist, "in_blocks": True}, "a callable is not split up"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -178,7 +180,9 @@ def test_bad_settings_are_one_clear_error(keywords: dict[str, Any], message: str
 
 
 def test_a_tensor_temperature_of_one_dimension_is_fine() -> None:
-    torch.testing.assert_close(nca_loss(embeddings(), LABELS, temperature=torch.ones(1)), nca_loss(embeddings(), LABELS))
+    torch.testing.assert_close(
+        nca_loss(embeddings(), LABELS, temperature=torch.ones(1)), nca_loss(embeddings(), LABELS)
+    )
 
 
 def test_query_of_a_class_without_support() -> None:

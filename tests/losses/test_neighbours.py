@@ -8,13 +8,14 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-import reference
 import torch
 from hypothesis import assume, given, settings
 from torch import Tensor
 
+import reference
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError
+from nearshot.losses import blocks as blocks_module
 from nearshot.losses import (
     episode_loss,
     matching_loss,
@@ -22,7 +23,6 @@ from nearshot.losses import (
     neighbour_loss,
     prototypical_loss,
 )
-from nearshot.losses import blocks as blocks_module
 from nearshot.losses.nca import keep_exactly
 
 few = settings(max_examples=25, deadline=None)
@@ -67,12 +67,10 @@ shapes = st.builds(EpisodeShape, st.integers(2, 4), st.integers(1, 3), st.intege
 @given(seeds, st.integers(1, 9), st.integers(1, 4), st.integers(1, 4))
 def test_nca_is_the_papers_loop(in_blocks: bool, seed: int, n: int, dim: int, n_classes: int) -> None:
     embeddings, labels = random_batch(seed, n, dim, n_classes)
-    assert_same(
-        lambda z: nca_loss(z, labels, in_blocks=in_blocks), lambda z: reference.nca(z, labels), embeddings
-    )
+    assert_same(lambda z: nca_loss(z, labels, in_blocks=in_blocks), lambda z: reference.nca(z, labels), embeddings)
 
 
-EPISODE_REFERENCES = {
+EPISODE_REFERENCES: dict[tuple[bool, bool], Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     (True, True): reference.prototypical,
     (False, True): reference.matching,
     (True, False): reference.queries_and_prototypes,
@@ -94,14 +92,16 @@ def test_each_ablation_is_the_papers_loop(
     def ours(z: Tensor) -> Tensor:
         return episode_loss(z, labels, shape, prototypes=prototypes, separate=separate, in_blocks=in_blocks)
 
-    assert_same(ours, lambda z: loop(*_support_first(z, sy, shape), shape.split(z)[1], qy), embeddings)
+    def literal(z: Tensor) -> Tensor:
+        s, q = shape.split(z)
+        return loop(s, sy, q, qy)
+
+    assert_same(ours, literal, embeddings)
 
 
-def _support_first(z: Tensor, support_labels: Tensor, shape: EpisodeShape) -> tuple[Tensor, Tensor]:
-    return shape.split(z)[0], support_labels
-
-
-@pytest.mark.parametrize(("ours", "loop"), [(prototypical_loss, reference.prototypical), (matching_loss, reference.matching)])
+@pytest.mark.parametrize(
+    ("ours", "loop"), [(prototypical_loss, reference.prototypical), (matching_loss, reference.matching)]
+)
 @few
 @given(seed=seeds)
 def test_support_of_any_size_and_order(ours: Any, loop: Any, seed: int) -> None:
@@ -109,10 +109,14 @@ def test_support_of_any_size_and_order(ours: Any, loop: Any, seed: int) -> None:
     query, query_labels = random_batch(seed + 1, 5, 3, 3)
     assume(set(query_labels.tolist()) <= set(support_labels.tolist()))
     assert_same(
-        lambda s: ours(s, support_labels, query, query_labels), lambda s: loop(s, support_labels, query, query_labels), support
+        lambda s: ours(s, support_labels, query, query_labels),
+        lambda s: loop(s, support_labels, query, query_labels),
+        support,
     )
     assert_same(
-        lambda q: ours(support, support_labels, q, query_labels), lambda q: loop(support, support_labels, q, query_labels), query
+        lambda q: ours(support, support_labels, q, query_labels),
+        lambda q: loop(support, support_labels, q, query_labels),
+        query,
     )
 
 
@@ -189,9 +193,7 @@ def test_cosine_is_the_original_matching_network(in_blocks: bool, seed: int) -> 
     sy, qy = shape.split(labels)
 
     def ours(z: Tensor) -> Tensor:
-        return episode_loss(
-            z, labels, shape, prototypes=False, separate=True, distance="cosine", in_blocks=in_blocks
-        )
+        return episode_loss(z, labels, shape, prototypes=False, separate=True, distance="cosine", in_blocks=in_blocks)
 
     def literal(z: Tensor) -> Tensor:
         s, q = shape.split(z)
@@ -265,13 +267,15 @@ def test_a_large_common_offset_costs_no_digits() -> None:
         torch.testing.assert_close(shifted.double(), nca_loss(embeddings, labels), rtol=1e-4, atol=0)
 
 
-# --- sub-sampling -----------------------------------------------------------------------------------------------------
+# --- sub-sampling ----------------------------------------------------------------------------------------------------
 
 
 @BOTH_WAYS
 @few
 @given(seeds, st.sampled_from([0.0, 0.05, 0.3, 0.8, 1.0]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-def test_subsampling_uses_exactly_the_kept_pairs(in_blocks: bool, seed: int, positives: float, negatives: float) -> None:
+def test_subsampling_uses_exactly_the_kept_pairs(
+    in_blocks: bool, seed: int, positives: float, negatives: float
+) -> None:
     embeddings, labels = random_batch(seed, 8, 3, 3)
     generator = torch.Generator().manual_seed(seed)
     same = labels[:, None] == labels
@@ -321,7 +325,7 @@ def test_subsampling_needs_a_generator() -> None:
         nca_loss(embeddings, labels, keep_negatives=0.5)
 
 
-# --- blocks -----------------------------------------------------------------------------------------------------------
+# --- blocks ----------------------------------------------------------------------------------------------------------
 
 
 @few
@@ -346,7 +350,9 @@ def test_blocks_of_any_size_equal_the_dense_loss(
     with_mask: bool,
 ) -> None:
     anchors, anchor_labels = random_batch(seed, n_anchors, 3, n_classes, 2.0)
-    candidates, labels = (anchors, anchor_labels) if same_set else random_batch(seed + 1, n_candidates, 3, n_classes, 2.0)
+    candidates, labels = (
+        (anchors, anchor_labels) if same_set else random_batch(seed + 1, n_candidates, 3, n_classes, 2.0)
+    )
     kept = torch.rand(len(anchors), len(candidates), generator=torch.Generator().manual_seed(seed)) < 0.7
 
     def loss(z: Tensor, in_blocks: bool) -> Tensor:

@@ -6,11 +6,11 @@ import math
 
 import hypothesis.strategies as st
 import pytest
-import reference
 import torch
 from hypothesis import given, settings
 from torch import Tensor
 
+import reference
 from nearshot.losses import cross_entropy_loss, mixed_loss, nca_loss, supervised_contrastive_loss
 
 few = settings(max_examples=25, deadline=None)

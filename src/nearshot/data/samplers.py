@@ -124,6 +124,7 @@ class ShuffledBatches(Batches):
         drop_last: leave out a last batch that is not full.
         rank: which rank's share of each batch to yield.
         n_ranks: among how many ranks a batch is shared.
+
     """
 
     def __init__(
@@ -157,6 +158,7 @@ class IndependentBatches(Batches):
         seed: a seed, or a CPU generator.
         rank: which rank's share of each batch to yield.
         n_ranks: among how many ranks a batch is shared.
+
     """
 
     def __init__(
@@ -203,7 +205,8 @@ class EpisodeBatches(Batches):
     >>> labels = torch.arange(4).repeat_interleave(10)
     >>> episode = next(iter(EpisodeBatches(labels, EpisodeShape(n_way=2, n_shot=1, n_query=2))))
     >>> labels[episode].tolist()  # a support image of each of two classes, then two queries of each
-    [0, 2, 0, 0, 2, 2]
+    [2, 0, 2, 2, 0, 0]
+
     """
 
     def __init__(
@@ -288,9 +291,7 @@ class EpisodeBatches(Batches):
 
     def _check_classes(self, classes: Tensor, class_names: Sequence[str] | None) -> None:
         if len(classes) < self.shape.n_way:
-            raise InputError(
-                f"There are {len(classes)} classes; {self.shape.n_way}-way episodes need {self.shape.n_way}. Lower n_way."
-            )
+            raise InputError(f"There are {len(classes)} classes; episodes need {self.shape.n_way}. Lower n_way.")
         needed = self.shape.images_per_class
         too_small = (self._class_sizes < needed).nonzero()[:, 0]
         if len(too_small):

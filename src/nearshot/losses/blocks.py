@@ -45,7 +45,7 @@ class BlockwiseLoss(torch.autograd.Function):
     ) -> Tensor:
         """Return the loss; the gradient is computed only if somebody will ask for it."""
         wants_gradient = torch.is_grad_enabled() and (anchors.requires_grad or candidates.requires_grad)
-        loss: Tensor = BlockwiseLoss.apply(
+        loss: Tensor = BlockwiseLoss.apply(  # type: ignore[no-untyped-call]
             anchors,
             anchor_labels,
             candidates,
@@ -59,7 +59,7 @@ class BlockwiseLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: FunctionCtx,
         anchors: Tensor,
         anchor_labels: Tensor,
@@ -75,8 +75,8 @@ class BlockwiseLoss(torch.autograd.Function):
         n_anchors, n_candidates = len(anchors), len(candidates)
         step = max(1, PAIRS_PER_BLOCK // n_candidates)
         in_one_block = step >= n_anchors
-        # Sorted by class, the positives of a block's anchors stand side by side, and most columns need no mask. It takes
-        # reading the labels, which would make an accelerator wait.
+        # Sorted by class, the positives of a block's anchors stand side by side, and most columns need no mask. It
+        # takes reading the labels, which would make an accelerator wait.
         by_class = kept_pairs is None and anchors.device.type == "cpu" and not in_one_block
         if by_class:
             anchor_labels, anchor_order = anchor_labels.sort(stable=True)
@@ -134,7 +134,7 @@ class BlockwiseLoss(torch.autograd.Function):
         return loss / n_anchors
 
     @staticmethod
-    def backward(ctx: Any, loss_gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, loss_gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients that were computed with the loss."""
         if torch.is_grad_enabled():  # create_graph=True: without this, the second derivative would silently be zero
             raise InputError("Blocks have no second derivative. Call the loss with in_blocks=False.")

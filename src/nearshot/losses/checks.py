@@ -26,7 +26,7 @@ __all__ = [
 
 
 def values_can_be_read(tensor: Tensor) -> bool:
-    """Whether looking at a value costs nothing: on the CPU, outside `torch.compile` and the transforms of `torch.func`."""
+    """Whether looking at a value costs nothing: on the CPU, outside `torch.compile` and `torch.func`."""
     return (
         tensor.device.type == "cpu"
         and not torch.compiler.is_compiling()

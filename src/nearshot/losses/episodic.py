@@ -40,6 +40,7 @@ def prototypical_loss(
     >>> support, query = torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([[1.0], [8.0]])
     >>> prototypical_loss(support, torch.tensor([0, 0, 1]), query, torch.tensor([0, 1])) < 1e-9
     tensor(True)
+
     """
     check_embeddings(support, "support")
     support_labels = check_labels(support_labels, support, "support_labels")
@@ -112,6 +113,7 @@ def episode_loss(
     >>> episode = episode_loss(embeddings, labels, shape, prototypes=False, separate=True)
     >>> torch.isclose(episode, matching_loss(embeddings[:4], labels[:4], embeddings[4:], labels[4:]))
     tensor(True)
+
     """
     check_embeddings(embeddings, "embeddings")
     labels = check_labels(labels, embeddings, "labels")
@@ -169,7 +171,9 @@ def _queries_pick(
     if values_can_be_read(query_labels):
         strangers = query_labels[~torch.isin(query_labels, candidate_labels)]
         if len(strangers):
-            raise InputError(f"Query label {int(strangers[0])} has no support image. Every query needs its class there.")
+            raise InputError(
+                f"Query label {int(strangers[0])} has no support image. Every query needs its class there."
+            )
     return neighbour_loss(
         query,
         query_labels,

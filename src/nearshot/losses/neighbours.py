@@ -66,6 +66,7 @@ def neighbour_loss(
     >>> loss = neighbour_loss(anchors, torch.tensor([7]), candidates, torch.tensor([7, 8]))
     >>> torch.isclose(loss, torch.tensor(math.log(1 + math.exp(1 - 4))))
     tensor(True)
+
     """
     check_embeddings(anchors, "anchors")
     check_embeddings(candidates, "candidates")
@@ -91,9 +92,8 @@ def neighbour_loss(
             return BlockwiseLoss.of(
                 anchors, anchor_labels, candidates, candidate_labels, same_set, background, kept_pairs
             )
-        if isinstance(distance, str):
-            distance = look_up(DISTANCES, distance, "distance")
-        logits = -distance(anchors, candidates) / temperature  # (anchor, candidate)
+        measure = look_up(DISTANCES, distance, "distance") if isinstance(distance, str) else distance
+        logits = -measure(anchors, candidates) / temperature  # (anchor, candidate)
         positive, negative = pair_masks(anchor_labels, candidate_labels, same_set=same_set)
         if kept_pairs is not None:
             positive, negative = positive & kept_pairs, negative & kept_pairs
@@ -126,9 +126,7 @@ def pair_masks(anchor_labels: Tensor, candidate_labels: Tensor, *, same_set: boo
     return same_class & ~itself, ~same_class
 
 
-def _use_blocks(
-    in_blocks: bool | None, anchors: Tensor, candidates: Tensor, distance: DistanceName | Distance
-) -> bool:
+def _use_blocks(in_blocks: bool | None, anchors: Tensor, candidates: Tensor, distance: DistanceName | Distance) -> bool:
     if not isinstance(distance, str):
         if in_blocks:
             raise InputError("Blocks need a distance by name, 'euclidean' or 'cosine'; a callable is not split up.")

@@ -1,0 +1,111 @@
+"""What every backbone offers: an embedding, its dimension, and the pooled outputs of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nearshot.errors import InputError
+
+__all__ = ["IMAGENET", "Backbone", "BackboneSpec", "Normalisation"]
+
+
+class Normalisation(NamedTuple):
+    """The mean and standard deviation, by channel, that images in [0, 1] are normalised with."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+# The published experiments use ImageNet's on every dataset.
+IMAGENET = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+@dataclass(frozen=True, eq=False)
+class BackboneSpec:
+    """What one must know to use a backbone.
+
+    Attributes:
+        name: the name under which `build_backbone` makes it.
+        input_size: the side of the square images that it is meant for.
+        normalisation: what those images are normalised with.
+        training_mean: (dim,) the mean embedding of the training set, for centring; None where it is not trained.
+
+    """
+
+    name: str
+    input_size: int
+    normalisation: Normalisation = IMAGENET
+    training_mean: Tensor | None = None
+
+
+class Backbone(nn.Module):
+    """A network from normalised images (image, 3, height, width) to embeddings (image, `embedding_dim`).
+
+    Attributes:
+        spec: name, input size, normalisation and training-set mean.
+        embedding_dim: the dimension of an embedding.
+        stage_dims: the channels of each stage's output, first stage first.
+
+    """
+
+    spec: BackboneSpec
+    embedding_dim: int
+    stage_dims: tuple[int, ...]
+
+    def stages(self, images: Tensor) -> list[Tensor]:
+        """Return each stage's feature maps, (image, channel, height, width)."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed images: (image, 3, height, width) to (image, dim). By default the last stage, averaged over places."""
+        return pooled(self.stages(images)[-1])
+
+    def multi_layer(self, images: Tensor, stages: Sequence[int] = (2, 3, 4)) -> Tensor:
+        """Concatenate the pooled outputs of some stages, counted from 1 (Appendix G's multi-layer features).
+
+        For the paper's `resnet12` that is 160 + 320 + 640 = 1,120 dimensions.
+        """
+        n_stages = len(self.stage_dims)
+        for stage in stages:
+            if not 1 <= stage <= n_stages:
+                raise InputError(f"{self.spec.name} has stages 1 to {n_stages}, not {stage}.")
+        outputs = self.stages(images)
+        return torch.cat([pooled(outputs[stage - 1]) for stage in stages], dim=1)
+
+
+def pooled(feature_maps: Tensor) -> Tensor:
+    """Average over places: (image, channel, height, width) to (image, channel)."""
+    return feature_maps.mean((2, 3))
+
+
+def check_images(images: Tensor, name: str, *, side: int | None = None, smallest: int = 1) -> None:
+    """Refuse what is not a batch of colour images, or of another side where only one will do."""
+    if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
+        raise InputError(
+            f"{name} takes normalised colour images (image, 3, height, width), not {images.dtype} of shape "
+            f"{tuple(images.shape)}."
+        )
+    if side is not None and tuple(images.shape[2:]) != (side, side):
+        raise InputError(
+            f"This {name} was built for {side}×{side} images, not {images.shape[2]}×{images.shape[3]}. "
+            f"Resize them, or build it with input_size={images.shape[2]}."
+        )
+    if min(images.shape[2:]) < smallest:
+        raise InputError(f"{name} needs images of at least {smallest}×{smallest}, not {tuple(images.shape[2:])}.")
+
+
+def initialise(network: nn.Module, nonlinearity: str) -> None:
+    """Kaiming-normal convolutions by fan-out; batch norm starts as the identity."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity=nonlinearity)  # type: ignore[arg-type]
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)

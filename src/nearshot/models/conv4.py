@@ -1,0 +1,54 @@
+"""Conv-4: the four-block network of the original Matching and Prototypical Networks."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from nearshot.errors import InputError
+from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
+
+__all__ = ["Conv4"]
+
+N_BLOCKS = 4
+SMALLEST_INPUT = 2**N_BLOCKS  # each block halves the side
+
+
+class Conv4(Backbone):
+    """Four blocks of 3×3 convolution, batch norm, ReLU and 2×2 max-pooling; the embedding is the last map, flattened.
+
+    So the embedding's dimension depends on the input: 64 channels give 64 at 28×28 and 1,600 at 84×84.
+
+    >>> Conv4("conv4", input_size=84, width=64).embedding_dim
+    1600
+    """
+
+    def __init__(self, name: str, input_size: int, *, width: int) -> None:
+        super().__init__()
+        if input_size < SMALLEST_INPUT:
+            raise InputError(f"{name} needs images of at least {SMALLEST_INPUT}×{SMALLEST_INPUT}, not {input_size}.")
+        self.spec = BackboneSpec(name, input_size)
+        self.embedding_dim = width * (input_size // 2**N_BLOCKS) ** 2
+        self.stage_dims = (width,) * N_BLOCKS
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(3 if i == 0 else width, width, 3, padding=1),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+                nn.MaxPool2d(2),
+            )
+            for i in range(N_BLOCKS)
+        )
+        initialise(self, "relu")
+
+    def stages(self, images: Tensor) -> list[Tensor]:
+        """Return each block's feature maps."""
+        check_images(images, self.spec.name, side=self.spec.input_size)
+        outputs = []
+        for block in self.blocks:
+            images = block(images)
+            outputs.append(images)
+        return outputs
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed images of the size that the network was built for."""
+        return self.stages(images)[-1].flatten(1)

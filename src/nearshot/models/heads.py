@@ -1,0 +1,37 @@
+"""Heads that are used in training only; evaluation takes the backbone's own embeddings."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from nearshot.errors import InputError
+
+__all__ = ["LinearHead", "ProjectionHead"]
+
+
+class ProjectionHead(nn.Linear):
+    """A single linear layer without bias on top of the embeddings, (image, dim) to (image, `projected_dim`).
+
+    The projection network A of Appendix F. A bias would change no distance.
+    """
+
+    def __init__(self, embedding_dim: int, projected_dim: int = 128) -> None:
+        _check_dims(embedding_dim, projected_dim)
+        super().__init__(embedding_dim, projected_dim, bias=False)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Project embeddings for the loss."""
+        return super().forward(embeddings)
+
+
+class LinearHead(nn.Linear):
+    """A classifier of the training classes, (image, dim) to logits (image, class), for cross-entropy (SimpleShot)."""
+
+    def __init__(self, embedding_dim: int, n_classes: int) -> None:
+        _check_dims(embedding_dim, n_classes)
+        super().__init__(embedding_dim, n_classes)
+
+
+def _check_dims(*dims: int) -> None:
+    if min(dims) < 1:
+        raise InputError(f"A head's dimensions must be at least 1, not {dims}.")

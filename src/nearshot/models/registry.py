@@ -1,0 +1,51 @@
+"""The backbones by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from nearshot.errors import InputError, look_up
+from nearshot.models.backbone import Backbone
+from nearshot.models.conv4 import Conv4
+from nearshot.models.pretrained import PREFIX as TIMM_PREFIX
+from nearshot.models.pretrained import TimmBackbone
+from nearshot.models.resnet12 import ResNet12, ResNet12MetaOpt
+
+__all__ = ["BACKBONES", "build_backbone"]
+
+# name → maker of (name, input_size). A name is the whole architecture: saved weights refer to it.
+BACKBONES: Mapping[str, Callable[[str, int], Backbone]] = MappingProxyType(
+    {
+        "conv4": partial(Conv4, width=64),
+        "conv4-32": partial(Conv4, width=32),
+        "resnet12": ResNet12,
+        "resnet12-metaopt": ResNet12MetaOpt,
+    }
+)
+DEFAULT_INPUT_SIZE = 84
+
+
+def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
+    """Return a new, untrained backbone.
+
+    Args:
+        name: one of `BACKBONES`, or "timm:" and the name of a timm model (needs the extra `timm`).
+        input_size: the side of its images; by default 84, as in the paper, or what a timm model was made for.
+
+    >>> backbone = build_backbone("resnet12")
+    >>> sum(parameter.numel() for parameter in backbone.parameters())
+    9427840
+    >>> build_backbone("resnet11")
+    Traceback (most recent call last):
+    nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', ... or 'timm:<name>'.
+
+    """
+    if name.startswith(TIMM_PREFIX):
+        return TimmBackbone(name, input_size)
+    try:
+        maker = look_up(BACKBONES, name, "backbone")
+    except InputError as error:
+        raise InputError(f"{str(error).removesuffix('.')} or '{TIMM_PREFIX}<name>'.") from None
+    return maker(name, DEFAULT_INPUT_SIZE if input_size is None else input_size)

@@ -1,0 +1,200 @@
+"""Every backbone in the registry, by parametrisation; and what is special about some of them."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nearshot.errors import InputError, MissingExtraError
+from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
+from nearshot.models.resnet12 import DropBlock
+
+every_backbone = pytest.mark.parametrize("name", BACKBONES)
+HAS_TIMM = importlib.util.find_spec("timm") is not None
+
+
+def images(n: int = 2, side: int = 32, seed: int = 0) -> Tensor:
+    return torch.randn(n, 3, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def n_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@every_backbone
+@pytest.mark.parametrize("side", [16, 32, 84])
+def test_embeds_to_its_dimension(name: str, side: int) -> None:
+    backbone = build_backbone(name, input_size=side).eval()
+    assert backbone(images(side=side)).shape == (2, backbone.embedding_dim)
+    assert backbone.spec.name == name
+    assert backbone.spec.input_size == side
+
+
+@every_backbone
+def test_multi_layer_features_are_the_pooled_stages(name: str) -> None:
+    backbone = build_backbone(name, input_size=32).eval()
+    assert len(backbone.stage_dims) == 4
+    features = backbone.multi_layer(images())
+    assert features.shape == (2, sum(backbone.stage_dims[1:]))
+    second = backbone.stages(images())[1]
+    torch.testing.assert_close(features[:, : backbone.stage_dims[1]], second.mean((2, 3)))
+    assert backbone.multi_layer(images(), stages=[1]).shape == (2, backbone.stage_dims[0])
+    with pytest.raises(InputError, match=f"{name} has stages 1 to 4, not 5"):
+        backbone.multi_layer(images(), stages=[5])
+
+
+@every_backbone
+def test_every_parameter_gets_a_gradient(name: str) -> None:
+    backbone = build_backbone(name, input_size=32)
+    backbone(images(4)).square().sum().backward()
+    without = [key for key, p in backbone.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    # A convolution's bias before batch norm has no effect, and a gradient of rounding errors at most.
+    assert [key for key in without if not key.endswith(".bias")] == []
+
+
+@every_backbone
+def test_evaluation_does_not_depend_on_the_rest_of_the_batch(name: str) -> None:
+    backbone = build_backbone(name, input_size=32).eval()
+    together = backbone(images(6))
+    torch.testing.assert_close(backbone(images(6)[:1]), together[:1], rtol=1e-4, atol=1e-5)
+
+
+@every_backbone
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (torch.zeros(2, 1, 32, 32), r"\(image, 3, height, width\), not torch.float32 of shape \(2, 1, 32, 32\)"),
+        (torch.zeros(3, 32, 32), r"shape \(3, 32, 32\)"),
+        (torch.zeros(2, 3, 32, 32, dtype=torch.uint8), "not torch.uint8"),
+    ],
+)
+def test_bad_images(name: str, bad: Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build_backbone(name, input_size=32)(bad)
+
+
+def test_parameter_counts_are_the_published_ones() -> None:
+    assert n_parameters(build_backbone("resnet12")) == 9_427_840
+    assert n_parameters(build_backbone("resnet12-metaopt")) == 12_424_320
+    assert n_parameters(build_backbone("conv4")) == 113_088
+
+
+def test_the_papers_multi_layer_features_have_1120_dimensions() -> None:
+    assert build_backbone("resnet12").eval().multi_layer(images()).shape == (2, 1120)
+
+
+def test_resnet12_halves_the_side_from_the_second_stage() -> None:
+    sides = [stage.shape[-1] for stage in build_backbone("resnet12").eval().stages(images(side=84))]
+    assert sides == [84, 42, 21, 11]
+
+
+def test_initialisation_is_kaiming_normal_by_fan_out() -> None:
+    torch.manual_seed(0)
+    for module in build_backbone("resnet12").modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1]
+            assert module.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.1)
+
+
+def test_conv4_says_which_size_it_was_built_for() -> None:
+    with pytest.raises(InputError, match="built for 28×28 images, not 32×32.*input_size=32"):
+        build_backbone("conv4", input_size=28)(images(side=32))
+    with pytest.raises(InputError, match="at least 16×16, not 8"):
+        build_backbone("conv4", input_size=8)
+    with pytest.raises(InputError, match="at least 16×16"):
+        build_backbone("resnet12-metaopt")(images(side=8))
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(InputError, match="no backbone 'vgg'; choose one of 'conv4'.*or 'timm:<name>'"):
+        build_backbone("vgg")
+
+
+# --- DropBlock -------------------------------------------------------------------------------------------------------
+
+
+def test_dropblock_drops_squares_at_its_rate_and_keeps_the_scale() -> None:
+    torch.manual_seed(0)
+    dropped = DropBlock(0.1, block_size=3)(torch.ones(64, 32, 12, 12))
+    share = (dropped == 0).float().mean().item()
+    assert 0.08 < share < 0.1  # overlapping squares drop a little less than the rate
+    assert dropped.mean().item() == pytest.approx(1, abs=1e-4)
+    # Each dropped place lies in a 3 × 3 square of dropped places.
+    zeros = (dropped == 0).float()
+    whole_squares = torch.nn.functional.avg_pool2d(zeros, 3, stride=1) > 0.99
+    covered = torch.nn.functional.max_pool2d(torch.nn.functional.pad(whole_squares.float(), (2, 2, 2, 2)), 3, stride=1)
+    assert torch.equal(covered, zeros)
+
+
+def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_training() -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet12-metaopt")
+    batch = images(8, 84)
+    assert not torch.equal(backbone(batch), backbone(batch))
+    third, fourth = backbone.stages(batch)[2:]
+    assert (third == 0).float().mean() > 0.05
+    assert (fourth == 0).float().mean() > 0.05
+    backbone.eval()
+    assert torch.equal(backbone(batch), backbone(batch))
+
+
+def test_dropblock_can_rise_to_its_rate() -> None:
+    torch.manual_seed(0)
+    drop = DropBlock(0.3, block_size=2, ramp_steps=10)
+    shares = [(drop(torch.ones(16, 64, 10, 10)) == 0).float().mean().item() for _ in range(12)]
+    assert shares[0] < 0.05 < 0.1 < shares[5] < shares[-1]
+    assert shares[-1] > 0.2
+
+
+def test_a_map_smaller_than_the_square_is_dropped_whole() -> None:
+    torch.manual_seed(0)
+    dropped = DropBlock(0.5, block_size=5)(torch.ones(8, 64, 2, 2))
+    assert set((dropped == 0).flatten(2).sum(2).flatten().tolist()) == {0, 4}
+
+
+def test_dropblock_refuses_impossible_settings() -> None:
+    with pytest.raises(InputError, match="DropBlock needs a rate"):
+        DropBlock(1.0, 3)
+
+
+# --- heads -----------------------------------------------------------------------------------------------------------
+
+
+def test_heads() -> None:
+    embeddings = torch.randn(4, 640)
+    projection = ProjectionHead(640)
+    assert projection(embeddings).shape == (4, 128)
+    assert n_parameters(projection) == 640 * 128
+    assert LinearHead(640, 64)(embeddings).shape == (4, 64)
+    with pytest.raises(InputError, match="at least 1"):
+        LinearHead(640, 0)
+
+
+# --- timm ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(HAS_TIMM, reason="timm is installed")
+def test_timm_names_its_extra() -> None:
+    with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[timm\]'"):
+        build_backbone("timm:resnet18")
+
+
+@pytest.mark.skipif(not HAS_TIMM, reason="timm, an extra, is not installed")
+@pytest.mark.parametrize("model", ["resnet10t", "convnext_atto", "vit_tiny_patch16_224", "mobilenetv3_small_050"])
+def test_timm_models_are_backbones(model: str) -> None:
+    backbone: Backbone = build_backbone(f"timm:{model}").eval()
+    side = backbone.spec.input_size
+    with torch.no_grad():
+        assert backbone(images(side=side)).shape == (2, backbone.embedding_dim)
+        maps = backbone.stages(images(side=side))
+    assert tuple(stage.shape[1] for stage in maps) == backbone.stage_dims
+    assert len(backbone.spec.normalisation.mean) == 3
+
+
+@pytest.mark.skipif(not HAS_TIMM, reason="timm, an extra, is not installed")
+def test_timm_unknown_model_suggests_others() -> None:
+    with pytest.raises(InputError, match="timm has no model 'resnet19'"):
+        build_backbone("timm:resnet19")

@@ -1,0 +1,194 @@
+"""Backbones on disk: they come back the same, and nothing else is let in."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import HealthCheck, given, settings
+
+import nearshot
+from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.files import write_whole
+from nearshot.models import BACKBONES, build_backbone, load_backbone, read_notes, save_backbone
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "conv4.safetensors"
+    save_backbone(build_backbone("conv4", input_size=16), path, training_mean=torch.arange(64.0))
+    return path
+
+
+def damaged(path: Path, **changes: Any) -> Path:
+    """Write the file again with other metadata or tensors."""
+    tensors = safetensors.torch.load_file(path)
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    spec = json.loads(metadata["spec"]) | changes.pop("spec", {})
+    metadata = metadata | {"spec": json.dumps(spec)} | changes.pop("metadata", {})
+    tensors = {k: v for k, v in (tensors | changes.pop("tensors", {})).items() if v is not None}
+    safetensors.torch.save_file(tensors, path, metadata)
+    return path
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_backbone_comes_back_the_same(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    backbone = build_backbone(name, input_size=32)
+    images = torch.randn(4, 3, 32, 32)
+    backbone(images)  # moves the running statistics of batch norm
+    mean = torch.randn(backbone.embedding_dim)
+    save_backbone(backbone, tmp_path / "weights.safetensors", training_mean=mean, notes={"data": "noise"})
+    loaded = nearshot.load_backbone(tmp_path / "weights.safetensors")
+    assert not loaded.training
+    torch.testing.assert_close(loaded(images), backbone.eval()(images), rtol=0, atol=0)
+    assert loaded.spec.name == name
+    assert loaded.spec.input_size == 32
+    assert loaded.spec.normalisation == backbone.spec.normalisation
+    assert loaded.spec.training_mean is not None
+    assert torch.equal(loaded.spec.training_mean, mean)
+    assert read_notes(tmp_path / "weights.safetensors") == {"data": "noise"}
+    save_backbone(loaded, tmp_path / "again.safetensors")  # the mean goes along
+    again = load_backbone(tmp_path / "again.safetensors").spec.training_mean
+    assert again is not None
+    assert torch.equal(again, mean)
+
+
+def test_half_precision_on_disk_is_half_the_size_and_float32_in_memory(tmp_path: Path) -> None:
+    backbone = build_backbone("resnet12").eval()
+    save_backbone(backbone, tmp_path / "full.safetensors")
+    save_backbone(backbone, tmp_path / "half.safetensors", dtype=torch.float16)
+    ratio = (tmp_path / "half.safetensors").stat().st_size / (tmp_path / "full.safetensors").stat().st_size
+    assert ratio == pytest.approx(0.5, abs=0.01)
+    loaded = load_backbone(tmp_path / "half.safetensors")
+    images = torch.randn(2, 3, 32, 32)
+    assert loaded(images).dtype == torch.float32
+    torch.testing.assert_close(loaded(images), backbone(images), rtol=0.02, atol=0.02)
+
+
+def test_a_broken_or_unfitting_backbone_is_not_saved(tmp_path: Path) -> None:
+    backbone = build_backbone("conv4", input_size=16)
+    path = tmp_path / "w.safetensors"
+    with pytest.raises(InputError, match=r"must have shape \(64,\) like an embedding, not \(3,\)"):
+        save_backbone(backbone, path, training_mean=torch.zeros(3))
+    with pytest.raises(InputError, match="does not fit torch.float16"):
+        save_backbone(backbone, path, training_mean=torch.full((64,), 1e6), dtype=torch.float16)
+    with torch.no_grad():
+        next(backbone.parameters()).fill_(torch.nan)
+    with pytest.raises(InputError, match="NaN or infinity; a broken backbone is not saved"):
+        save_backbone(backbone, path)
+    assert os.listdir(tmp_path) == []
+
+
+class Exploit:
+    """A pickle that would make a file, were it ever unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_a_pickle_is_refused_and_does_not_run(tmp_path: Path) -> None:
+    evil = tmp_path / "evil.safetensors"
+    evil.write_bytes(pickle.dumps(Exploit(tmp_path / "it-ran")))
+    torch.save({"weights": Exploit(tmp_path / "it-ran")}, tmp_path / "evil.pt")
+    for path in (evil, tmp_path / "evil.pt"):
+        with pytest.raises(FileFormatError, match="not a safetensors file.*they can run code"):
+            load_backbone(path)
+    assert not (tmp_path / "it-ran").exists()
+
+
+def test_other_safetensors_files_are_refused(tmp_path: Path, saved: Path) -> None:
+    safetensors.torch.save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(FileFormatError, match="not a backbone saved by nearshot"):
+        load_backbone(tmp_path / "other.safetensors")
+    with pytest.raises(FileFormatError, match="format version '2'; this nearshot reads version 1"):
+        load_backbone(damaged(saved, metadata={"version": "2"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"spec": {"name": "resnet12"}}, "that resnet12 does not have|lacks the tensor"),
+        ({"spec": {"name": "alexnet"}}, "backbone 'alexnet', which this version of nearshot does not have"),
+        ({"spec": {"name": "timm:hf-hub:someone/something"}}, "does not have"),
+        ({"spec": {"input_size": 10**9}}, "description of the backbone cannot be read"),
+        ({"spec": {"input_size": "16"}}, "description of the backbone cannot be read"),
+        ({"spec": {"mean": [1, 2]}}, "description of the backbone cannot be read"),
+        ({"spec": {"notes": {"a": 1}}}, "description of the backbone cannot be read"),
+        ({"metadata": {"spec": "{"}}, "description of the backbone cannot be read"),
+        ({"metadata": {"spec": "[]"}}, "description of the backbone cannot be read"),
+        ({"tensors": {"backbone.blocks.0.0.weight": torch.zeros(1)}}, r"of shape \(1,\); conv4 needs \(64, 3, 3, 3\)"),
+        ({"tensors": {"backbone.blocks.0.0.weight": None}}, "lacks the tensor 'blocks.0.0.weight' of conv4"),
+        ({"tensors": {"backbone.extra": torch.zeros(1)}}, "has a tensor 'extra' that conv4 does not have"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_damaged_files_say_what_is_wrong(saved: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FileFormatError, match=message):
+        load_backbone(damaged(saved, **changes))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_cut_or_overwritten_file_is_never_half_read(saved: Path, data: st.DataObject) -> None:
+    """Cut short anywhere, or with bytes of its header changed, a file loads whole or is refused in one sentence."""
+    content = saved.read_bytes()
+    other = saved.with_name("other.safetensors")
+    if data.draw(st.booleans()):
+        other.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+        with pytest.raises(NearshotError):
+            load_backbone(other)
+    else:
+        place = data.draw(st.integers(0, 4000))
+        byte = data.draw(st.integers(0, 255))
+        other.write_bytes(content[:place] + bytes([byte]) + content[place + 1 :])
+        try:
+            load_backbone(other)
+        except NearshotError as error:
+            assert "other.safetensors" in str(error) or "training-set mean" in str(error)
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="There is no weights file 'resnet99', and no trained backbone of that name"):
+        load_backbone("resnet99")
+    with pytest.raises(NearshotError, match="the folder .* does not exist"):
+        save_backbone(build_backbone("conv4"), tmp_path / "no" / "such" / "w.safetensors")
+
+
+# --- whole files -----------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), write_whole(path) as file:
+        file.write(b"half of the new")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_clear_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(NearshotError, match="The disk is full: .*file was not written"), write_whole(path):
+        Path("/dev/full").write_bytes(b"x")  # what the kernel says when a disk is full
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
+    with write_whole(tmp_path / "ours") as file:
+        file.write(b"x")
+    (tmp_path / "theirs").write_bytes(b"x")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode

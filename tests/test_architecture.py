@@ -1,0 +1,124 @@
+"""The direction of imports, and the public names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+import nearshot
+
+SOURCE = Path(nearshot.__file__).parent
+
+# Who may import whom, beside itself. A part is a module or a package directly under nearshot.
+FOUNDATION = {"errors", "files", "randomness", "episodes", "_version"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "_version": set(),
+    "errors": set(),
+    "files": {"errors"},
+    "randomness": {"errors"},
+    "episodes": {"errors"},
+    "distances": FOUNDATION,
+    "data": FOUNDATION,
+    "models": FOUNDATION,
+    "losses": FOUNDATION | {"distances"},
+    "evaluation": FOUNDATION | {"distances"},
+    "training": FOUNDATION | {"data", "models", "losses", "evaluation"},
+    "experiments": FOUNDATION | {"data", "models", "losses", "evaluation", "training"},
+    "estimator": FOUNDATION | {"data", "models", "evaluation"},
+    "cli": FOUNDATION | {"data", "models", "losses", "evaluation", "training", "experiments", "estimator"},
+    "__init__": FOUNDATION | {"models", "estimator"},
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The parts of nearshot that a file imports, anywhere in it."""
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import, which this test does not follow"
+            names = [
+                f"{node.module}.{alias.name}" if node.module == "nearshot" else str(node.module) for alias in node.names
+            ]
+        else:
+            continue
+        parts |= {name.split(".")[1] for name in names if name.startswith("nearshot.")}
+    return parts
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    forbidden = imported_parts(path) - MAY_IMPORT[part] - {part}
+    assert not forbidden, f"{part} must not import {forbidden}"
+
+
+def test_the_import_test_sees_imports(tmp_path: Path) -> None:
+    probe = tmp_path / "probe.py"
+    probe.write_text(
+        "def f():\n    from nearshot.training import loop\nimport nearshot.losses.nca\nfrom nearshot import data\n"
+    )
+    assert imported_parts(probe) == {"training", "losses", "data"}
+
+
+# A name here is a promise: leaving one out, or adding one, is a decision to be written down here and in the CHANGELOG.
+PUBLIC_NAMES = {
+    "nearshot": {"__version__", "load_backbone"},
+    "nearshot.distances": {
+        "DISTANCES",
+        "Distance",
+        "DistanceName",
+        "cosine",
+        "full_precision",
+        "squared_euclidean",
+        "unit_length",
+    },
+    "nearshot.episodes": {"EpisodeShape"},
+    "nearshot.errors": {"FileFormatError", "InputError", "MissingExtraError", "NearshotError", "look_up"},
+    "nearshot.losses": {
+        "PairCounts",
+        "count_pairs",
+        "cross_entropy_loss",
+        "episode_loss",
+        "matching_loss",
+        "mixed_loss",
+        "nca_loss",
+        "neighbour_loss",
+        "prototypical_loss",
+        "supervised_contrastive_loss",
+    },
+    "nearshot.data": {"EpisodeBatches", "EpisodeShape", "IndependentBatches", "ShuffledBatches"},
+    "nearshot.models": {
+        "BACKBONES",
+        "IMAGENET",
+        "Backbone",
+        "BackboneSpec",
+        "LinearHead",
+        "Normalisation",
+        "ProjectionHead",
+        "build_backbone",
+        "load_backbone",
+        "read_notes",
+        "save_backbone",
+    },
+}
+
+
+@pytest.mark.parametrize("module_name", PUBLIC_NAMES)
+def test_public_names(module_name: str) -> None:
+    module = importlib.import_module(module_name)
+    assert set(module.__all__) == PUBLIC_NAMES[module_name]
+    for name in module.__all__:
+        assert hasattr(module, name)
+
+
+def test_importing_nearshot_brings_in_no_extra() -> None:
+    text = "\n".join(path.read_text() for path in FILES)
+    for extra in ("torchvision", "sklearn", "pytorch_metric_learning"):
+        assert f"import {extra}" not in text
+        assert f"from {extra}" not in text
