@@ -78,7 +78,7 @@ PUBLIC_NAMES = {
         "squared_euclidean",
         "unit_length",
     },
-    "nearshot.episodes": {"EpisodeShape"},
+    "nearshot.episodes": {"EpisodeShape", "ImagesByClass"},
     "nearshot.errors": {"FileFormatError", "InputError", "MissingExtraError", "NearshotError", "look_up"},
     "nearshot.losses": {
         "PairCounts",

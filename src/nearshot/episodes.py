@@ -1,16 +1,15 @@
-"""The shape of an episode: ways, shots and queries."""
+"""The shape of an episode, and the images of a dataset sorted by class, from which episodes are drawn."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from nearshot.errors import InputError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["EpisodeShape"]
+__all__ = ["EpisodeShape", "ImagesByClass"]
 
 
 @dataclass(frozen=True)
@@ -78,3 +77,49 @@ class EpisodeShape:
                 f"{self.batch_size} images, not {len(batch)}."
             )
         return batch[: self.n_support], batch[self.n_support :]
+
+
+class ImagesByClass:
+    """The images of a dataset class by class, so that the i-th image of the k-th class is one look-up away.
+
+    Args:
+        labels: (image,) the class of every image, whole numbers.
+        class_names: names for the labels 0, 1, …, used in messages.
+
+    Attributes:
+        classes: (class,) the labels that occur, in increasing order.
+        sizes: (class,) how many images each class has.
+        starts: (class,) where each class begins in `images`.
+        images: (image,) the indices of the images, class after class.
+    """
+
+    def __init__(self, labels: Tensor, class_names: Sequence[str] | None = None) -> None:
+        if labels.ndim != 1 or labels.is_floating_point():
+            raise InputError(f"labels must be whole numbers, one per image, not {labels.dtype} {tuple(labels.shape)}.")
+        labels = labels.cpu().long()
+        self.classes, self.sizes = labels.unique(return_counts=True)
+        self.starts = self.sizes.cumsum(0) - self.sizes
+        self.images = labels.argsort(stable=True)
+        self._names = class_names
+
+    def without_small_classes(self, n_images: int) -> ImagesByClass:
+        """Return the same without the classes of under `n_images` images."""
+        large = self.sizes >= n_images
+        rest = ImagesByClass.__new__(ImagesByClass)
+        rest.classes, rest.sizes, rest.starts = self.classes[large], self.sizes[large], self.starts[large]
+        rest.images, rest._names = self.images, self._names
+        return rest
+
+    def check(self, shape: EpisodeShape) -> None:
+        """Refuse a shape for which there are too few classes, or too few images of a class, which is named."""
+        if len(self.classes) < shape.n_way:
+            raise InputError(f"There are {len(self.classes)} classes; episodes need {shape.n_way}. Lower n_way.")
+        too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
+        if len(too_small):
+            label, size = int(self.classes[too_small[0]]), int(self.sizes[too_small[0]])
+            name = self._names[label] if self._names is not None else label
+            others = f" (and {len(too_small) - 1} more classes are too small)" if len(too_small) > 1 else ""
+            raise InputError(
+                f"Class {name!r} has {size} images; {shape.n_shot}-shot with {shape.n_query} queries needs "
+                f"{shape.images_per_class}{others}. Lower n_query, or leave the class out."
+            )

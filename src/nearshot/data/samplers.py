@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episodes import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
 from nearshot.randomness import as_generator, distinct_integers
 
@@ -221,14 +221,10 @@ class EpisodeBatches(Batches):
         rank: int = 0,
         n_ranks: int = 1,
     ) -> None:
-        if labels.ndim != 1 or labels.is_floating_point():
-            raise InputError(f"labels must be whole numbers, one per image, not {labels.dtype} {tuple(labels.shape)}.")
+        self._by_class = ImagesByClass(labels, class_names)
+        self._by_class.check(shape)
         super().__init__(shape.batch_size, len(labels), seed, rank, n_ranks)
         self.shape, self.replacement = shape, replacement
-        classes, self._class_sizes = labels.cpu().unique(return_counts=True)  # (class,)
-        self._images_by_class = labels.cpu().argsort(stable=True)  # (image,), class after class
-        self._class_starts = self._class_sizes.cumsum(0) - self._class_sizes
-        self._check_classes(classes, class_names)
         most = len(labels) // shape.batch_size if replacement else self._most_without_replacement()
         self.n_batches = _batches_an_epoch(n_batches, most)
         if not replacement and self.n_batches > most:
@@ -254,21 +250,21 @@ class EpisodeBatches(Batches):
         }
 
     def _draw_with_replacement(self, generator: torch.Generator) -> Tensor:
-        n_classes = torch.full((self.n_batches,), len(self._class_sizes))
+        n_classes = torch.full((self.n_batches,), len(self._by_class.sizes))
         classes = distinct_integers(self.shape.n_way, n_classes, generator).flatten()  # (episode · way,)
-        places = distinct_integers(self.shape.images_per_class, self._class_sizes[classes], generator)
-        images = self._images_by_class[self._class_starts[classes, None] + places]
+        places = distinct_integers(self.shape.images_per_class, self._by_class.sizes[classes], generator)
+        images = self._by_class.images[self._by_class.starts[classes, None] + places]
         return images.view(self.n_batches, self.shape.n_way, self.shape.images_per_class)
 
     def _draw_without_replacement(self, generator: torch.Generator) -> Tensor:
-        hands = self._class_sizes // self.shape.images_per_class  # how often each class can still be dealt
+        hands = self._by_class.sizes // self.shape.images_per_class  # how often each class can still be dealt
         shuffled = torch.cat(
             [
                 images[torch.randperm(len(images), generator=generator)]
-                for images in self._images_by_class.split(self._class_sizes.tolist())
+                for images in self._by_class.images.split(self._by_class.sizes.tolist())
             ]
         )
-        next_image = self._class_starts.clone()
+        next_image = self._by_class.starts.clone()
         episodes = []
         for _ in range(self.n_batches):
             # Among classes with equally much left, chance decides; taking the fullest first leaves fewest over.
@@ -281,27 +277,13 @@ class EpisodeBatches(Batches):
 
     def _most_without_replacement(self) -> int:
         """The largest number e of episodes: in e episodes a class can be used min(hands, e) times."""
-        hands = self._class_sizes // self.shape.images_per_class
+        hands = self._by_class.sizes // self.shape.images_per_class
         low, high = 0, int(hands.sum()) // self.shape.n_way
         while low < high:
             middle = (low + high + 1) // 2
             fits = int(hands.clamp(max=middle).sum()) >= middle * self.shape.n_way
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
-
-    def _check_classes(self, classes: Tensor, class_names: Sequence[str] | None) -> None:
-        if len(classes) < self.shape.n_way:
-            raise InputError(f"There are {len(classes)} classes; episodes need {self.shape.n_way}. Lower n_way.")
-        needed = self.shape.images_per_class
-        too_small = (self._class_sizes < needed).nonzero()[:, 0]
-        if len(too_small):
-            label, size = int(classes[too_small[0]]), int(self._class_sizes[too_small[0]])
-            name = class_names[label] if class_names is not None else label
-            others = f" (and {len(too_small) - 1} more classes are too small)" if len(too_small) > 1 else ""
-            raise InputError(
-                f"Class {name!r} has {size} images; {self.shape.n_shot}-shot with {self.shape.n_query} queries needs "
-                f"{needed}{others}. Lower n_query, or leave the class out."
-            )
 
 
 def _check_batch_size(batch_size: int, n_images: int, at_most: int | None) -> None:
