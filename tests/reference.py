@@ -151,7 +151,7 @@ def supervised_contrastive_published(z: Tensor, y: Tensor, temperature: float) -
         return torch.exp((cosine if cosine >= 1e-10 else torch.full_like(cosine, 1e-10)) / temperature)
 
     for i in range(n):
-        negatives = sum((score(i, j) for j in range(n) if y[j] != y[i]), z.new_zeros(()))
+        negatives = sum((score(i, j) for j in range(n) if y[j] != y[i]), z.new_zeros(())).clamp(min=1e-10)
         for p in range(n):
             if p != i and y[p] == y[i]:
                 total = total - torch.log(score(i, p) / negatives)

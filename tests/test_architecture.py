@@ -79,7 +79,7 @@ PUBLIC_NAMES = {
         "unit_length",
     },
     "nearshot.episodes": {"EpisodeShape", "ImagesByClass"},
-    "nearshot.errors": {"FileFormatError", "InputError", "MissingExtraError", "NearshotError", "look_up"},
+    "nearshot.errors": {"FileFormatError", "InputError", "LeakError", "MissingExtraError", "NearshotError", "look_up"},
     "nearshot.losses": {
         "PairCounts",
         "count_pairs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,9 @@ def test_from_batch(batch_size: int, n_shot: int, images_per_class: int, expecte
         (100, 5, 16, "A batch of 100 does not divide into classes of 16 images. Use a batch of 96 or 112."),
         (512, 8, 8, "8 images per class leave no query beside 8 shots. Raise images_per_class, or lower n_shot."),
         (8, 5, 8, "n_way must be at least 2, not 1."),
+        (10, 5, 16, "A batch of 10 does not divide into classes of 16 images. Use a batch of 32 or more."),
+        (20, 5, 16, "A batch of 20 does not divide into classes of 16 images. Use a batch of 32 or more."),
+        (16, -1, 0, "images_per_class must be at least 2, a shot and a query, not 0."),
     ],
 )
 def test_from_batch_says_what_to_do(batch_size: int, n_shot: int, images_per_class: int, message: str) -> None:
@@ -51,6 +55,12 @@ def test_from_batch_says_what_to_do(batch_size: int, n_shot: int, images_per_cla
 def test_impossible_shapes(way: int, shot: int, query: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         EpisodeShape(way, shot, query)
+
+
+def test_numpy_integers_are_whole_numbers() -> None:
+    shape = EpisodeShape(np.int64(5), np.int32(1), np.uint8(3))  # type: ignore[arg-type]
+    assert shape == EpisodeShape(5, 1, 3)
+    assert type(shape.n_way) is int
 
 
 def test_split() -> None:

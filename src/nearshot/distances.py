@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = ["DISTANCES", "Distance", "DistanceName", "cosine", "full_precision", "squared_euclidean", "unit_length"]
@@ -17,13 +16,15 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def full_precision(embeddings: Tensor) -> Tensor:
-    """Return half-precision embeddings as float32; a distance has to tell 1000.1 from 1000.2, and 16 bits cannot."""
-    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
+    """Return lower precisions as float32; a distance has to tell 1000.1 from 1000.2, and 16 bits cannot."""
+    return embeddings.float() if embeddings.dtype.itemsize < 4 else embeddings
 
 
 def unit_length(embeddings: Tensor) -> Tensor:
-    """Divide each embedding by its length. A zero vector stays zero, with a finite gradient."""
-    return F.normalize(embeddings, dim=-1)
+    """Divide each embedding by its length. A zero vector, which has no direction, stays zero and gets no gradient."""
+    lengths = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True)
+    alive = lengths > 0
+    return torch.where(alive, embeddings / torch.where(alive, lengths, 1.0), 0.0)
 
 
 def squared_euclidean(first: Tensor, second: Tensor) -> Tensor:

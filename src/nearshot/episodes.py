@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,14 +35,17 @@ class EpisodeShape:
     def __post_init__(self) -> None:
         for name, smallest in (("n_way", 2), ("n_shot", 1), ("n_query", 1)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
                 raise InputError(f"{name} must be a whole number, not {value!r}.")
             if value < smallest:
                 raise InputError(f"{name} must be at least {smallest}, not {value}.")
+            object.__setattr__(self, name, int(value))
 
     @classmethod
     def from_batch(cls, batch_size: int, n_shot: int, images_per_class: int) -> EpisodeShape:
         """Return the shape by batch size b, shots n and images per class m+n, as in Section 3.2: w = b / (m+n)."""
+        if images_per_class < 2:
+            raise InputError(f"images_per_class must be at least 2, a shot and a query, not {images_per_class}.")
         if n_shot >= images_per_class:
             raise InputError(
                 f"{images_per_class} images per class leave no query beside {n_shot} shots. "
@@ -48,9 +53,11 @@ class EpisodeShape:
             )
         if batch_size % images_per_class:
             below = batch_size - batch_size % images_per_class
+            smallest = 2 * images_per_class
+            advice = f"{below} or {below + images_per_class}" if below >= smallest else f"{smallest} or more"
             raise InputError(
                 f"A batch of {batch_size} does not divide into classes of {images_per_class} images. "
-                f"Use a batch of {below or images_per_class} or {below + images_per_class}."
+                f"Use a batch of {advice}."
             )
         return cls(batch_size // images_per_class, n_shot, images_per_class - n_shot)
 
@@ -91,6 +98,7 @@ class ImagesByClass:
         sizes: (class,) how many images each class has.
         starts: (class,) where each class begins in `images`.
         images: (image,) the indices of the images, class after class.
+
     """
 
     def __init__(self, labels: Tensor, class_names: Sequence[str] | None = None) -> None:
@@ -110,6 +118,12 @@ class ImagesByClass:
         rest.images, rest._names = self.images, self._names
         return rest
 
+    @property
+    def digest(self) -> str:
+        """A hash of which image is of which class."""
+        content = (self.images, self.classes, self.sizes)
+        return hashlib.sha256(b"".join(part.numpy().astype("<i8").tobytes() for part in content)).hexdigest()
+
     def check(self, shape: EpisodeShape) -> None:
         """Refuse a shape for which there are too few classes, or too few images of a class, which is named."""
         if len(self.classes) < shape.n_way:
@@ -117,7 +131,8 @@ class ImagesByClass:
         too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
         if len(too_small):
             label, size = int(self.classes[too_small[0]]), int(self.sizes[too_small[0]])
-            name = self._names[label] if self._names is not None else label
+            names = dict(enumerate(self._names or ()))
+            name = names.get(label, label)
             others = f" (and {len(too_small) - 1} more classes are too small)" if len(too_small) > 1 else ""
             raise InputError(
                 f"Class {name!r} has {size} images; {shape.n_shot}-shot with {shape.n_query} queries needs "

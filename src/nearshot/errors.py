@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TypeVar
 
-__all__ = ["FileFormatError", "InputError", "MissingExtraError", "NearshotError", "look_up"]
+__all__ = ["FileFormatError", "InputError", "LeakError", "MissingExtraError", "NearshotError", "look_up"]
 
 Key = TypeVar("Key", bound=str)
 Entry = TypeVar("Entry")
@@ -19,6 +19,10 @@ class InputError(NearshotError, ValueError):
 
 class FileFormatError(NearshotError, ValueError):
     """A file is not what it should be: another format, damaged, or of another version."""
+
+
+class LeakError(NearshotError, ValueError):
+    """What is measured would know what it must not: training classes, test data, or the answers themselves."""
 
 
 class MissingExtraError(NearshotError, ImportError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,27 +28,34 @@ def write_whole(path: str | Path) -> Iterator[IO[bytes]]:
     >>> path.read_bytes()
     b'hello'
     """
-    path = Path(path)
+    path = Path(path).resolve()  # a link stays, and the file that it leads to is replaced
     if not path.parent.is_dir():
         raise NearshotError(f"Cannot write {path}: the folder {path.parent} does not exist.")
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    if path.is_dir():
+        raise NearshotError(f"Cannot write {path}: it is a folder.")
+    temporary = path.parent / f".{secrets.token_hex(8)}.partial"
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
+        if path.exists():
+            temporary.chmod(path.stat().st_mode)
+        temporary.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NearshotError(f"The disk is full: {path} was not written.") from error
         raise
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    """Return the process's mask; temporary files are made readable for their owner alone, whatever it says."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _sync_folder(folder: Path) -> None:
+    """Make the new name last through a power cut too, where the system can."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -7,15 +7,15 @@ from torch import Tensor
 
 from nearshot.errors import InputError
 
-__all__ = ["as_generator", "distinct_integers"]
+__all__ = ["distinct_integers", "private_generator"]
 
 
-def as_generator(seed: int | torch.Generator) -> torch.Generator:
-    """Return a CPU generator for a seed; a generator is returned as it is."""
+def private_generator(seed: int | torch.Generator) -> torch.Generator:
+    """Return a CPU generator that nobody else uses: for a seed, or for one number drawn from another generator."""
     if isinstance(seed, torch.Generator):
         if seed.device.type != "cpu":
             raise InputError(f"Indices are drawn on the CPU; the generator lives on {seed.device}.")
-        return seed
+        seed = int(torch.randint(2**62, (), generator=seed))
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed must be a whole number or a torch.Generator, not {seed!r}.")
     return torch.Generator().manual_seed(seed)
@@ -25,7 +25,8 @@ def distinct_integers(n_drawn: int, upper: Tensor, generator: torch.Generator) -
     """Draw `n_drawn` distinct integers from range(upper[i]) for every row i, in random order.
 
     `upper`: (row,) integers, none under `n_drawn` (the caller checks, since it knows what a row means).
-    Returns (row, n_drawn). Every ordered draw is equally likely. The time does not depend on `upper`.
+    Returns (row, n_drawn). Every ordered draw is equally likely. The time does not depend on `upper`, and grows with
+    the square of `n_drawn`.
 
     >>> distinct_integers(3, torch.tensor([3, 1000]), torch.Generator().manual_seed(0)).sort(1).values[0]
     tensor([0, 1, 2])

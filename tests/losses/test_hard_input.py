@@ -198,8 +198,42 @@ def test_sets_of_different_dimension_or_length() -> None:
         neighbour_loss(z, LABELS, z[:, :5], LABELS)
     with pytest.raises(InputError, match="as many candidates as anchors"):
         neighbour_loss(z, LABELS, z[:5], LABELS[:5], same_set=True)
-    with pytest.raises(InputError, match=r"kept_pairs must have shape \(16, 16\)"):
+    with pytest.raises(InputError, match=r"of shape \(16, 16\), not torch.bool of shape \(3, 3\)"):
         neighbour_loss(z, LABELS, z, LABELS, kept_pairs=torch.ones(3, 3, dtype=torch.bool))
+    with pytest.raises(InputError, match="kept_pairs must be true or false.*not torch.float32"):
+        neighbour_loss(z, LABELS, z, LABELS, kept_pairs=torch.ones(16, 16))
+    with pytest.raises(InputError, match="their labels differ"):
+        neighbour_loss(z, LABELS, z, LABELS.flip(0), same_set=True)
+
+
+def test_what_is_no_tensor() -> None:
+    with pytest.raises(InputError, match="labels must be a tensor, not a list"):
+        nca_loss(embeddings(), LABELS.tolist())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="must be a tensor, not a ndarray"):
+        nca_loss(embeddings().numpy(), LABELS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_two_precisions_meet_in_the_higher(in_blocks: bool) -> None:
+    z = embeddings()
+    mixed = neighbour_loss(z.double(), LABELS, z, LABELS, in_blocks=in_blocks)
+    assert mixed.dtype == torch.float64
+    torch.testing.assert_close(mixed, neighbour_loss(z.double(), LABELS, z.double(), LABELS))
+
+
+def test_a_zero_vector_gets_no_gradient_from_a_cosine() -> None:
+    for name in ("nca cosine", "supcon", "supcon published"):
+        z = embeddings().index_fill(0, torch.tensor([2]), 0.0).requires_grad_()
+        LOSSES[name](z, LABELS).backward()
+        assert z.grad is not None
+        assert z.grad[2].abs().max() == 0
+        assert z.grad.abs().max() < 100
+
+
+def test_a_weight_of_one_does_not_look_at_the_embeddings() -> None:
+    huge = torch.full((16, 8), 3e38)
+    expected = cross_entropy_loss(embeddings(), LABELS)
+    assert mixed_loss(huge, embeddings(), LABELS, cross_entropy_weight=1.0) == expected
 
 
 def test_labels_that_are_no_episode() -> None:

@@ -263,8 +263,17 @@ def test_order_translation_and_rotation_do_not_matter(seed: int, n: int) -> None
 def test_a_large_common_offset_costs_no_digits() -> None:
     embeddings, labels = random_batch(0, 64, 16, 4)
     for in_blocks in (False, True):
-        shifted = nca_loss((embeddings + 100).float(), labels, in_blocks=in_blocks)
-        torch.testing.assert_close(shifted.double(), nca_loss(embeddings, labels), rtol=1e-4, atol=0)
+        for temperature in (1.0, 0.9):
+            z = (embeddings + 100).float().requires_grad_()
+            shifted = nca_loss(z, labels, temperature=temperature, in_blocks=in_blocks)
+            shifted.backward()
+            exact, gradient = value_and_gradient(
+                lambda x, t=temperature: nca_loss(x, labels, temperature=t),  # type: ignore[misc]
+                z.detach().double(),
+            )
+            torch.testing.assert_close(shifted.double(), exact, rtol=1e-6, atol=0)
+            assert z.grad is not None
+            assert (z.grad - gradient).norm() < 1e-5 * gradient.norm()
 
 
 # --- sub-sampling ----------------------------------------------------------------------------------------------------

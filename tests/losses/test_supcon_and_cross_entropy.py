@@ -37,7 +37,8 @@ def test_khosla_is_the_loop(seed: int, temperature: float) -> None:
 @given(st.integers(0, 2**31))
 def test_published_is_the_literal_loop(seed: int) -> None:
     z, y = batch(seed)
-    y[0], y[1] = 0, 1  # a batch of one class has nothing below the line
+    if seed % 5 == 0:
+        y = torch.zeros_like(y)  # nothing below the line
     z.requires_grad_()
     ours = supervised_contrastive_loss(z, y, temperature=1.0, variant="published")
     loop = reference.supervised_contrastive_published(z, y, 1.0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nearshot.episodes import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
-from nearshot.randomness import as_generator, distinct_integers
+from nearshot.randomness import distinct_integers, private_generator
 
 __all__ = ["Batches", "EpisodeBatches", "IndependentBatches", "ShuffledBatches"]
 
@@ -45,7 +45,7 @@ class Batches(ABC):
         self.n_images = n_images
         self.rank, self.n_ranks = rank, n_ranks
         self.epoch = 0
-        self._generator = as_generator(seed)
+        self._generator = private_generator(seed)
         self._before_epoch = self._generator.get_state()
         self._order: Tensor | None = None
         self._n_taken = 0
@@ -60,12 +60,16 @@ class Batches(ABC):
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yield this rank's share of each batch, (image,) int64, from the current position to the end of the epoch."""
-        order = self._current_order()
-        while self._n_taken < len(self):
-            batch = order[self._n_taken * self.batch_size : (self._n_taken + 1) * self.batch_size]
+        epoch = self.epoch
+        while self.epoch == epoch:
+            start = self._n_taken * self.batch_size
+            batch = self._current_order()[start : start + self.batch_size]
             self._n_taken += 1
+            if self._n_taken == len(self):  # who stops after the last batch is at the start of the next epoch
+                self._order, self._n_taken = None, 0
+                self.epoch += 1
+                self._before_epoch = self._generator.get_state()
             yield batch.tensor_split(self.n_ranks)[self.rank]
-        self._start_next_epoch()
 
     def epoch_indices(self) -> Tensor:
         """Return what is left of the current epoch for all ranks, (image,), to be moved to a device at once."""
@@ -82,6 +86,9 @@ class Batches(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another sampler of the same kind and size was; the number of ranks may differ."""
+        missing = self.state_dict().keys() - state.keys()
+        if missing:
+            raise InputError(f"This is not a sampler's state: it has no {', '.join(sorted(missing))}.")
         for name, here in self._settings().items():
             there = state["settings"].get(name)
             if there != here:
@@ -106,12 +113,6 @@ class Batches(ABC):
             self._before_epoch = self._generator.get_state()
             self._order = self._draw_epoch(self._generator)
         return self._order
-
-    def _start_next_epoch(self) -> None:
-        self._order = None
-        self._n_taken = 0
-        self.epoch += 1
-        self._before_epoch = self._generator.get_state()
 
 
 class ShuffledBatches(Batches):
@@ -140,6 +141,11 @@ class ShuffledBatches(Batches):
         _check_batch_size(batch_size, n_images, at_most=n_images if drop_last else None)
         super().__init__(batch_size, n_images, seed, rank, n_ranks)
         self.drop_last = drop_last
+        if not drop_last and n_images % batch_size % n_ranks:
+            raise InputError(
+                f"The last batch of an epoch has {n_images % batch_size} images, which do not divide among {n_ranks} "
+                "ranks. Use drop_last=True."
+            )
 
     def __len__(self) -> int:
         return self.n_images // self.batch_size if self.drop_last else -(-self.n_images // self.batch_size)
@@ -187,8 +193,7 @@ class EpisodeBatches(Batches):
     """Episodes: random classes, and random images of each, laid out as `EpisodeShape` says (Section 2.1).
 
     With replacement, episodes are independent of each other, as in the paper. Without, every image is in at most one
-    episode of an epoch: the images of each class are shuffled and dealt out, and an episode takes the classes that
-    have most left.
+    episode of an epoch: the images of each class are shuffled and dealt out to random episodes.
 
     Args:
         labels: (image,) the class of every image, whole numbers.
@@ -247,6 +252,7 @@ class EpisodeBatches(Batches):
             "n_way": self.shape.n_way,
             "n_shot": self.shape.n_shot,
             "replacement": self.replacement,
+            "labels": self._by_class.digest,
         }
 
     def _draw_with_replacement(self, generator: torch.Generator) -> Tensor:
@@ -266,14 +272,23 @@ class EpisodeBatches(Batches):
         )
         next_image = self._by_class.starts.clone()
         episodes = []
-        for _ in range(self.n_batches):
-            # Among classes with equally much left, chance decides; taking the fullest first leaves fewest over.
-            fullness = hands + torch.rand(len(hands), dtype=torch.float64, generator=generator)
-            classes = fullness.topk(self.shape.n_way).indices
+        for n_left in range(self.n_batches, 0, -1):
+            # Chance decides, but the rest must still work out. Σ min(hands, n_left) is what the episodes left could
+            # use. A class with a hand for each of them loses one whether it is drawn now or not; the others only if
+            # they are. So of those full classes, all but the spare hands have to be drawn now.
+            full = hands >= n_left
+            spare = int(hands.clamp(max=n_left).sum()) - n_left * self.shape.n_way
+            n_forced = max(0, int(full.sum()) - spare)
+            lots = torch.rand(len(hands), dtype=torch.float64, generator=generator)
+            forced = torch.where(full, lots, 2.0).argsort()[:n_forced]
+            lots[hands == 0] = 2.0  # never drawn
+            lots[forced] = -1.0  # always drawn
+            classes = lots.argsort()[: self.shape.n_way]
+            classes = classes[torch.randperm(self.shape.n_way, generator=generator)]
             episodes.append(shuffled[next_image[classes, None] + torch.arange(self.shape.images_per_class)])
             next_image[classes] += self.shape.images_per_class
             hands[classes] -= 1
-        return torch.stack(episodes)
+        return torch.stack(episodes)[torch.randperm(self.n_batches, generator=generator)]
 
     def _most_without_replacement(self) -> int:
         """The largest number e of episodes: in e episodes a class can be used min(hands, e) times."""

@@ -31,7 +31,7 @@ PAIRS_PER_BLOCK = 2**22
 
 
 class BlockwiseLoss(torch.autograd.Function):
-    """`neighbour_loss` for T = 1 and squared Euclidean distances; its gradient is computed with its value."""
+    """`neighbour_loss` for T = 1, squared Euclidean distances and embeddings around zero, gradient included."""
 
     @staticmethod
     def of(
@@ -82,8 +82,6 @@ class BlockwiseLoss(torch.autograd.Function):
             anchor_labels, anchor_order = anchor_labels.sort(stable=True)
             candidate_labels, candidate_order = candidate_labels.sort(stable=True)
             anchors, candidates = anchors[anchor_order], candidates[candidate_order]
-        offset = candidates.mean(0)  # as in `squared_euclidean`, it saves digits
-        anchors, candidates = anchors - offset, candidates - offset
         anchor_lengths, candidate_lengths = anchors.square().sum(1), candidates.square().sum(1)
         log_background = math.log(background) if background else -math.inf
         loss = anchors.new_zeros(())

@@ -36,6 +36,8 @@ def values_can_be_read(tensor: Tensor) -> bool:
 
 def check_embeddings(embeddings: Tensor, name: str) -> None:
     """Refuse what is not a non-empty floating-point matrix of finite numbers."""
+    if not isinstance(embeddings, Tensor):
+        raise InputError(f"{name} must be a tensor, not a {type(embeddings).__name__}.")
     if embeddings.ndim != 2:
         raise InputError(f"{name} must have two dimensions (image, feature), not shape {tuple(embeddings.shape)}.")
     if not embeddings.is_floating_point():
@@ -50,6 +52,8 @@ def check_embeddings(embeddings: Tensor, name: str) -> None:
 
 def check_labels(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
     """Refuse labels that do not fit their embeddings; return them as int64."""
+    if not isinstance(labels, Tensor):
+        raise InputError(f"{name} must be a tensor, not a {type(labels).__name__}. Use torch.tensor(…).")
     if labels.ndim != 1 or len(labels) != len(embeddings):
         raise InputError(
             f"{name} must be one label per image: expected shape ({len(embeddings)},), not {tuple(labels.shape)}."

@@ -59,5 +59,9 @@ def mixed_loss(
 
     """
     check_fraction(cross_entropy_weight, "cross_entropy_weight")
+    if cross_entropy_weight == 1:
+        return cross_entropy_loss(logits, labels)
     nca = nca_loss(embeddings, labels, temperature=temperature, background=background, distance=distance)
+    if cross_entropy_weight == 0:
+        return nca
     return cross_entropy_weight * cross_entropy_loss(logits, labels) + (1 - cross_entropy_weight) * nca

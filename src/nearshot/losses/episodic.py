@@ -37,6 +37,8 @@ def prototypical_loss(
         background: 0 is the exact loss, 1e-10 the arithmetic of the published experiments.
         distance: "euclidean", "cosine", or a callable.
 
+    Grouping by label means reading the labels, which makes an accelerator wait; `episode_loss` groups by position.
+
     >>> support, query = torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([[1.0], [8.0]])
     >>> prototypical_loss(support, torch.tensor([0, 0, 1]), query, torch.tensor([0, 1])) < 1e-9
     tensor(True)

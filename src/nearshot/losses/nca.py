@@ -34,7 +34,8 @@ def nca_loss(
         background: 0 is the exact loss, 1e-10 the arithmetic of the published experiments.
         distance: "euclidean", "cosine", or a callable.
         keep_positives: the fraction of ordered positive pairs to use, chosen at random (Section 3.3); their number is
-            exactly the fraction of all positive pairs of the batch, rounded down.
+            exactly the fraction of all positive pairs of the batch, rounded down. Choosing takes memory quadratic in
+            the batch.
         keep_negatives: the same for negatives.
         generator: where the random choice comes from; needed when a fraction is under 1.
         in_blocks: compute in memory linear in the number of images; by default where it pays.

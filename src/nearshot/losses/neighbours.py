@@ -60,7 +60,7 @@ def neighbour_loss(
         distance: "euclidean" (squared), "cosine" (one minus the cosine), or a callable of two (·, dim) tensors.
         kept_pairs: (anchor, candidate), true where a pair may be used; by default all are.
         in_blocks: compute value and gradient block by block, in memory linear in the number of images. By default
-            where it pays. The result is the same; a second derivative exists only for `in_blocks=False`.
+            where it pays. The result is the same; second and forward-mode derivatives need `in_blocks=False`.
 
     >>> anchors, candidates = torch.tensor([[0.0]]), torch.tensor([[1.0], [2.0]])
     >>> loss = neighbour_loss(anchors, torch.tensor([7]), candidates, torch.tensor([7, 8]))
@@ -71,15 +71,21 @@ def neighbour_loss(
     check_embeddings(anchors, "anchors")
     check_embeddings(candidates, "candidates")
     check_same_space(anchors, candidates, "anchors and candidates")
+    if anchors.dtype != candidates.dtype:
+        common = torch.promote_types(anchors.dtype, candidates.dtype)
+        anchors, candidates = anchors.to(common), candidates.to(common)
     anchor_labels = check_labels(anchor_labels, anchors, "anchor_labels")
     candidate_labels = check_labels(candidate_labels, candidates, "candidate_labels")
     check_temperature(temperature)
     check_non_negative(background, "background", below=1)
-    if same_set and len(anchors) != len(candidates):
-        raise InputError(f"same_set needs as many candidates as anchors, not {len(candidates)} and {len(anchors)}.")
-    if kept_pairs is not None and kept_pairs.shape != (len(anchors), len(candidates)):
+    if same_set:
+        _check_same_set(anchor_labels, candidate_labels)
+    if kept_pairs is not None and (
+        kept_pairs.shape != (len(anchors), len(candidates)) or kept_pairs.dtype != torch.bool
+    ):
         raise InputError(
-            f"kept_pairs must have shape ({len(anchors)}, {len(candidates)}), not {tuple(kept_pairs.shape)}."
+            f"kept_pairs must be true or false, of shape ({len(anchors)}, {len(candidates)}), not {kept_pairs.dtype} "
+            f"of shape {tuple(kept_pairs.shape)}."
         )
 
     with torch.autocast(anchors.device.type, enabled=False):
@@ -87,8 +93,9 @@ def neighbour_loss(
             # exp(−d²/T) is exp(−d²) of embeddings divided by √T, and the cosine distance is half the squared distance
             # of unit vectors; so the blocks need to know neither, and a learnt T gets its gradient all the same.
             one_tensor = anchors is candidates
-            anchors = _scaled(anchors, distance, temperature)
-            candidates = anchors if one_tensor else _scaled(candidates, distance, temperature)
+            offset = full_precision(candidates.detach()).mean(0)  # as in `squared_euclidean`, it saves digits
+            anchors = _scaled(anchors, offset, distance, temperature)
+            candidates = anchors if one_tensor else _scaled(candidates, offset, distance, temperature)
             return BlockwiseLoss.of(
                 anchors, anchor_labels, candidates, candidate_labels, same_set, background, kept_pairs
             )
@@ -123,7 +130,15 @@ def pair_masks(anchor_labels: Tensor, candidate_labels: Tensor, *, same_set: boo
     if not same_set:
         return same_class, ~same_class
     itself = torch.eye(len(anchor_labels), dtype=torch.bool, device=anchor_labels.device)
-    return same_class & ~itself, ~same_class
+    return same_class & ~itself, ~same_class & ~itself
+
+
+def _check_same_set(anchor_labels: Tensor, candidate_labels: Tensor) -> None:
+    n_anchors, n_candidates = len(anchor_labels), len(candidate_labels)
+    if n_anchors != n_candidates:
+        raise InputError(f"same_set needs as many candidates as anchors, not {n_candidates} and {n_anchors}.")
+    if values_can_be_read(anchor_labels) and not torch.equal(anchor_labels, candidate_labels):
+        raise InputError("same_set says that the candidates are the anchors, but their labels differ.")
 
 
 def _use_blocks(in_blocks: bool | None, anchors: Tensor, candidates: Tensor, distance: DistanceName | Distance) -> bool:
@@ -139,8 +154,10 @@ def _use_blocks(in_blocks: bool | None, anchors: Tensor, candidates: Tensor, dis
     return len(anchors) * len(candidates) >= PAIRS_BEFORE_BLOCKS
 
 
-def _scaled(embeddings: Tensor, distance: DistanceName | Distance, temperature: float | Tensor) -> Tensor:
-    embeddings = full_precision(embeddings)
+def _scaled(
+    embeddings: Tensor, offset: Tensor, distance: DistanceName | Distance, temperature: float | Tensor
+) -> Tensor:
     if distance == "cosine":
-        return unit_length(embeddings) * (2 * temperature) ** -0.5
-    return embeddings if isinstance(temperature, float) and temperature == 1.0 else embeddings * temperature**-0.5
+        return unit_length(full_precision(embeddings)) * (2 * temperature) ** -0.5
+    centred = full_precision(embeddings) - offset
+    return centred if isinstance(temperature, float) and temperature == 1.0 else centred * temperature**-0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -15,8 +16,8 @@ from nearshot.losses.neighbours import pair_masks
 
 __all__ = ["supervised_contrastive_loss"]
 
-# The published code raises every cosine to at least this, which also stops its gradient.
-SMALLEST_PUBLISHED_COSINE = 1e-10
+# The published code raises every cosine and every denominator to at least this, which also stops their gradient.
+SMALLEST_PUBLISHED = 1e-10
 
 
 def supervised_contrastive_loss(
@@ -58,14 +59,14 @@ def supervised_contrastive_loss(
         cosines = directions @ directions.T  # (anchor, image)
         positive, negative = pair_masks(labels, labels, same_set=True)
         if variant == "published":
-            cosines = cosines.clamp(min=SMALLEST_PUBLISHED_COSINE)
+            cosines = cosines.clamp(min=SMALLEST_PUBLISHED)
             in_denominator, n_positives = negative, torch.ones_like(labels)
         else:
             in_denominator, n_positives = positive | negative, positive.sum(1).clamp(min=1)
         logits = cosines / temperature
-        # An image alone in its denominator has no neighbour to be told from: the log of an empty sum, taken as 0
-        # here, is never used, since such an image has no positive either (or, "published", only positives).
+        # Without a negative in the batch, the published denominator is this floor. (Khosla et al.'s is never empty
+        # where there is a positive.)
         log_denominator = torch.where(in_denominator, logits, NOTHING).logsumexp(1, keepdim=True)
-        log_denominator = torch.where(in_denominator.any(1, keepdim=True), log_denominator, 0.0)
+        log_denominator = log_denominator.clamp(min=math.log(SMALLEST_PUBLISHED))
         log_likelihood = torch.where(positive, logits - log_denominator, 0.0).sum(1) / n_positives
         return -log_likelihood.mean()

@@ -65,12 +65,13 @@ class Backbone(nn.Module):
         """Embed images: (image, 3, height, width) to (image, dim). By default the last stage, averaged over places."""
         return pooled(self.stages(images)[-1])
 
-    def multi_layer(self, images: Tensor, stages: Sequence[int] = (2, 3, 4)) -> Tensor:
+    def multi_layer(self, images: Tensor, stages: Sequence[int] | None = None) -> Tensor:
         """Concatenate the pooled outputs of some stages, counted from 1 (Appendix G's multi-layer features).
 
-        For the paper's `resnet12` that is 160 + 320 + 640 = 1,120 dimensions.
+        By default all stages but the first, as in the paper: for its `resnet12`, 160 + 320 + 640 = 1,120 dimensions.
         """
         n_stages = len(self.stage_dims)
+        stages = range(2, n_stages + 1) if stages is None else stages
         for stage in stages:
             if not 1 <= stage <= n_stages:
                 raise InputError(f"{self.spec.name} has stages 1 to {n_stages}, not {stage}.")

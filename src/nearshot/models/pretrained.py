@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import torch
@@ -35,10 +36,15 @@ class TimmBackbone(Backbone):
             ) from error
         model_name = name.removeprefix(PREFIX)
         if not timm.is_model(model_name):
-            similar = timm.list_models(f"*{model_name.split('_')[0].split('.')[0]}*")[:5]
+            similar = difflib.get_close_matches(model_name, timm.list_models(), n=5)
             hint = f" Did you mean one of {', '.join(similar)}?" if similar else ""
             raise InputError(f"timm has no model {model_name!r}.{hint}")
-        self.model: Any = timm.create_model(model_name, pretrained=pretrained, num_classes=0)
+        options = {"pretrained": pretrained, "num_classes": 0}
+        try:  # models with a fixed grid of patches have to know the size; the others do not take it
+            size = {} if input_size is None else {"img_size": input_size}
+            self.model: Any = timm.create_model(model_name, **options, **size)
+        except TypeError:
+            self.model = timm.create_model(model_name, **options)
         config = timm.data.resolve_model_data_config(self.model)
         normalisation = Normalisation(tuple(config["mean"]), tuple(config["std"]))
         self.spec = BackboneSpec(name, input_size or config["input_size"][-1], normalisation)

@@ -15,7 +15,7 @@ from typing import Any
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.files import write_whole
@@ -27,11 +27,12 @@ from nearshot.models.registry import BACKBONES, build_backbone
 __all__ = ["load_backbone", "read_notes", "save_backbone"]
 
 FORMAT, VERSION = "nearshot-backbone", "1"
+PREFIX = "backbone."  # of the names of the network's own tensors
 LARGEST_INPUT = 4096
 
 
 def save_backbone(
-    backbone: Backbone,
+    backbone: nn.Module,
     path: str | Path,
     *,
     training_mean: Tensor | None = None,
@@ -41,19 +42,16 @@ def save_backbone(
     """Write a backbone to a safetensors file, whole or not at all.
 
     Args:
-        backbone: made by `build_backbone`; its `spec` is written too.
+        backbone: made by `build_backbone`, also compiled or wrapped for several devices; its `spec` is written too.
         path: the file, by custom ending in `.safetensors`.
         training_mean: (dim,) the mean embedding of the training set; by default the one in the backbone's `spec`.
         dtype: store floating-point tensors in this type, such as torch.float16; by default as they are.
         notes: anything worth knowing (data, command, accuracy), as text.
 
     """
-    mean = backbone.spec.training_mean if training_mean is None else training_mean
-    tensors = {f"backbone.{name}": tensor for name, tensor in backbone.state_dict().items()}
-    if mean is not None:
-        _check_mean(mean, backbone)
-        tensors["training_mean"] = mean
-    tensors = {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}
+    backbone = _unwrapped(backbone)
+    if dtype is not None and not dtype.is_floating_point:
+        raise InputError(f"Weights are stored in a floating-point type, not {dtype}.")
     spec = {
         "name": backbone.spec.name,
         "input_size": backbone.spec.input_size,
@@ -61,6 +59,15 @@ def save_backbone(
         "std": list(backbone.spec.normalisation.std),
         "notes": dict(notes or {}),
     }
+    if not _is_valid(spec):
+        raise InputError(f"A backbone with this description could not be loaded again: {spec}. Notes must be text.")
+    mean = backbone.spec.training_mean if training_mean is None else training_mean
+    tensors = {f"{PREFIX}{name}": tensor for name, tensor in backbone.state_dict().items()}
+    if mean is not None:
+        if tuple(mean.shape) != (backbone.embedding_dim,):
+            raise InputError(f"The training-set mean {_must_fit(backbone)}, not {tuple(mean.shape)}.")
+        tensors["training_mean"] = mean
+    tensors = {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}
     metadata = {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)}
     with write_whole(path) as file:
         file.write(safetensors.torch.save(tensors, metadata))
@@ -74,19 +81,21 @@ def load_backbone(path_or_name: str | Path) -> Backbone:
     if str(path_or_name).startswith(TIMM_PREFIX):
         return TimmBackbone(str(path_or_name), pretrained=True).eval()
     path = Path(path_or_name)
-    if not path.is_file():
-        raise InputError(f"There is no weights file {str(path)!r}, and no trained backbone of that name.")
-    spec, tensors = _read(path)
+    spec = _read_spec(path)
     name = spec["name"]
     if name not in BACKBONES and not (name.startswith(TIMM_PREFIX) and _is_plain(name.removeprefix(TIMM_PREFIX))):
         raise FileFormatError(f"{path} is for a backbone {name!r}, which this version of nearshot does not have.")
-    backbone = build_backbone(name, input_size=spec["input_size"])
+    tensors = _read_tensors(path)
+    with torch.random.fork_rng(devices=[]):  # the new weights are about to be replaced: leave no trace of drawing them
+        try:
+            backbone = build_backbone(name, input_size=spec["input_size"])
+        except InputError as error:
+            raise FileFormatError(f"{path} describes a backbone that cannot be: {error}") from error
     mean = tensors.pop("training_mean", None)
-    weights = {key.removeprefix("backbone."): tensor for key, tensor in tensors.items()}
-    _check_fit(weights, backbone, path)
-    backbone.load_state_dict(weights)
-    if mean is not None:
-        _check_mean(mean, backbone)
+    if mean is not None and tuple(mean.shape) != (backbone.embedding_dim,):
+        raise FileFormatError(f"The training-set mean in {path} {_must_fit(backbone)}, not {tuple(mean.shape)}.")
+    _check_fit(tensors, backbone, path)
+    backbone.load_state_dict({key.removeprefix(PREFIX): tensor for key, tensor in tensors.items()})
     normalisation = Normalisation(tuple(spec["mean"]), tuple(spec["std"]))
     backbone.spec = replace(backbone.spec, normalisation=normalisation, training_mean=mean)
     return backbone.eval()
@@ -98,16 +107,31 @@ def read_notes(path: str | Path) -> dict[str, str]:
     return notes
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    spec = _read_spec(path)
+def _unwrapped(module: nn.Module) -> Backbone:
+    """Return the backbone inside what `torch.compile` or data parallelism put around it."""
+    inner = module
+    while not isinstance(inner, Backbone):
+        inside = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
+        if not isinstance(inside, nn.Module):
+            raise InputError(f"Only backbones made by build_backbone can be saved, not a {type(module).__name__}.")
+        inner = inside
+    return inner
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors = safetensors.torch.load_file(path)
     except (SafetensorError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged: {error}.") from error
-    return spec, {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise FileFormatError(f"{path} is damaged: its tensor {name!r} has NaN or infinity.")
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def _read_spec(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"There is no weights file {str(path)!r}, and no trained backbone of that name.")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -123,22 +147,31 @@ def _read_spec(path: Path) -> dict[str, Any]:
         )
     try:
         spec = json.loads(metadata["spec"])
-        valid = (
-            isinstance(spec["name"], str)
-            and type(spec["input_size"]) is int
-            and 1 <= spec["input_size"] <= LARGEST_INPUT
-            and all(_three_numbers(spec[key]) for key in ("mean", "std"))
-            and all(isinstance(k, str) and isinstance(v, str) for k, v in spec["notes"].items())
-        )
-    except (KeyError, TypeError, AttributeError, ValueError):
-        valid = False
-    if not valid:
+    except (KeyError, ValueError, RecursionError):
+        spec = None
+    if not _is_valid(spec):
         raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.")
     return dict(spec)
 
 
+def _is_valid(spec: Any) -> bool:
+    """Whether a description is one that can be loaded."""
+    return (
+        isinstance(spec, dict)
+        and isinstance(spec.get("name"), str)
+        and type(spec.get("input_size")) is int
+        and 1 <= spec["input_size"] <= LARGEST_INPUT
+        and all(_three_numbers(spec.get(key)) for key in ("mean", "std"))
+        and all(value > 0 for value in spec["std"])
+        and isinstance(spec.get("notes"), dict)
+        and all(isinstance(key, str) and isinstance(value, str) for key, value in spec["notes"].items())
+    )
+
+
 def _three_numbers(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(isinstance(x, float | int) for x in value)
+    return (
+        isinstance(value, list) and len(value) == 3 and all(isinstance(x, float | int) and abs(x) < 1e6 for x in value)
+    )
 
 
 def _is_plain(model_name: str) -> bool:
@@ -158,23 +191,20 @@ def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return stored
 
 
-def _check_mean(mean: Tensor, backbone: Backbone) -> None:
-    if tuple(mean.shape) != (backbone.embedding_dim,):
-        raise InputError(
-            f"The training-set mean must have shape ({backbone.embedding_dim},) like an embedding, "
-            f"not {tuple(mean.shape)}."
-        )
+def _must_fit(backbone: Backbone) -> str:
+    return f"must have shape ({backbone.embedding_dim},) like an embedding"
 
 
-def _check_fit(weights: dict[str, Tensor], backbone: Backbone, path: Path) -> None:
-    expected = backbone.state_dict()
-    for name in expected.keys() | weights.keys():
-        if name not in weights:
+def _check_fit(tensors: dict[str, Tensor], backbone: Backbone, path: Path) -> None:
+    expected = {f"{PREFIX}{name}": tensor for name, tensor in backbone.state_dict().items()}
+    for name in expected.keys() | tensors.keys():
+        if name not in tensors:
             raise FileFormatError(f"{path} lacks the tensor {name!r} of {backbone.spec.name}.")
         if name not in expected:
             raise FileFormatError(f"{path} has a tensor {name!r} that {backbone.spec.name} does not have.")
-        if weights[name].shape != expected[name].shape:
+        found, needed = tensors[name], expected[name]
+        if found.shape != needed.shape or found.is_floating_point() != needed.is_floating_point():
             raise FileFormatError(
-                f"{path} has {name!r} of shape {tuple(weights[name].shape)}; {backbone.spec.name} needs "
-                f"{tuple(expected[name].shape)}."
+                f"{path} has {name!r} of type {found.dtype} and shape {tuple(found.shape)}; {backbone.spec.name} needs "
+                f"{needed.dtype} and {tuple(needed.shape)}."
             )

@@ -1,0 +1,47 @@
+"""Accuracy over episodes: sampling, classifiers, statistics, and guards against leaks."""
+
+from nearshot.evaluation.adaptation import Adam, evaluate_fine_tuned, evaluate_mahalanobis
+from nearshot.evaluation.classifiers import CLASSIFIERS
+from nearshot.evaluation.episodes import Episodes, read_episodes, sample_episodes, write_episodes
+from nearshot.evaluation.evaluate import Measured, Treatment, evaluate_features, evaluate_many, score_predictions
+from nearshot.evaluation.features import FeatureSet, embed, load_features, prepare_features, save_features
+from nearshot.evaluation.guards import check_distinct_content, check_unseen_classes
+from nearshot.evaluation.statistics import (
+    Accuracy,
+    Comparison,
+    PooledAccuracy,
+    Protocol,
+    compare,
+    pool_seeds,
+    select_best,
+)
+
+__all__ = [
+    "CLASSIFIERS",
+    "Accuracy",
+    "Adam",
+    "Comparison",
+    "Episodes",
+    "FeatureSet",
+    "Measured",
+    "PooledAccuracy",
+    "Protocol",
+    "Treatment",
+    "check_distinct_content",
+    "check_unseen_classes",
+    "compare",
+    "embed",
+    "evaluate_features",
+    "evaluate_fine_tuned",
+    "evaluate_mahalanobis",
+    "evaluate_many",
+    "load_features",
+    "pool_seeds",
+    "prepare_features",
+    "read_episodes",
+    "sample_episodes",
+    "save_features",
+    "score_predictions",
+    "select_best",
+    "write_episodes",
+]

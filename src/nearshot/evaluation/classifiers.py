@@ -1,0 +1,107 @@
+"""The three classifiers of Section 2.3, for many episodes at once.
+
+A classifier is a function of `support` (episode, way, shot, dim) and `query` (episode, query, dim) that returns scores
+(episode, query, way); the way with the highest score is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nearshot.errors import InputError
+
+__all__ = [
+    "BY_CLOSENESS",
+    "CLASSIFIERS",
+    "Classifier",
+    "ClassifierName",
+    "closeness",
+    "k_nearest_neighbours",
+    "nearest_centroid",
+    "soft_assignment",
+]
+
+Classifier = Callable[[Tensor, Tensor], Tensor]
+ClassifierName = Literal["centroid", "soft", "knn"]
+
+
+def nearest_centroid(support: Tensor, query: Tensor) -> Tensor:
+    """Score a class by how near its mean support embedding is: minus the squared distance, up to the query's length.
+
+    >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])  # classes around 1 and 7
+    >>> nearest_centroid(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)
+    tensor([[0, 1]])
+    """
+    centroids = support.mean(2, keepdim=True)  # (episode, way, 1, dim)
+    return closeness(centroids, query)[..., 0]
+
+
+def soft_assignment(support: Tensor, query: Tensor) -> Tensor:
+    """Score a class by the log of Σ exp(−d²) over its support images, up to the query's length.
+
+    >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])
+    >>> soft_assignment(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)
+    tensor([[0, 1]])
+    """
+    return _soft_scores(closeness(support, query))
+
+
+def k_nearest_neighbours(support: Tensor, query: Tensor, k: int | None = None) -> Tensor:
+    """Score a class by how many of the k nearest support images are its; of equals, the one with the nearest wins.
+
+    Args:
+        support: (episode, way, shot, dim).
+        query: (episode, query, dim).
+        k: how many neighbours vote; by default the number of shots. Use `functools.partial` for another.
+
+    >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])
+    >>> k_nearest_neighbours(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)  # of 2 and 5, 2 is nearer to 3
+    tensor([[0, 1]])
+
+    """
+    return _votes(closeness(support, query), k)
+
+
+def closeness(support: Tensor, query: Tensor) -> Tensor:
+    """‖q‖² − ‖q − s‖² for every query and support image, (episode, query, way, shot).
+
+    ‖q‖² is the same for all that a query is compared with, so the order is that of minus the squared distances.
+    """
+    n_way, n_shot = support.shape[1:3]
+    points = support.flatten(1, 2)  # (episode, way · shot, dim)
+    lengths = points.square().sum(2)
+    products: Tensor = torch.baddbmm(lengths[:, None], query, points.transpose(1, 2), beta=-1, alpha=2)
+    return products.unflatten(2, (n_way, n_shot))  # type: ignore[no-any-return]
+
+
+def _soft_scores(closeness: Tensor) -> Tensor:
+    return closeness.logsumexp(3)
+
+
+def _votes(closeness: Tensor, k: int | None = None) -> Tensor:
+    n_way, n_shot = closeness.shape[2:]
+    k = n_shot if k is None else k
+    if not 1 <= k <= n_way * n_shot:
+        raise InputError(
+            f"k-NN with k = {k} does not fit a support of {n_way} ways × {n_shot} shots. Choose a lower k."
+        )
+    neighbours = closeness.flatten(2).topk(k, dim=2, sorted=False).indices // n_shot  # the way of each neighbour
+    votes = closeness.new_zeros(closeness.shape[:3])  # (episode, query, way)
+    votes.scatter_add_(2, neighbours, closeness.new_ones(()).expand(neighbours.shape))
+    # A rank under 1 decides between equals: it is highest for the way with the nearest support image.
+    rank = closeness.amax(3).argsort(2).argsort(2)
+    return votes + rank / n_way
+
+
+CLASSIFIERS: Mapping[ClassifierName, Classifier] = MappingProxyType(
+    {"centroid": nearest_centroid, "soft": soft_assignment, "knn": k_nearest_neighbours}
+)
+# The classifiers that look at support images one by one, as functions of `closeness`, which they can share.
+BY_CLOSENESS: Mapping[Classifier, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {soft_assignment: _soft_scores, k_nearest_neighbours: _votes}
+)

@@ -1,0 +1,174 @@
+"""Features: embedded once, kept in a file if wanted, centred and normalised."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from nearshot.distances import full_precision
+from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.files import write_whole
+
+__all__ = ["FeatureSet", "embed", "load_features", "prepare_features", "save_features"]
+
+FORMAT, VERSION = "nearshot-features", "1"
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """The features of a dataset split.
+
+    Attributes:
+        features: (image, dim) in any floating type.
+        labels: (image,) whole numbers.
+        centre: (dim,) the mean feature of the training set, if known.
+        class_names: the names of the labels 0, 1, …; empty if unknown.
+        split: which split it is, such as "val" or "test", if known.
+        fingerprint: the fingerprint of the dataset split, if known.
+
+    """
+
+    features: Tensor
+    labels: Tensor
+    centre: Tensor | None = None
+    class_names: tuple[str, ...] = ()
+    split: str | None = None
+    fingerprint: str | None = None
+
+
+def embed(
+    network: Callable[[Tensor], Tensor],
+    images: Tensor | Iterable[Tensor],
+    *,
+    batch_size: int = 512,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Embed images once, batch by batch, without gradients: (image, dim).
+
+    Args:
+        network: a network in evaluation mode, or any function of a batch of images. `backbone.multi_layer` gives the
+            multi-layer features of Appendix G.
+        images: (image, 3, height, width), or batches of them.
+        batch_size: how many to embed at once, if `images` is one tensor.
+        device: where to embed; by default where the images are. The features come back to where the images are.
+
+    """
+    check_evaluation_mode(network)
+    batches = images.split(batch_size) if isinstance(images, Tensor) else images
+    with torch.inference_mode():
+        features = [network(batch if device is None else batch.to(device)).to(batch.device) for batch in batches]
+    if not features:
+        raise InputError("There are no images to embed.")
+    return torch.cat(features).clone()  # a clone is an ordinary tensor again, not an inference-mode one
+
+
+def check_evaluation_mode(network: Callable[[Tensor], Tensor]) -> None:
+    """Refuse a network in training mode, where an embedding depends on the rest of its batch."""
+    while isinstance(network, functools.partial):
+        network = network.func
+    owner = getattr(network, "__self__", network)  # of a bound method, such as backbone.multi_layer
+    if isinstance(owner, nn.Module) and any(module.training for module in owner.modules()):
+        raise LeakError(
+            "The network is in training mode: its batch norm would let the images of a batch see each other. "
+            "Call network.eval() first."
+        )
+
+
+def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalise: bool = True) -> Tensor:
+    """Subtract the training set's mean feature and divide by the length (Section 3.1), each if asked for.
+
+    Args:
+        features: (image, dim) in any floating type; half precision comes back as float32.
+        centre: (dim,) what to subtract; None for nothing.
+        normalise: whether to divide each feature by its length.
+
+    >>> prepare_features(torch.tensor([[4.0, 4.0]]), centre=torch.tensor([1.0, 0.0]))
+    tensor([[0.6000, 0.8000]])
+
+    """
+    if features.ndim != 2 or not features.is_floating_point() or features.numel() == 0:
+        raise InputError(
+            f"features must be floating-point of shape (image, dim), not {features.dtype} {tuple(features.shape)}."
+        )
+    features = full_precision(features)
+    if not features.isfinite().all():
+        row = int((~features.isfinite()).any(1).nonzero()[0])
+        raise InputError(f"features have NaN or infinity, first for image {row}.")
+    if centre is not None:
+        if centre.shape != features.shape[1:]:
+            raise InputError(
+                f"centre must have shape ({features.shape[1]},) like a feature, not {tuple(centre.shape)}."
+            )
+        features = features - centre.to(features)
+    if normalise:
+        lengths = features.norm(dim=1, keepdim=True)
+        if not lengths.all():
+            row = int((lengths[:, 0] == 0).nonzero()[0])
+            after = " once the centre is subtracted" if centre is not None else ""
+            raise InputError(
+                f"The feature of image {row} is zero{after}, so it has no direction. "
+                "Evaluate with normalise=False, or find out why the network gives nothing."
+            )
+        features = features / lengths
+    return features
+
+
+def save_features(features: FeatureSet, path: str | Path) -> None:
+    """Write features to a safetensors file, whole or not at all."""
+    tensors = {"features": features.features, "labels": features.labels.long()}
+    if features.centre is not None:
+        tensors["centre"] = features.centre
+    metadata = {"format": FORMAT, "version": VERSION, "class_names": "\n".join(features.class_names)}
+    metadata |= {"split": features.split or "", "fingerprint": features.fingerprint or ""}
+    with write_whole(path) as file:
+        file.write(
+            safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
+        )
+
+
+def load_features(path: str | Path) -> FeatureSet:
+    """Read features from a `.safetensors` file, or from a NumPy `.npz` file of any other program.
+
+    Either has arrays `features` (image, dim) and `labels` (image,), and may have `centre` (dim,). Nothing in the file
+    is executed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"There is no features file {path}.")
+    metadata: dict[str, str] = {}
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        else:
+            tensors = safetensors.torch.load_file(path)
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+    except (SafetensorError, ValueError, OSError, TypeError) as error:
+        raise FileFormatError(f"{path} is not a features file, or is damaged: {error}.") from error
+    for name in ("features", "labels"):
+        if name not in tensors:
+            raise FileFormatError(f"{path} has no array {name!r}.")
+    features, labels = tensors["features"], tensors["labels"]
+    if features.ndim != 2 or labels.shape != features.shape[:1] or labels.is_floating_point():
+        raise FileFormatError(
+            f"{path} has features of shape {tuple(features.shape)} and labels of type {labels.dtype} and shape "
+            f"{tuple(labels.shape)}; they must be (image, dim) and one whole number per image."
+        )
+    names = metadata.get("class_names", "")
+    return FeatureSet(
+        features,
+        labels.long(),
+        centre=tensors.get("centre"),
+        class_names=tuple(names.split("\n")) if names else (),
+        split=metadata.get("split") or None,
+        fingerprint=metadata.get("fingerprint") or None,
+    )

@@ -1,0 +1,220 @@
+"""Accuracies with their uncertainty and their protocol, pooled over seeds and compared in pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import scipy.stats
+import torch
+from torch import Tensor
+
+from nearshot.errors import InputError, LeakError
+
+__all__ = ["Accuracy", "Comparison", "PooledAccuracy", "Protocol", "compare", "pool_seeds", "select_best"]
+
+NORMAL_95 = 1.96  # as the paper has it
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How an accuracy was measured: everything that must agree for two numbers to be comparable.
+
+    Attributes:
+        n_way: classes in an episode.
+        n_shot: support images of each class.
+        n_query: query images of each class.
+        n_episodes: how many episodes.
+        seed: the seed that they were drawn with; None for episodes from elsewhere.
+        episodes: a hash of the episodes themselves.
+        classifier: the classifier's name.
+        centred: whether the training set's mean feature was subtracted.
+        normalised: whether features were divided by their length.
+        adapted: how the network or the features were adapted to each support set; None if they were not.
+        inductive: whether each query was classified on its own, without looking at the other queries.
+        split: which split was measured, such as "val" or "test".
+        fingerprint: the fingerprint of the dataset split.
+
+    """
+
+    n_way: int
+    n_shot: int
+    n_query: int
+    n_episodes: int
+    seed: int | None
+    episodes: str
+    classifier: str
+    centred: bool
+    normalised: bool
+    adapted: str | None = None
+    inductive: bool = True
+    split: str | None = None
+    fingerprint: str | None = None
+
+    def __str__(self) -> str:
+        treatment = " and ".join(
+            word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done
+        )
+        parts = [
+            f"{self.n_way}-way {self.n_shot}-shot, {self.n_query} queries a class, {self.n_episodes:,} episodes",
+            "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",
+            self.classifier,
+            f"{treatment} features" if treatment else "raw features",
+            f"adapted: {self.adapted}" if self.adapted else "not adapted",
+            "inductive" if self.inductive else "transductive",
+        ]
+        return ", ".join(parts + ([f"{self.split} split"] if self.split else []))
+
+
+@dataclass(frozen=True, eq=False)
+class Accuracy:
+    """An accuracy in per cent, over episodes.
+
+    Attributes:
+        per_episode: (episode,) the accuracy of each episode, in per cent.
+        protocol: how it was measured.
+
+    """
+
+    per_episode: Tensor
+    protocol: Protocol
+
+    @property
+    def mean(self) -> float:
+        """The mean over episodes, in per cent."""
+        return float(self.per_episode.double().mean())
+
+    @property
+    def interval95(self) -> float:
+        """Half the width of the 95 % interval over episodes, 1.96 σ / √N, in per cent. NaN for a single episode."""
+        return _interval(self.per_episode)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.interval95:.2f}"
+
+    def __repr__(self) -> str:
+        return f"Accuracy({self} %; {self.protocol})"
+
+
+@dataclass(frozen=True)
+class PooledAccuracy:
+    """The accuracy of one configuration trained with several seeds, in per cent.
+
+    Attributes:
+        mean: the mean over all seeds' episodes.
+        interval95: half the 95 % interval over all seeds' episodes together, as the paper reports it. It says how well
+            the mean of these very models is known.
+        between_seeds95: half the 95 % interval of the mean over seeds (Student's t): how well the mean of other models,
+            trained the same way with other seeds, is known. NaN for a single seed.
+        per_seed: the mean of each seed.
+        protocol: how each was measured.
+
+    """
+
+    mean: float
+    interval95: float
+    between_seeds95: float
+    per_seed: tuple[float, ...]
+    protocol: Protocol = field(repr=False)
+
+    def __str__(self) -> str:
+        between = "" if math.isnan(self.between_seeds95) else f" (± {self.between_seeds95:.2f} between seeds)"
+        return f"{self.mean:.2f} ± {self.interval95:.2f}{between}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One model minus another on the same episodes, in per cent.
+
+    Attributes:
+        difference: the mean difference of the accuracies; positive if the first is better.
+        interval95: half its 95 % interval over episodes. Sharing episodes makes it far smaller than the intervals of
+            the two accuracies.
+        wins: the share of episodes in which the first is strictly better.
+        ties: the share of episodes in which they are equal.
+        losses: the share of episodes in which the second is strictly better.
+
+    """
+
+    difference: float
+    interval95: float
+    wins: float
+    ties: float
+    losses: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.difference:+.2f} ± {self.interval95:.2f} "
+            f"(wins {self.wins:.0f} %, ties {self.ties:.0f} %, loses {self.losses:.0f} % of the episodes)"
+        )
+
+
+def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
+    """Pool the accuracies of models that differ only in their training seed.
+
+    All episodes are taken together, as in the paper (Section 3.1), and the interval between seeds is given beside it.
+    """
+    if not accuracies:
+        raise InputError("There is no accuracy to pool.")
+    _check_same_protocol([accuracy.protocol for accuracy in accuracies], "pooled", but=("episodes", "seed"))
+    means = torch.tensor([accuracy.mean for accuracy in accuracies], dtype=torch.float64)
+    together = torch.cat([accuracy.per_episode.double() for accuracy in accuracies])
+    n_seeds = len(means)
+    between = math.nan
+    if n_seeds > 1:
+        between = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(means.std()) / math.sqrt(n_seeds)
+    return PooledAccuracy(
+        mean=float(together.mean()),
+        interval95=_interval(together),
+        between_seeds95=between,
+        per_seed=tuple(means.tolist()),
+        protocol=accuracies[0].protocol,
+    )
+
+
+def compare(first: Accuracy, second: Accuracy) -> Comparison:
+    """Compare two accuracies episode by episode; they must be of the same episodes."""
+    if first.protocol.episodes != second.protocol.episodes:
+        raise InputError(
+            "The two accuracies are of different episodes and cannot be compared in pairs: "
+            f"({first.protocol}) and ({second.protocol}). Use the same split, shape, number and seed."
+        )
+    differences = first.per_episode.double() - second.per_episode.double()
+    return Comparison(
+        difference=float(differences.mean()),
+        interval95=_interval(differences),
+        wins=100 * float((differences > 0).double().mean()),
+        ties=100 * float((differences == 0).double().mean()),
+        losses=100 * float((differences < 0).double().mean()),
+    )
+
+
+def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
+    """Return the key of the highest mean accuracy; of equals, the first. Accuracies on a test split are refused.
+
+    To choose a model by its test accuracy is to report a number that no new data will confirm.
+    """
+    if not candidates:
+        raise InputError("There is no accuracy to select from.")
+    for accuracy in candidates.values():
+        if accuracy.protocol.split == "test":
+            raise LeakError("Models must not be selected on the test split. Use the validation split.")
+    _check_same_protocol([accuracy.protocol for accuracy in candidates.values()], "selected from", but=())
+    return max(candidates, key=lambda key: candidates[key].mean)
+
+
+def _interval(values: Tensor) -> float:
+    if len(values) < 2:
+        return math.nan
+    return NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
+
+
+def _check_same_protocol(protocols: Sequence[Protocol], what: str, but: tuple[str, ...]) -> None:
+    blank = {"episodes": "", "seed": None}
+    first, *others = (replace(protocol, **{name: blank[name] for name in but}) for protocol in protocols)  # type: ignore[arg-type]
+    for other in others:
+        if other != first:
+            raise InputError(f"Accuracies of different protocols cannot be {what} together: ({first}) and ({other}).")
