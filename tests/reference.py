@@ -176,3 +176,25 @@ def count_image_pairs(n_way: int, n_shot: int, n_query: int, *, separate: bool) 
 def choose(n: int, k: int) -> int:
     """The binomial coefficient of Table 1."""
     return math.comb(n, k)
+
+
+def centroid_answer(support: Tensor, query: Tensor) -> int:
+    """Nearest centroid of Section 2.3 for one query; `support` is (way, shot, dim)."""
+    distances = [float((query - shots.mean(0)).norm()) for shots in support]
+    return distances.index(min(distances))
+
+
+def soft_answer(support: Tensor, query: Tensor) -> int:
+    """Soft assignment of Section 2.3 for one query."""
+    exponentials = [[math.exp(-float((query - s).square().sum())) for s in shots] for shots in support]
+    total = sum(map(sum, exponentials))
+    likelihoods = [sum(e / total for e in of_class) for of_class in exponentials]
+    return likelihoods.index(max(likelihoods))
+
+
+def knn_answer(support: Tensor, query: Tensor, k: int) -> int:
+    """k-NN of Section 2.3 for one query; a tie goes to the tied class that holds the nearest neighbour."""
+    neighbours = sorted((float((query - s).norm()), way) for way, shots in enumerate(support) for s in shots)
+    votes = [way for _, way in neighbours[:k]]
+    most = max(votes.count(way) for way in votes)
+    return next(way for _, way in neighbours if votes.count(way) == most)

@@ -10,12 +10,10 @@ with `torch.func`: the parameters are stacked along a new first dimension and on
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from rich.progress import track
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
@@ -25,6 +23,7 @@ from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, ClassifierN
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes
 from nearshot.evaluation.features import check_evaluation_mode, prepare_features
 from nearshot.evaluation.statistics import Accuracy, Protocol
+from nearshot.progress import with_progress
 
 __all__ = ["Adam", "evaluate_fine_tuned", "evaluate_mahalanobis"]
 
@@ -178,7 +177,7 @@ def evaluate_mahalanobis(
     classifier: ClassifierName = "centroid",
     centre: Tensor | None = None,
     normalise: bool = True,
-    episodes_at_once: int = 64,
+    episodes_at_once: int = 16,
     split: str | None = None,
     fingerprint: str | None = None,
     progress: bool | None = None,
@@ -247,9 +246,7 @@ def _chunks(source: EpisodeSource | Episodes, at_once: int, progress: bool | Non
     if at_once < 1:
         raise InputError(f"episodes_at_once must be at least 1, not {at_once}.")
     starts = range(0, len(source), at_once)
-    if sys.stderr.isatty() if progress is None else progress:
-        starts = track(starts, f"adapting to {len(source):,} episodes", transient=True)  # type: ignore[assignment]
-    for start in starts:
+    for start in with_progress(starts, f"adapting to {len(source):,} episodes", show=progress):
         yield source.draw(start, min(start + at_once, len(source)))
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from nearshot.episodes import EpisodeShape
@@ -17,6 +15,7 @@ from nearshot.evaluation.classifiers import BY_CLOSENESS, CLASSIFIERS, Classifie
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes
 from nearshot.evaluation.features import prepare_features
 from nearshot.evaluation.statistics import Accuracy, Protocol
+from nearshot.progress import with_progress
 
 __all__ = ["Measured", "Treatment", "evaluate_features", "evaluate_many", "score_predictions"]
 
@@ -94,7 +93,7 @@ def evaluate_features(
     >>> features = torch.randn(10, 16, generator=generator)[labels] + torch.randn(300, 16, generator=generator)
     >>> accuracy = evaluate_features(features, labels, n_episodes=1000)
     >>> print(f"{accuracy} %")
-    98... ± 0... %
+    94... ± 0... %
 
     """
     if episodes is not None:
@@ -329,10 +328,9 @@ def _scores(jobs: Sequence[_Job], support: Tensor, query: Tensor) -> Iterator[tu
 def _runs(source: EpisodeSource | Episodes, progress: bool | None) -> Iterator[tuple[int, Tensor]]:
     """Yield runs of episodes, with their first number; under a progress bar if there are many and someone watches."""
     starts = range(0, len(source), EPISODES_PER_DRAW)
-    if progress is None:
-        progress = len(source) >= EPISODES_FOR_PROGRESS and sys.stderr.isatty()
-    steps = track(starts, f"{len(source):,} episodes", transient=True) if progress else starts
-    for start in steps:
+    if progress is None and len(source) < EPISODES_FOR_PROGRESS:
+        progress = False  # it takes about a second
+    for start in with_progress(starts, f"{len(source):,} episodes", show=progress):
         yield start, source.draw(start, min(start + EPISODES_PER_DRAW, len(source)))
 
 

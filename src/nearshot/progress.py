@@ -1,0 +1,30 @@
+"""A progress bar for whoever is watching."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+__all__ = ["with_progress"]
+
+Step = TypeVar("Step")
+
+
+def with_progress(steps: Sequence[Step], description: str, *, show: bool | None = None) -> Iterator[Step]:
+    """Yield the steps, under a bar with the time left, which goes to the error output and vanishes at the end.
+
+    `show`: whether to show it; None shows it where somebody can be watching, on a terminal.
+
+    >>> list(with_progress([1, 2, 3], "counting", show=False))
+    [1, 2, 3]
+    """
+    if not (sys.stderr.isatty() if show is None else show):
+        yield from steps
+        return
+    columns = (TextColumn(description), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield from progress.track(steps)

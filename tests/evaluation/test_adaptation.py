@@ -1,0 +1,174 @@
+"""Adapting to the support set, against a plain loop with torch.optim over copies of the network."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nearshot.errors import InputError, LeakError
+from nearshot.evaluation import (
+    Adam,
+    embed,
+    evaluate_features,
+    evaluate_fine_tuned,
+    evaluate_mahalanobis,
+    sample_episodes,
+)
+from nearshot.losses import nca_loss
+from nearshot.models import build_backbone
+
+LABELS = torch.arange(6).repeat_interleave(12)
+SHAPE: dict[str, Any] = {"n_way": 3, "n_shot": 3, "n_query": 4, "n_episodes": 6}
+FASTER = Adam(n_steps=5, lr=3e-3, weight_decay=5e-4)
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(6, 3, 16, 16, generator=generator)[LABELS] + 2.0 * torch.randn(
+        72, 3, 16, 16, generator=generator
+    )
+
+
+@pytest.fixture
+def network(images: Tensor) -> Any:
+    torch.manual_seed(0)
+    backbone = build_backbone("conv4-32", input_size=16)
+    for _ in range(20):
+        backbone(images)  # settles the statistics of batch norm
+    return backbone.eval()
+
+
+def nearest(support: Tensor, query: Tensor) -> Tensor:
+    """The nearest centroid of each query; support (way, shot, dim), query (way, query, dim)."""
+    return torch.cdist(query.flatten(0, 1), support.mean(1)).argmin(1)
+
+
+def plain_loop(network: Any, images: Tensor, optimiser: Adam, multi_layer: bool = False) -> list[float]:
+    """One episode after another: copy the network, run torch.optim.Adam on the support, classify."""
+    episodes = sample_episodes(LABELS, **SHAPE)
+    results = []
+    for support_index, query_index in zip(episodes.support, episodes.query, strict=True):
+        tuned = copy.deepcopy(network).eval()
+        optim = torch.optim.Adam(tuned.parameters(), lr=optimiser.lr, weight_decay=optimiser.weight_decay)
+        for _ in range(optimiser.n_steps):
+            optim.zero_grad()
+            nca_loss(tuned(images[support_index.flatten()]), torch.arange(3).repeat_interleave(3)).backward()
+            optim.step()
+        with torch.no_grad():
+            extract = tuned.multi_layer if multi_layer else tuned
+            parts = [extract(images[index.flatten()]) for index in (support_index, query_index)]
+        support, query = (torch.nn.functional.normalize(part).view(3, -1, part.shape[1]) for part in parts)
+        truth = torch.arange(3).repeat_interleave(4)
+        results.append(100 * (nearest(support, query) == truth).double().mean().item())
+    return results
+
+
+@pytest.mark.parametrize("episodes_at_once", [1, 4])
+@pytest.mark.parametrize("multi_layer", [False, True])
+def test_fine_tuning_is_the_plain_loop(network: Any, images: Tensor, episodes_at_once: int, multi_layer: bool) -> None:
+    before = copy.deepcopy(network.state_dict())
+    accuracy = evaluate_fine_tuned(
+        network,
+        images,
+        LABELS,
+        loss=nca_loss,
+        optimiser=FASTER,
+        episodes_at_once=episodes_at_once,
+        features=(lambda n, x: n.multi_layer(x)) if multi_layer else None,
+        **SHAPE,
+    )
+    assert accuracy.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER, multi_layer))
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_fine_tuning_changes_the_answers_and_helps_here(network: Any, images: Tensor) -> None:
+    plain = evaluate_features(embed(network, images), LABELS, n_way=3, n_shot=5, n_query=5, n_episodes=20)
+    tuned = evaluate_fine_tuned(
+        network, images, LABELS, loss=nca_loss, optimiser=FASTER, n_way=3, n_shot=5, n_query=5, n_episodes=20
+    )
+    assert tuned.protocol.episodes == plain.protocol.episodes
+    assert tuned.mean > plain.mean
+
+
+def test_without_a_step_nothing_changes(network: Any, images: Tensor) -> None:
+    features = embed(network, images)
+    centre = features.mean(0) * 0.9
+    plain = evaluate_features(features, LABELS, centre=centre, **SHAPE)
+    none = Adam(n_steps=0)
+    tuned = evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, optimiser=none, centre=centre, **SHAPE)
+    mapped = evaluate_mahalanobis(features, LABELS, loss=nca_loss, optimiser=none, centre=centre, **SHAPE)
+    assert tuned.per_episode.tolist() == pytest.approx(plain.per_episode.tolist())
+    assert mapped.per_episode.tolist() == pytest.approx(plain.per_episode.tolist())
+
+
+def test_adaptation_is_inductive(network: Any, images: Tensor) -> None:
+    """What the answers to some queries are does not depend on the other queries: noise in their place changes nothing."""
+    episodes = sample_episodes(LABELS, **{**SHAPE, "n_episodes": 1})
+    others = episodes.query[0, :, 1:].flatten()
+    spoilt = images.clone()
+    spoilt[others] = 50.0 * torch.randn(len(others), 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    answers = []
+    for pictures in (images, spoilt):
+        seen: list[Tensor] = []
+
+        def remember(net: Any, x: Tensor, seen: list[Tensor] = seen) -> Tensor:
+            features: Tensor = net(x)
+            seen.append(features)
+            return features
+
+        evaluate_fine_tuned(
+            network, pictures, LABELS, loss=nca_loss, optimiser=FASTER, episodes=episodes, features=remember
+        )
+        first_queries = seen[0][9:].view(3, 4, -1)[:, 0]
+        answers.append(torch.cat([seen[0][:9], first_queries]))
+    torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("episodes_at_once", [1, 4])
+def test_the_mahalanobis_matrix_is_the_plain_loop(network: Any, images: Tensor, episodes_at_once: int) -> None:
+    features = torch.nn.functional.normalize(embed(network, images))
+    optimiser = Adam(n_steps=8, lr=0.02, weight_decay=0.01)
+    accuracy = evaluate_mahalanobis(
+        features, LABELS, loss=nca_loss, optimiser=optimiser, episodes_at_once=episodes_at_once, **SHAPE
+    )
+    episodes = sample_episodes(LABELS, **SHAPE)
+    expected = []
+    for support_index, query_index in zip(episodes.support, episodes.query, strict=True):
+        matrix = torch.eye(features.shape[1], requires_grad=True)
+        optim = torch.optim.Adam([matrix], lr=optimiser.lr, weight_decay=optimiser.weight_decay)
+        for _ in range(optimiser.n_steps):
+            optim.zero_grad()
+            nca_loss(features[support_index.flatten()] @ matrix.T, torch.arange(3).repeat_interleave(3)).backward()
+            optim.step()
+        mapped = (features @ matrix.T).detach()
+        answers = nearest(mapped[support_index], mapped[query_index])
+        expected.append(100 * (answers == torch.arange(3).repeat_interleave(4)).double().mean().item())
+    assert accuracy.per_episode.tolist() == pytest.approx(expected)
+
+
+def test_a_result_says_that_it_was_adapted(network: Any, images: Tensor) -> None:
+    tuned = evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, **SHAPE)
+    assert "fine-tuned on the support by 5 steps of Adam, lr 0.0001, weight decay 0.0005" in str(tuned.protocol)
+    assert tuned.protocol.inductive
+    mapped = evaluate_mahalanobis(embed(network, images), LABELS, loss=nca_loss, **SHAPE)
+    assert "Mahalanobis" in str(mapped.protocol)
+
+
+def test_one_shot_is_refused_with_the_reason(network: Any, images: Tensor) -> None:
+    with pytest.raises(InputError, match="One shot cannot be adapted to.*no positive pair to learn from"):
+        evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, n_way=3, n_shot=1, n_query=4)
+    with pytest.raises(InputError, match="One shot cannot be adapted to"):
+        evaluate_mahalanobis(embed(network, images), LABELS, loss=nca_loss, n_way=3, n_shot=1, n_query=4)
+
+
+def test_a_network_in_training_mode_is_refused(network: Any, images: Tensor) -> None:
+    with pytest.raises(LeakError, match="training mode"):
+        evaluate_fine_tuned(network.train(), images, LABELS, loss=nca_loss, **SHAPE)
+    with pytest.raises(InputError, match="episodes_at_once must be at least 1"):
+        evaluate_fine_tuned(network.eval(), images, LABELS, loss=nca_loss, episodes_at_once=0, **SHAPE)

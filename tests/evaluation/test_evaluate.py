@@ -1,0 +1,237 @@
+"""Classifiers and accuracies against loops over single queries; and what can go wrong."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+import reference
+from nearshot.errors import InputError
+from nearshot.evaluation import (
+    CLASSIFIERS,
+    Measured,
+    Treatment,
+    evaluate_features,
+    evaluate_many,
+    sample_episodes,
+    score_predictions,
+)
+from nearshot.evaluation.classifiers import k_nearest_neighbours
+
+few = settings(max_examples=30, deadline=None)
+LABELS = torch.arange(8).repeat_interleave(25)
+LOOPS: dict[str, Callable[[Tensor, Tensor], int]] = {
+    "centroid": reference.centroid_answer,
+    "soft": reference.soft_answer,
+    "knn": lambda support, query: reference.knn_answer(support, query, k=support.shape[1]),
+}
+
+
+def features_for(labels: Tensor, dim: int = 6, noise: float = 1.0, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.randn(int(labels.max()) + 1, dim, generator=generator, dtype=torch.float64)
+    return means[labels] + noise * torch.randn(len(labels), dim, generator=generator, dtype=torch.float64)
+
+
+FEATURES = features_for(LABELS)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@few
+@given(st.integers(0, 2**31), st.integers(2, 5), st.integers(1, 5))
+def test_each_classifier_is_its_loop(name: Any, seed: int, n_way: int, n_shot: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    support = torch.randn(3, n_way, n_shot, 4, generator=generator, dtype=torch.float64)
+    query = torch.randn(3, 7, 4, generator=generator, dtype=torch.float64)
+    answers = CLASSIFIERS[name](support, query).argmax(2)
+    for e in range(3):
+        for q in range(7):
+            assert answers[e, q] == LOOPS[name](support[e], query[e, q])
+
+
+@few
+@given(st.integers(0, 2**31))
+def test_with_one_shot_all_classifiers_coincide(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    support = torch.randn(4, 5, 1, 6, generator=generator, dtype=torch.float64)
+    query = torch.randn(4, 9, 6, generator=generator, dtype=torch.float64)
+    answers = [classify(support, query).argmax(2) for classify in CLASSIFIERS.values()]
+    assert torch.equal(answers[0], answers[1])
+    assert torch.equal(answers[0], answers[2])
+
+
+def test_a_tie_of_votes_goes_to_the_class_of_the_nearest_neighbour() -> None:
+    support = torch.tensor([[[[1.0], [3.0]], [[-1.5], [-2.0]], [[50.0], [60.0]]]])
+    query = torch.tensor([[[0.0], [-0.5]]])
+    # k = 4: two votes each for the first two classes; the nearest to 0 is 1.0, to −0.5 it is −1.5.
+    assert k_nearest_neighbours(support, query, k=4).argmax(2).tolist() == [[0, 1]]
+
+
+def test_other_k() -> None:
+    support, query = torch.randn(2, 3, 4, 5), torch.randn(2, 6, 5)
+    for k in (1, 2, 12):
+        answers = k_nearest_neighbours(support, query, k=k).argmax(2)
+        expected = [[reference.knn_answer(support[e], query[e, q], k) for q in range(6)] for e in range(2)]
+        assert answers.tolist() == expected
+    with pytest.raises(InputError, match="k = 13 does not fit a support of 3 ways × 4 shots. Choose a lower k"):
+        k_nearest_neighbours(support, query, k=13)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("centred", [True, False])
+def test_the_accuracy_is_that_of_a_loop_over_the_same_episodes(name: Any, normalise: bool, centred: bool) -> None:
+    centre = FEATURES.mean(0) + 0.3 if centred else None
+    accuracy = evaluate_features(
+        FEATURES,
+        LABELS,
+        n_way=4,
+        n_shot=3,
+        n_query=2,
+        n_episodes=15,
+        classifier=name,
+        centre=centre,
+        normalise=normalise,
+    )
+    episodes = sample_episodes(LABELS, n_way=4, n_shot=3, n_query=2, n_episodes=15)
+    for e in range(15):
+        correct = 0
+        for way in range(4):
+            support, query = FEATURES[episodes.support[e]], FEATURES[episodes.query[e, way]]
+            if centre is not None:
+                support, query = support - centre, query - centre
+            if normalise:
+                support, query = support / support.norm(dim=-1, keepdim=True), query / query.norm(dim=-1, keepdim=True)
+            correct += sum(LOOPS[name](support, q) == way for q in query)
+        assert accuracy.per_episode[e].item() == pytest.approx(100 * correct / 8)
+    assert accuracy.protocol.centred == centred
+    assert accuracy.protocol.normalised == normalise
+    assert accuracy.protocol.classifier == name
+
+
+def test_many_at_once_are_the_same_as_one_by_one() -> None:
+    centre = FEATURES.mean(0) + 0.3
+    treatments = [Treatment(c, n) for c in (False, True) for n in (False, True)]
+    results = evaluate_many(FEATURES, LABELS, n_episodes=300, treatments=treatments, centre=centre, seed=3, split="val")
+    assert len(results) == 2 * 3 * 4
+    for key, accuracy in results.items():
+        alone = evaluate_features(
+            FEATURES,
+            LABELS,
+            n_shot=key.n_shot,
+            n_episodes=300,
+            classifier=key.classifier,  # type: ignore[arg-type]
+            centre=centre if key.treatment.centred else None,
+            normalise=key.treatment.normalised,
+            seed=3,
+        )
+        assert torch.equal(accuracy.per_episode, alone.per_episode)
+        assert accuracy.protocol.n_shot == key.n_shot
+        assert accuracy.protocol.split == "val"
+
+
+def test_more_episodes_begin_with_the_same_ones() -> None:
+    """Over the edge of a run of drawn episodes too."""
+    long = evaluate_features(FEATURES, LABELS, n_episodes=4500)
+    short = evaluate_features(FEATURES, LABELS, n_episodes=100)
+    assert torch.equal(long.per_episode[:100], short.per_episode)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_features_of_any_float_type(dtype: torch.dtype) -> None:
+    low = FEATURES.to(dtype)
+    accuracy = evaluate_features(low, LABELS, n_episodes=200)
+    assert accuracy.mean == pytest.approx(evaluate_features(low.double(), LABELS, n_episodes=200).mean, abs=0.05)
+
+
+def test_a_users_own_classifier() -> None:
+    def farthest(support: Tensor, query: Tensor) -> Tensor:
+        return -CLASSIFIERS["centroid"](support, query)
+
+    accuracy = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest)
+    assert accuracy.protocol.classifier == "farthest"
+    assert accuracy.mean < 5
+    three = functools.partial(k_nearest_neighbours, k=3)
+    results = evaluate_many(FEATURES, LABELS, n_episodes=100, classifiers={"3-NN": three, "centroid": "centroid"})
+    assert Measured(5, "3-NN", Treatment(False, True)) in results
+
+
+def test_given_episodes_are_used() -> None:
+    episodes = sample_episodes(LABELS, n_way=3, n_shot=2, n_query=4, n_episodes=50, seed=9)
+    accuracy = evaluate_features(FEATURES, LABELS, episodes=episodes)
+    drawn = evaluate_features(FEATURES, LABELS, n_way=3, n_shot=2, n_query=4, n_episodes=50, seed=9)
+    assert torch.equal(accuracy.per_episode, drawn.per_episode)
+    assert accuracy.protocol.n_way == 3
+    with pytest.raises(InputError, match="The episodes have 2 shots; 5 were asked for"):
+        evaluate_many(FEATURES, LABELS, n_shots=(1, 5), episodes=episodes)
+    with pytest.raises(InputError, match="a way has images of more than one class"):
+        evaluate_features(FEATURES, LABELS.roll(1), episodes=episodes)
+
+
+def test_predictions_of_other_code_are_scored_on_the_same_episodes() -> None:
+    episodes = sample_episodes(LABELS, n_episodes=200, seed=1)
+    support = FEATURES[episodes.support]
+    query = FEATURES[episodes.query].flatten(1, 2)
+    theirs = CLASSIFIERS["centroid"](support, query).argmax(2).view(200, 5, 15)
+    scored = score_predictions(theirs, episodes, classifier="theirs", inductive=True)
+    ours = evaluate_features(FEATURES, LABELS, episodes=episodes, normalise=False)
+    torch.testing.assert_close(scored.per_episode, ours.per_episode)
+    with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
+        score_predictions(theirs.flatten(1), episodes, classifier="theirs", inductive=True)
+
+
+def test_an_answer_that_knows_nothing_gets_chance() -> None:
+    """Equal scores for all must not favour the right answer."""
+    accuracy = evaluate_features(torch.ones(200, 4), LABELS, n_episodes=100)
+    assert accuracy.mean == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "keywords", "message"),
+    [
+        (FEATURES, LABELS[:-1], {}, r"labels must be one per image: expected shape \(200,\), not \(199,\)"),
+        (FEATURES.index_fill(0, torch.tensor([7]), torch.nan), LABELS, {}, "NaN or infinity, first for image 7"),
+        (FEATURES.index_fill(0, torch.tensor([4]), 0.0), LABELS, {}, "feature of image 4 is zero, so it has no direc"),
+        (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 is zero once the centre is subtracted"),
+        (FEATURES, LABELS, {"centre": torch.zeros(3)}, r"centre must have shape \(6,\) like a feature, not \(3,\)"),
+        (FEATURES, LABELS, {"n_way": 9}, "There are 8 classes; episodes need 9"),
+        (FEATURES, LABELS, {"n_query": 30}, "Class 0 has 25 images; 5-shot with 30 queries needs 35"),
+        (FEATURES, LABELS, {"classifier": "svm"}, "no classifier 'svm'; choose one of 'centroid', 'soft', 'knn'"),
+        (FEATURES, LABELS.float(), {}, "labels must be whole numbers"),
+        (FEATURES.long(), LABELS, {}, "features must be floating-point"),
+        (
+            FEATURES,
+            LABELS,
+            {"classifier": lambda support, query: query},
+            r"'<lambda>' returned scores of shape \(\d+, 75, 6\); expected \(\d+, 75, 5\), \(episode, query, way\)",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_input_is_one_clear_sentence(
+    features: Tensor, labels: Tensor, keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluate_features(features, labels, n_episodes=10, **keywords)
+
+
+def test_nothing_to_measure() -> None:
+    with pytest.raises(InputError, match="nothing to measure"):
+        evaluate_many(FEATURES, LABELS, n_shots=())
+    with pytest.raises(InputError, match="needs a centre"):
+        evaluate_many(FEATURES, LABELS, treatments=[Treatment(True, True)])
+    with pytest.raises(InputError, match=r"for one, write \['knn'\]"):
+        evaluate_many(FEATURES, LABELS, classifiers="knn")  # type: ignore[arg-type]
+
+
+def test_a_progress_bar_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_features(FEATURES, LABELS, n_episodes=50, progress=True)
+    evaluate_features(FEATURES, LABELS, n_episodes=50)
+    assert capsys.readouterr().out.count("50 episodes") <= 1

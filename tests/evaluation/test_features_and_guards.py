@@ -1,0 +1,139 @@
+"""Embedding, feature files, and the guards against leaks, each triggered."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.evaluation import (
+    FeatureSet,
+    check_distinct_content,
+    check_unseen_classes,
+    embed,
+    evaluate_features,
+    load_features,
+    sample_episodes,
+    save_features,
+)
+from nearshot.models import build_backbone
+
+IMAGES = torch.randn(20, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def backbone() -> Any:
+    torch.manual_seed(0)
+    return build_backbone("conv4", input_size=16).eval()
+
+
+def test_embedding_in_batches_is_embedding(backbone: Any) -> None:
+    with torch.no_grad():
+        expected = backbone(IMAGES)
+    torch.testing.assert_close(embed(backbone, IMAGES, batch_size=7), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(embed(backbone, IMAGES.split(6)), expected, rtol=1e-4, atol=1e-5)
+    features = embed(backbone, IMAGES)
+    assert not features.requires_grad
+    features += 1  # an ordinary tensor, not an inference-mode one
+    with pytest.raises(InputError, match="no images to embed"):
+        embed(backbone, [])
+
+
+def test_multi_layer_features(backbone: Any) -> None:
+    assert embed(backbone.multi_layer, IMAGES).shape == (20, 192)
+
+
+def test_a_network_left_in_training_mode_is_refused(backbone: Any) -> None:
+    backbone.train()
+    for network in (backbone, backbone.multi_layer, functools.partial(backbone.multi_layer, stages=[4])):
+        with pytest.raises(LeakError, match="in training mode.*network.eval()"):
+            embed(network, IMAGES)
+    backbone.eval()
+    backbone.blocks[2].train()  # one part is enough
+    with pytest.raises(LeakError, match="in training mode"):
+        embed(backbone, IMAGES)
+
+
+def test_features_come_back_from_their_file(tmp_path: Path) -> None:
+    features = FeatureSet(
+        torch.randn(6, 4).half(),
+        torch.tensor([0, 0, 1, 1, 2, 2]),
+        centre=torch.randn(4),
+        class_names=("otter", "seal", "whale"),
+        split="test",
+        fingerprint="0123",
+    )
+    save_features(features, tmp_path / "f.safetensors")
+    again = load_features(tmp_path / "f.safetensors")
+    assert torch.equal(again.features, features.features)
+    assert torch.equal(again.labels, features.labels)
+    assert again.centre is not None
+    assert features.centre is not None
+    assert torch.equal(again.centre, features.centre)
+    assert (again.class_names, again.split, again.fingerprint) == (("otter", "seal", "whale"), "test", "0123")
+
+
+def test_features_of_other_programs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(5), 20).astype(np.int32)
+    np.savez(tmp_path / "f.npz", features=rng.normal(size=(100, 8)), labels=labels)
+    loaded = load_features(tmp_path / "f.npz")
+    assert loaded.centre is None
+    assert evaluate_features(loaded.features, loaded.labels, n_episodes=20).mean == pytest.approx(20, abs=5)
+
+
+class Exploit:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_bad_feature_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="There is no features file"):
+        load_features(tmp_path / "nowhere.npz")
+    np.savez(tmp_path / "evil.npz", features=np.array([Exploit(tmp_path / "ran")], dtype=object), labels=np.zeros(1))
+    (tmp_path / "evil.safetensors").write_bytes(pickle.dumps(Exploit(tmp_path / "ran")))
+    (tmp_path / "evil2.npz").write_bytes(pickle.dumps(Exploit(tmp_path / "ran")))
+    for name in ("evil.npz", "evil.safetensors", "evil2.npz"):
+        with pytest.raises(FileFormatError, match="not a features file, or is damaged"):
+            load_features(tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+    np.savez(tmp_path / "partial.npz", features=np.zeros((3, 2)))
+    with pytest.raises(FileFormatError, match="has no array 'labels'"):
+        load_features(tmp_path / "partial.npz")
+    np.savez(tmp_path / "odd.npz", features=np.zeros((3, 2)), labels=np.zeros(3))
+    with pytest.raises(FileFormatError, match="one whole number per image"):
+        load_features(tmp_path / "odd.npz")
+
+
+def test_training_classes_must_not_be_evaluated() -> None:
+    check_unseen_classes(["otter", "seal"], ["whale"])
+    with pytest.raises(LeakError, match="2 of the evaluated classes were trained on: 'otter', 'seal'"):
+        check_unseen_classes(["otter", "seal", "ray"], ["whale", "seal", "otter"])
+    with pytest.raises(LeakError, match="7 of the evaluated classes were trained on: 'c0', 'c1', 'c2', 'c3', 'c4', …"):
+        check_unseen_classes([f"c{i}" for i in range(9)], [f"c{i}" for i in range(7)])
+
+
+def test_the_same_picture_must_not_be_support_and_query() -> None:
+    labels = torch.arange(6).repeat_interleave(25)
+    content = torch.arange(150)
+    episodes = sample_episodes(labels, n_episodes=500)
+    check_distinct_content(episodes, content)
+    content[7] = content[3]  # two images of class 0 are the same
+    clashes = 0
+    for support, query in zip(episodes.support, episodes.query, strict=True):
+        s, q = set(support.flatten().tolist()), set(query.flatten().tolist())
+        clashes += (3 in s and 7 in q) or (7 in s and 3 in q)
+    assert clashes > 0
+    with pytest.raises(LeakError, match=f"In {clashes} of 500 episodes a query is the same picture as a support image"):
+        check_distinct_content(episodes, content)
+    with pytest.raises(InputError, match="a number for each image"):
+        check_distinct_content(episodes, content[:10])

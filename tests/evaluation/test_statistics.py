@@ -1,0 +1,107 @@
+"""Accuracies: their intervals really cover, pooling, pairs, selection."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nearshot.errors import InputError, LeakError
+from nearshot.evaluation import Accuracy, Protocol, compare, pool_seeds, select_best
+
+PROTOCOL = Protocol(
+    n_way=5,
+    n_shot=1,
+    n_query=15,
+    n_episodes=4,
+    seed=0,
+    episodes="abc",
+    classifier="centroid",
+    centred=True,
+    normalised=True,
+    split="val",
+)
+
+
+def accuracy(values: list[float] | Tensor, **changes: object) -> Accuracy:
+    return Accuracy(torch.as_tensor(values, dtype=torch.float64), replace(PROTOCOL, **changes))  # type: ignore[arg-type]
+
+
+def test_mean_interval_and_text() -> None:
+    values = [60.0, 72.0, 80.0, 68.0]
+    measured = accuracy(values)
+    assert measured.mean == pytest.approx(70)
+    assert measured.interval95 == pytest.approx(1.96 * np.std(values, ddof=1) / 2)
+    assert str(accuracy([72.49] * 10)) == "72.49 ± 0.00"
+    assert str(measured) == f"70.00 ± {measured.interval95:.2f}"
+    assert math.isnan(accuracy([50.0]).interval95)
+
+
+def test_a_result_says_how_it_was_measured() -> None:
+    text = repr(accuracy([70.0, 71.0]))
+    for part in ("5-way 1-shot", "15 queries a class", "seed 0", "centroid", "centred and normalised", "not adapted"):
+        assert part in text
+    assert "inductive" in text
+    assert "val split" in text
+    assert "transductive" in str(replace(PROTOCOL, inductive=False))
+    assert "adapted: fine-tuned" in str(replace(PROTOCOL, adapted="fine-tuned"))
+
+
+def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:
+    seeds = [accuracy(m + torch.tensor([-2.0, 0.0, 2.0]), seed=s) for s, m in enumerate([70.0, 72.0, 71.0])]
+    pooled = pool_seeds(seeds)
+    everything = np.concatenate([s.per_episode.numpy() for s in seeds])
+    assert pooled.mean == pytest.approx(71)
+    assert pooled.interval95 == pytest.approx(1.96 * everything.std(ddof=1) / 3)
+    assert pooled.per_seed == pytest.approx((70, 72, 71))
+    assert pooled.between_seeds95 == pytest.approx(4.3027 * 1.0 / math.sqrt(3), rel=1e-4)  # Student's t, 2 degrees
+    assert str(pooled) == f"71.00 ± {pooled.interval95:.2f} (± {pooled.between_seeds95:.2f} between seeds)"
+
+
+def test_one_seed_has_no_interval_between_seeds() -> None:
+    pooled = pool_seeds([accuracy([70.0, 72.0])])
+    assert math.isnan(pooled.between_seeds95)
+    assert "between" not in str(pooled)
+
+
+def test_different_protocols_are_not_pooled() -> None:
+    with pytest.raises(InputError, match="different protocols cannot be pooled"):
+        pool_seeds([accuracy([1.0]), accuracy([1.0], classifier="soft")])
+    with pytest.raises(InputError, match="no accuracy to pool"):
+        pool_seeds([])
+
+
+def test_a_paired_comparison() -> None:
+    first, second = accuracy([70.0, 80.0, 60.0, 90.0]), accuracy([69.0, 80.0, 62.0, 85.0])
+    result = compare(first, second)
+    differences = np.array([1.0, 0.0, -2.0, 5.0])
+    assert result.difference == pytest.approx(1)
+    assert result.interval95 == pytest.approx(1.96 * differences.std(ddof=1) / 2)
+    assert (result.wins, result.ties, result.losses) == (50, 25, 25)
+    assert str(result).startswith("+1.00 ± ")
+    with pytest.raises(InputError, match="different episodes and cannot be compared in pairs"):
+        compare(first, accuracy([1.0] * 4, episodes="other"))
+
+
+def test_the_95_per_cent_interval_covers_95_per_cent() -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth, covered, n_trials = 20.0, 0, 2000
+    for _ in range(n_trials):
+        sample = accuracy(100 * (torch.rand(400, 75, generator=generator) < 0.2).double().mean(1))
+        covered += abs(sample.mean - truth) < sample.interval95
+    assert covered / n_trials == pytest.approx(0.95, abs=0.02)
+
+
+def test_selection_is_by_validation_and_never_by_test() -> None:
+    epochs = {10: accuracy([70.0]), 20: accuracy([75.0]), 30: accuracy([75.0]), 40: accuracy([60.0])}
+    assert select_best(epochs) == 20
+    with pytest.raises(LeakError, match="must not be selected on the test split"):
+        select_best({10: accuracy([70.0], split="test"), 20: accuracy([71.0], split="test")})
+    with pytest.raises(InputError, match="different protocols cannot be selected from"):
+        select_best({10: accuracy([70.0]), 20: accuracy([70.0], n_shot=5)})
+    with pytest.raises(InputError, match="no accuracy to select from"):
+        select_best({})
