@@ -13,11 +13,12 @@ import nearshot
 SOURCE = Path(nearshot.__file__).parent
 
 # Who may import whom, beside itself. A part is a module or a package directly under nearshot.
-FOUNDATION = {"errors", "files", "randomness", "episodes", "_version"}
+FOUNDATION = {"errors", "files", "progress", "randomness", "episodes", "_version"}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
     "files": {"errors"},
+    "progress": {"errors"},
     "randomness": {"errors"},
     "episodes": {"errors"},
     "distances": FOUNDATION,
@@ -91,6 +92,35 @@ PUBLIC_NAMES = {
         "neighbour_loss",
         "prototypical_loss",
         "supervised_contrastive_loss",
+    },
+    "nearshot.evaluation": {
+        "CLASSIFIERS",
+        "Accuracy",
+        "Adam",
+        "Comparison",
+        "Episodes",
+        "FeatureSet",
+        "Measured",
+        "PooledAccuracy",
+        "Protocol",
+        "Treatment",
+        "check_distinct_content",
+        "check_unseen_classes",
+        "compare",
+        "embed",
+        "evaluate_features",
+        "evaluate_fine_tuned",
+        "evaluate_mahalanobis",
+        "evaluate_many",
+        "load_features",
+        "pool_seeds",
+        "prepare_features",
+        "read_episodes",
+        "sample_episodes",
+        "save_features",
+        "score_predictions",
+        "select_best",
+        "write_episodes",
     },
     "nearshot.data": {"EpisodeBatches", "EpisodeShape", "IndependentBatches", "ShuffledBatches"},
     "nearshot.models": {

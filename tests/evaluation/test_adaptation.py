@@ -68,6 +68,11 @@ def plain_loop(network: Any, images: Tensor, optimiser: Adam, multi_layer: bool 
     return results
 
 
+def through_stages(network: Any, pictures: Tensor) -> Tensor:
+    features: Tensor = network.multi_layer(pictures)
+    return features
+
+
 @pytest.mark.parametrize("episodes_at_once", [1, 4])
 @pytest.mark.parametrize("multi_layer", [False, True])
 def test_fine_tuning_is_the_plain_loop(network: Any, images: Tensor, episodes_at_once: int, multi_layer: bool) -> None:
@@ -79,7 +84,7 @@ def test_fine_tuning_is_the_plain_loop(network: Any, images: Tensor, episodes_at
         loss=nca_loss,
         optimiser=FASTER,
         episodes_at_once=episodes_at_once,
-        features=(lambda n, x: n.multi_layer(x)) if multi_layer else None,
+        features=through_stages if multi_layer else None,
         **SHAPE,
     )
     assert accuracy.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER, multi_layer))
@@ -108,7 +113,7 @@ def test_without_a_step_nothing_changes(network: Any, images: Tensor) -> None:
 
 
 def test_adaptation_is_inductive(network: Any, images: Tensor) -> None:
-    """What the answers to some queries are does not depend on the other queries: noise in their place changes nothing."""
+    """The answer to a query does not depend on the other queries: noise in their place changes nothing."""
     episodes = sample_episodes(LABELS, **{**SHAPE, "n_episodes": 1})
     others = episodes.query[0, :, 1:].flatten()
     spoilt = images.clone()

@@ -229,9 +229,3 @@ def test_nothing_to_measure() -> None:
         evaluate_many(FEATURES, LABELS, treatments=[Treatment(True, True)])
     with pytest.raises(InputError, match=r"for one, write \['knn'\]"):
         evaluate_many(FEATURES, LABELS, classifiers="knn")  # type: ignore[arg-type]
-
-
-def test_a_progress_bar_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate_features(FEATURES, LABELS, n_episodes=50, progress=True)
-    evaluate_features(FEATURES, LABELS, n_episodes=50)
-    assert capsys.readouterr().out.count("50 episodes") <= 1
