@@ -26,7 +26,8 @@ $(DOCS_READY): $(READY)
 	@touch $@
 
 demo: $(READY)  ## train and compare the losses on small real images, in a minute
-	$(BIN)/python examples/compare_losses.py
+	@mkdir -p examples/output
+	$(BIN)/python examples/compare_losses.py --output examples/output/compare_losses.txt
 
 test: check  ## what CI runs: checks, every test, doctests, examples
 	$(BIN)/python -m pytest
@@ -45,6 +46,7 @@ format: $(READY)  ## format the code and mend what can be mended
 
 bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/results
 	$(BIN)/python benchmarks/nca_loss.py
+	$(BIN)/python benchmarks/evaluation.py
 
 docs: $(DOCS_READY)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet

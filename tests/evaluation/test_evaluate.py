@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -220,6 +223,36 @@ def test_bad_input_is_one_clear_sentence(
 ) -> None:
     with pytest.raises(InputError, match=message):
         evaluate_features(features, labels, n_episodes=10, **keywords)
+
+
+MANY = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from memory import peak_mib_since_reset, reset_peak
+from nearshot.evaluation import evaluate_features
+labels = torch.arange(20).repeat_interleave(100)
+features = torch.randn(2000, 64)
+evaluate_features(features, labels, n_episodes=3000)
+before = reset_peak()
+evaluate_features(features, labels, n_episodes=int(sys.argv[2]))
+print(peak_mib_since_reset() - before)
+"""
+
+
+def extra_mib(n_episodes: int) -> float:
+    benchmarks = Path(__file__).parent.parent.parent / "benchmarks"
+    command = [sys.executable, "-c", MANY, str(benchmarks), str(n_episodes)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def test_more_episodes_take_no_more_memory() -> None:
+    """But for the results: 12 bytes an episode. All indices of 100,000 episodes would be 80 MB."""
+    assert extra_mib(100_000) < extra_mib(10_000) + 20
+
+
+@pytest.mark.slow
+def test_a_million_episodes() -> None:
+    assert extra_mib(1_000_000) < extra_mib(10_000) + 60
 
 
 def test_nothing_to_measure() -> None:

@@ -134,7 +134,7 @@ class EpisodeSource:
         if small_classes == "leave out":
             by_class = by_class.without_small_classes(shape.images_per_class)
         by_class.check(shape)
-        if max(shape.n_way, shape.images_per_class) >= 2**16 - 1:
+        if max(shape.n_way, shape.images_per_class) >= 2**16 - 1 or len(labels) >= 2**31:
             raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
         self.shape, self.seed = shape, seed
         self._n_episodes = n_episodes
@@ -295,17 +295,17 @@ def _fractions(seed: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.fl
     return bits.astype(np.float64) * 2.0**-53
 
 
-def _draw_in_turn(fractions: npt.NDArray[np.float64], upper: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _draw_in_turn(fractions: npt.NDArray[np.float64], upper: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Draw without replacement from range(upper) in each column, by Fisher and Yates; earlier draws know no later ones.
 
     `fractions`: (draw, column); `upper`: (column,). Returns (draw, column).
     """
     n_draws, n_columns = fractions.shape
-    drawn = np.empty((n_draws, n_columns), dtype=np.int64)
+    drawn = np.empty((n_draws, n_columns), dtype=np.int32)
     # Instead of shuffling a list for every column, remember what was moved: place `places[s]` holds `held[s]`.
     places, held = np.empty_like(drawn), np.empty_like(drawn)
     for t in range(n_draws):
-        places[t] = t + (fractions[t] * (upper - t)).astype(np.int64)
+        places[t] = t + (fractions[t] * (upper - t)).astype(np.int32)
         drawn[t], held[t] = places[t], t
         for s in range(t):
             np.copyto(drawn[t], held[s], where=places[s] == places[t])

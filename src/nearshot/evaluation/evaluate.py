@@ -306,7 +306,8 @@ def _count_correct(
                     query = gathered[:, :n_queries]  # (episode, query, dim)
                     support = gathered[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot))
                     for job, scores in _scores(jobs[treatment], support, query):
-                        job.correct[here] = (scores.argmax(2) == truth).sum(1, dtype=torch.int32)
+                        answers = scores.max(2).indices  # (episode, query)
+                        job.correct[here] = (answers == truth).sum(1, dtype=torch.int32)
 
 
 def _scores(jobs: Sequence[_Job], support: Tensor, query: Tensor) -> Iterator[tuple[_Job, Tensor]]:

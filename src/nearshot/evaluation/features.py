@@ -99,9 +99,10 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
             f"features must be floating-point of shape (image, dim), not {features.dtype} {tuple(features.shape)}."
         )
     features = full_precision(features)
-    if not features.isfinite().all():
-        row = int((~features.isfinite()).any(1).nonzero()[0])
-        raise InputError(f"features have NaN or infinity, first for image {row}.")
+    if not features.sum().isfinite():  # the sum is quick to take
+        bad_rows = (~features.isfinite()).any(1).nonzero()
+        if len(bad_rows):
+            raise InputError(f"features have NaN or infinity, first for image {int(bad_rows[0])}.")
     if centre is not None:
         if centre.shape != features.shape[1:]:
             raise InputError(

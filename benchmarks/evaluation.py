@@ -1,0 +1,290 @@
+"""10,000 episodes against a literal loop over episodes in NumPy, and against scikit-learn's classifiers in a loop.
+
+The loop does what the published evaluation does, one episode at a time: sample vectors of each class from a Python
+list, stack them, centre and normalise them, subtract support from query by broadcasting, take norms (nearest centroid)
+or sum exponentials (soft assignment), and choose. For comparing answers it is handed nearshot's episodes instead.
+
+The floor is the time to read the features of every episode, 2.6 GB in all, from where they lie into one place.
+
+    python benchmarks/evaluation.py      # prints a table, writes benchmarks/results/evaluation.json; takes two minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+from rich.table import Table
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
+from torch import Tensor
+
+from memory import peak_mib_in_new_process, peak_mib_since_reset, reset_peak
+from nearshot.evaluation import (
+    CLASSIFIERS,
+    Episodes,
+    evaluate_features,
+    evaluate_many,
+    prepare_features,
+    sample_episodes,
+)
+
+N_CLASSES, IMAGES_PER_CLASS, DIM = 20, 600, 640  # the size of CIFAR-FS's and miniImageNet's test splits
+N_EPISODES = 10_000
+N_EPISODES_SKLEARN = 1_000  # the time is proportional to their number; scaled in the table
+RESULTS = Path(__file__).parent / "results" / "evaluation.json"
+Array = npt.NDArray[Any]
+
+
+def data() -> tuple[Tensor, Tensor, Tensor]:
+    """Return features that are neither trivial nor hopeless, their labels, and a centre."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(N_CLASSES).repeat_interleave(IMAGES_PER_CLASS)
+    means = torch.randn(N_CLASSES, DIM, generator=generator)
+    features = 0.15 * means[labels] + torch.randn(len(labels), DIM, generator=generator) + 1
+    return features.relu(), labels, features.relu().mean(0)
+
+
+def centroid_answers(support: Array, query: Array) -> Array:
+    """Nearest centroid by broadcasting; support (way, shot, dim), query (query, dim)."""
+    differences = support.mean(1)[:, None] - query  # (way, query, dim)
+    return np.asarray(np.linalg.norm(differences, 2, axis=-1).argmin(0))
+
+
+def soft_answers(support: Array, query: Array) -> Array:
+    """Soft assignment by broadcasting."""
+    n_way, n_shot, dim = support.shape
+    differences = support.reshape(-1, dim)[:, None] - query  # (way · shot, query, dim)
+    exponentials = np.exp(-1 * np.sum(differences**2, axis=2))
+    likelihoods = exponentials / exponentials.sum(0)[None]
+    return np.asarray(likelihoods.reshape(n_way, n_shot, len(query)).sum(1).argmax(0))
+
+
+def sklearn_answers(make: Callable[[], Any]) -> Callable[[Array, Array], Array]:
+    def answers(support: Array, query: Array) -> Array:
+        n_way, n_shot, dim = support.shape
+        model = make().fit(support.reshape(-1, dim), np.repeat(np.arange(n_way), n_shot))
+        answers: Array = model.predict(query)
+        return answers
+
+    return answers
+
+
+def loop(
+    draw: Callable[[int], tuple[list[Array], list[Array]]],
+    n_episodes: int,
+    centre: Array,
+    answer: Callable[[Array, Array], Array],
+    dtype: npt.DTypeLike = np.float32,
+) -> tuple[Array, float]:
+    """Return the answers of the loop, (episode, query), and its seconds per 10,000 episodes."""
+    answers = []
+    start = time.perf_counter()
+    for episode in range(n_episodes):
+        support_vectors, query_vectors = draw(episode)
+        support, query = np.array(support_vectors).astype(dtype), np.array(query_vectors).astype(dtype)
+        support, query = support - centre, query - centre
+        support = support / np.linalg.norm(support, 2, 1)[:, None]
+        query = query / np.linalg.norm(query, 2, 1)[:, None]
+        answers.append(answer(support.reshape(5, 5, DIM), query))
+    seconds = time.perf_counter() - start
+    return np.stack(answers), seconds * N_EPISODES / n_episodes
+
+
+def random_draws(features: Tensor, labels: Tensor) -> Callable[[int], tuple[list[Array], list[Array]]]:
+    """Draw as the published evaluation does: random.sample from a list of vectors for each class."""
+    vectors = {k: [row.numpy() for row in features[labels == k]] for k in range(N_CLASSES)}
+    generator = random.Random(0)  # noqa: S311
+
+    def draw(_: int) -> tuple[list[Array], list[Array]]:
+        support, query = [], []
+        for k in generator.sample(list(vectors), 5):
+            chosen = generator.sample(vectors[k], 20)
+            support += chosen[:5]
+            query += chosen[5:]
+        return support, query
+
+    return draw
+
+
+def given_draws(features: Tensor, episodes: Episodes) -> Callable[[int], tuple[list[Array], list[Array]]]:
+    """Take the given episodes, so that the answers can be compared."""
+    vectors = [row.numpy() for row in features]
+    support, query = episodes.support.flatten(1).tolist(), episodes.query.flatten(1).tolist()
+    return lambda episode: ([vectors[i] for i in support[episode]], [vectors[i] for i in query[episode]])
+
+
+def fastest(work: Callable[[], Any], repeats: int = 5) -> tuple[Any, float]:
+    best, result = float("inf"), None
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = work()
+        best = min(best, time.perf_counter() - start)
+    return result, best
+
+
+def gather_floor(features: Tensor, episodes: Episodes) -> float:
+    """Return the seconds that reading all episodes' features takes, in pieces that fit the cache."""
+    rows = episodes.images.flatten()
+    place = torch.empty(3200, DIM)
+
+    def read() -> None:
+        for piece in rows.split(3200):
+            torch.index_select(features, 0, piece, out=place[: len(piece)])
+
+    return fastest(read)[1]
+
+
+def differences(
+    features: Tensor, centre: Tensor, images: Tensor, name: Any, answer: Callable[[Array, Array], Array]
+) -> dict[str, int]:
+    """Ask nearshot and the loop the same questions, in float64 and in float32, and count the answers that differ.
+
+    In float32 two classes can be equally near to seven digits, and rounding decides. For k-NN, scikit-learn gives a tie
+    of votes to the lowest label rather than to the nearest neighbour, so tied questions are left out.
+    """
+    counted = {"answers": images.shape[0] * 75}
+    for dtype in (torch.float64, torch.float32):
+        episodes = Episodes(images, 15)
+        theirs, _ = loop(
+            given_draws(features.to(dtype), episodes),
+            len(images),
+            centre.to(dtype).numpy(),
+            answer,
+            np.float64 if dtype == torch.float64 else np.float32,
+        )
+        prepared = prepare_features(features.to(dtype), centre=centre.to(dtype))
+        n_different = 0
+        for start in range(0, len(images), 100):
+            part = Episodes(images[start : start + 100], 15)
+            scores = CLASSIFIERS[name](prepared[part.support], prepared[part.query].flatten(1, 2))
+            different = scores.argmax(2) != torch.from_numpy(theirs[start : start + 100])
+            if name == "knn":
+                votes = scores.floor()
+                different &= (votes == votes.amax(2, keepdim=True)).sum(2) == 1
+            n_different += int(different.sum())
+        counted[f"different_{str(dtype).removeprefix('torch.')}"] = n_different
+    return counted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--memory", nargs=1, metavar="EPISODES", help="print the peak memory of one pass and stop")
+    options = parser.parse_args()
+    features, labels, centre = data()
+    if options.memory:
+        evaluate_many(features, labels, centre=centre, n_episodes=10, n_shots=(5,))
+        before = reset_peak()
+        evaluate_many(features, labels, centre=centre, n_episodes=int(options.memory[0]), n_shots=(5,))
+        print(peak_mib_since_reset() - before)
+        return
+
+    episodes = sample_episodes(labels, n_episodes=N_EPISODES)
+    prepared = prepare_features(features, centre=centre)
+    floor = gather_floor(prepared, episodes)
+    peers: dict[str, tuple[str, Callable[[Array, Array], Array], int]] = {
+        "centroid": ("loop", centroid_answers, N_EPISODES),
+        "soft": ("loop", soft_answers, N_EPISODES),
+        "centroid ": ("scikit-learn NearestCentroid", sklearn_answers(NearestCentroid), N_EPISODES_SKLEARN),
+        "knn": (
+            "scikit-learn KNeighborsClassifier",
+            sklearn_answers(lambda: KNeighborsClassifier(n_neighbors=5)),
+            N_EPISODES_SKLEARN,
+        ),
+    }
+    rows = []
+    draw = random_draws(features, labels)
+    for key, (peer, answer, n_episodes) in peers.items():
+        name: Any = key.strip()
+        accuracy, ours = fastest(partial(evaluate_features, features, labels, centre=centre, classifier=name))
+        _, theirs = loop(draw, n_episodes, centre.numpy(), answer)
+        rows.append(
+            {
+                "classifier": name,
+                "peer": peer,
+                "nearshot_s": ours,
+                "peer_s": theirs,
+                "times_faster": theirs / ours,
+                "times_the_floor": ours / floor,
+                "accuracy": str(accuracy),
+                **differences(features, centre, episodes.images[:n_episodes], name, answer),
+            }
+        )
+    singles = {row["classifier"]: row["nearshot_s"] for row in rows}
+    _, together = fastest(lambda: evaluate_many(features, labels, centre=centre, n_shots=(5,)))
+    growth = {n: fastest(partial(evaluate_features, features, labels, n_episodes=n), 2)[1] for n in (10_000, 40_000)}
+    report = {
+        "what": f"{len(labels):,} × {DIM} features, {N_EPISODES:,} episodes of 5-way 5-shot 15-query; fastest of 5",
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "floor_s": floor,
+        "rows": rows,
+        "all_three_s": together,
+        "all_three_over_mean_of_one": together / (sum(singles.values()) / len(singles)),
+        "all_three_over_each": {name: together / seconds for name, seconds in singles.items()},
+        "extra_memory_mib": {n: peak_mib_in_new_process(__file__, str(n)) for n in (N_EPISODES, 5 * N_EPISODES)},
+        "seconds_by_episodes": growth,
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+    RESULTS.with_suffix(".md").write_text(markdown(report))
+    show(report)
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Return the table for the documentation."""
+    lines = [
+        f"Evaluation against loops over episodes: {report['what']}; torch {report['torch']}, {report['threads']} "
+        f"threads. Reading the episodes' features alone, the floor, takes {report['floor_s']:.2f} s.",
+        "",
+        "| classifier | nearshot | peer | | times faster | time / floor | other answers in float64 | in float32 |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row['classifier']} | {row['nearshot_s']:.2f} s | {row['peer']} | {row['peer_s']:.1f} s | "
+        f"{row['times_faster']:.0f} | {row['times_the_floor']:.1f} | "
+        f"{row['different_float64']} of {row['answers']:,} | {row['different_float32']} |"
+        for row in report["rows"]
+    ]
+    each = ", ".join(f"{ratio:.1f} × {name}" for name, ratio in report["all_three_over_each"].items())
+    memory = ", ".join(f"{mib:.0f} MiB for {int(n):,}" for n, mib in report["extra_memory_mib"].items())
+    growth = ", ".join(f"{seconds:.2f} s for {int(n):,}" for n, seconds in report["seconds_by_episodes"].items())
+    lines += [
+        "",
+        f"All three classifiers in one pass: {report['all_three_s']:.2f} s, "
+        f"{report['all_three_over_mean_of_one']:.2f} times the mean of one ({each}). Extra memory: {memory} episodes. "
+        f"Nearest centroid: {growth} episodes.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def show(report: dict[str, Any]) -> None:
+    table = Table(title=f"{report['what']}\n{report['threads']} threads; the floor is {report['floor_s']:.2f} s")
+    for heading in ("classifier", "nearshot", "peer", "its time", "faster", "× floor", "differ (64, 32 bit)"):
+        table.add_column(heading, justify="left" if heading in ("classifier", "peer") else "right")
+    for row in report["rows"]:
+        table.add_row(
+            row["classifier"],
+            f"{row['nearshot_s']:.2f} s",
+            row["peer"],
+            f"{row['peer_s']:.1f} s",
+            f"{row['times_faster']:.0f}×",
+            f"{row['times_the_floor']:.1f}",
+            f"{row['different_float64']}, {row['different_float32']}",
+        )
+    Console(width=110).print(table)
+    print(markdown(report).splitlines()[-1])
+    print(f"Written to {RESULTS}.")
+
+
+if __name__ == "__main__":
+    main()
