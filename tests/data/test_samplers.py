@@ -345,12 +345,13 @@ def test_distinct_integers_are_distinct_and_in_range(seed: int, n_drawn: int, up
         assert all(0 <= value < bound for value in row)
 
 
-def test_every_ordered_draw_is_equally_likely() -> None:
-    n_rows = 60_000
-    drawn = distinct_integers(3, torch.full((n_rows,), 5), torch.Generator().manual_seed(0))
-    codes = (drawn * torch.tensor([25, 5, 1])).sum(1).bincount()
+@pytest.mark.parametrize("upper", [5, 6], ids=["dense: Floyd", "sparse: drawn again"])
+def test_every_ordered_draw_is_equally_likely(upper: int) -> None:
+    n_rows, n_outcomes = 60_000, upper * (upper - 1) * (upper - 2)
+    drawn = distinct_integers(3, torch.full((n_rows,), upper), torch.Generator().manual_seed(0))
+    codes = (drawn * torch.tensor([upper**2, upper, 1])).sum(1).bincount()
     counts = codes[codes > 0].double()
-    assert len(counts) == 5 * 4 * 3
-    expected = n_rows / 60
+    assert len(counts) == n_outcomes
+    expected = n_rows / n_outcomes
     chi_square = ((counts - expected) ** 2 / expected).sum()
-    assert chi_square < 59 + 5 * math.sqrt(2 * 59)
+    assert chi_square < n_outcomes - 1 + 5 * math.sqrt(2 * (n_outcomes - 1))

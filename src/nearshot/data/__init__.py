@@ -1,6 +1,22 @@
-"""From images to batches: which images make up a batch."""
+"""From files to batches: preparing datasets, stores of images, and which images make up a batch."""
 
+from nearshot.data.archives import open_files
+from nearshot.data.prepare import prepare, prepare_plan
 from nearshot.data.samplers import EpisodeBatches, IndependentBatches, ShuffledBatches
+from nearshot.data.sources import SOURCES, plan_folder, plan_omniglot
+from nearshot.data.store import Store
 from nearshot.episodes import EpisodeShape
 
-__all__ = ["EpisodeBatches", "EpisodeShape", "IndependentBatches", "ShuffledBatches"]
+__all__ = [
+    "SOURCES",
+    "EpisodeBatches",
+    "EpisodeShape",
+    "IndependentBatches",
+    "ShuffledBatches",
+    "Store",
+    "open_files",
+    "plan_folder",
+    "plan_omniglot",
+    "prepare",
+    "prepare_plan",
+]

@@ -210,7 +210,7 @@ class EpisodeBatches(Batches):
     >>> labels = torch.arange(4).repeat_interleave(10)
     >>> episode = next(iter(EpisodeBatches(labels, EpisodeShape(n_way=2, n_shot=1, n_query=2))))
     >>> labels[episode].tolist()  # a support image of each of two classes, then two queries of each
-    [2, 0, 2, 2, 0, 0]
+    [3, 2, 3, 3, 2, 2]
 
     """
 

@@ -1,0 +1,203 @@
+"""Folders, zip and tar archives as one thing: names, and the bytes behind them. Nothing is ever unpacked to the disk.
+
+An archive is refused, with its name, when a member could reach outside (an absolute name, "..", a link or a device),
+when it claims to grow out of all proportion, or when it is damaged.
+"""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+import threading
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from nearshot.errors import FileFormatError, InputError
+
+__all__ = ["Files", "open_files"]
+
+MOST_BYTES_OF_A_MEMBER = 1 << 30
+# Images hardly compress; text and one-bit drawings do, but not a thousandfold.
+MOST_GROWTH = 1000
+GROWTH_COUNTS_FROM = 10 << 20
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+class Files(ABC):
+    """Some files, by name; names have forward slashes and stay inside."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Return a file's content. May be called from several threads."""
+
+
+class _Folder(Files):
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self.path = path
+        self._names = sorted(
+            file.relative_to(path).as_posix()
+            for file in path.rglob("*")
+            if not _is_hidden(file.name) and file.is_file()
+        )
+
+    def names(self) -> list[str]:
+        return self._names
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+
+class _Zip(Files):
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        try:
+            self.archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, ValueError) as error:
+            raise FileFormatError(f"{path} is not a zip archive, or is cut short: {error}.") from error
+        self.members = {}
+        for member in self.archive.infolist():
+            if member.is_dir():
+                continue
+            _check_name(member.filename, path)
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise FileFormatError(
+                    f"{path} has a link, {member.filename!r}, instead of a file. It was not followed."
+                )
+            if member.flag_bits & 1:
+                raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
+            _check_growth(member.filename, member.file_size, member.compress_size, path)
+            if not _is_hidden(PurePosixPath(member.filename).name):
+                self.members[member.filename] = member
+
+    def names(self) -> list[str]:
+        return sorted(self.members)
+
+    def read(self, name: str) -> bytes:
+        try:
+            return self.archive.read(self.members[name])
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+            raise FileFormatError(f"{name!r} in {self.label} is damaged: {error}.") from error
+
+
+class _Tar(Files):
+    """A tar archive, with tar archives inside it as folders (as ILSVRC2012's training images are distributed)."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self._lock = threading.Lock()
+        self.members: dict[str, tuple[tarfile.TarFile, tarfile.TarInfo]] = {}
+        self._promised = 0  # bytes, by the headers read so far
+        self._open: list[tarfile.TarFile] = []
+        try:
+            self._add(tarfile.open(path), "", path)  # noqa: SIM115 (stays open for reading)
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise FileFormatError(f"{path} is not a tar archive, or is cut short: {error}.") from error
+
+    def __del__(self) -> None:
+        for archive in reversed(getattr(self, "_open", [])):
+            archive.close()
+
+    def _add(self, archive: tarfile.TarFile, folder: str, path: Path) -> None:
+        self._open.append(archive)
+        end = 0
+        for member in archive:
+            end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            if member.isdir():
+                continue
+            _check_name(member.name, path)
+            if not member.isreg():
+                raise FileFormatError(f"{path} has a link or device, {member.name!r}. It was not followed.")
+            self._promised += member.size
+            _check_growth(member.name, self._promised, path.stat().st_size, path)
+            if member.name.endswith(".tar"):
+                inner = archive.extractfile(member)
+                if inner is None:
+                    raise FileFormatError(f"{member.name!r} in {path} cannot be read.")
+                inside = tarfile.open(fileobj=inner)  # noqa: SIM115
+                self._add(inside, f"{folder}{member.name.removesuffix('.tar')}/", path)
+            elif not _is_hidden(PurePosixPath(member.name).name):
+                self.members[folder + member.name] = (archive, member)
+        # The library takes a missing end for the end; a whole archive closes with blocks of zeros.
+        if archive.fileobj is not None:
+            archive.fileobj.seek(end)
+            if len(archive.fileobj.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+                raise FileFormatError(f"{path} is cut short: it has no end.")
+
+    def names(self) -> list[str]:
+        return sorted(self.members)
+
+    def read(self, name: str) -> bytes:
+        archive, member = self.members[name]
+        try:
+            with self._lock:  # one position in the file for all threads
+                file = archive.extractfile(member)
+                if file is None:
+                    raise FileFormatError(f"{name!r} in {self.label} cannot be read.")
+                data = file.read()
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise FileFormatError(f"{name!r} in {self.label} is damaged: {error}.") from error
+        if len(data) != member.size:
+            raise FileFormatError(f"{name!r} in {self.label} is cut short.")
+        return data
+
+
+class _Merged(Files):
+    """Several archives that unpack over each other, as a dataset that is distributed in parts."""
+
+    def __init__(self, parts: Sequence[Files]) -> None:
+        super().__init__(", ".join(part.label for part in parts))
+        self._holder = {name: part for part in parts for name in part.names()}
+
+    def names(self) -> list[str]:
+        return sorted(self._holder)
+
+    def read(self, name: str) -> bytes:
+        return self._holder[name].read(name)
+
+
+def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
+    """Open a folder or an archive; or several, as if they were unpacked over each other."""
+    if isinstance(paths, Path | str):
+        path = Path(paths)
+        if path.is_dir():
+            return _Folder(path)
+        if not path.is_file():
+            raise InputError(f"There is no file or folder {path}.")
+        if path.name.endswith(TAR_SUFFIXES):
+            return _Tar(path)
+        if path.suffix == ".zip":
+            return _Zip(path)
+        raise InputError(f"{path} is neither a folder nor a .zip or .tar archive.")
+    parts = [open_files(path) for path in paths]
+    if not parts:
+        raise InputError("There is nothing to open.")
+    return parts[0] if len(parts) == 1 else _Merged(parts)
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether a file is an operating system's own: .DS_Store, ._photo.jpg, Thumbs.db."""
+    return name.startswith(".") or name == "Thumbs.db"
+
+
+def _check_name(name: str, path: Path) -> None:
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0] or "\0" in name:
+        raise FileFormatError(f"{path} has a member {name!r} that would reach outside of it. It was not read.")
+
+
+def _check_growth(name: str, size: int, packed: int, path: Path) -> None:
+    if size > MOST_BYTES_OF_A_MEMBER and not name.endswith(".tar"):
+        raise FileFormatError(f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}.")
+    if size > GROWTH_COUNTS_FROM and size > MOST_GROWTH * max(packed, 1):
+        raise FileFormatError(f"{name!r} in {path} would grow from {packed:,} to {size:,} bytes: a decompression bomb.")

@@ -1,0 +1,82 @@
+"""From the bytes of an image file to an RGB array of a given size, without trusting the file."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from nearshot.errors import FileFormatError, InputError
+
+__all__ = ["Fit", "Pixels", "decode", "fit_to_square"]
+
+Pixels = npt.NDArray[np.uint8]
+Fit = Literal["crop", "stretch"]
+
+# A 40,000-pixel panorama is 1.6 billion pixels; a photograph of 100 million is large already.
+MOST_PIXELS = 100_000_000
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+
+
+def decode(data: bytes, name: str) -> Image.Image:
+    """Decode an image file to RGB: turned upright by its EXIF data, its first frame, on white where it is transparent.
+
+    Args:
+        data: the file's content.
+        name: what to call it in an error.
+
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # oddities of a file's metadata do not concern whoever wants its picture
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                raise FileFormatError(
+                    f"{name} has {width}×{height} pixels, over the limit of {MOST_PIXELS:,}. Make it smaller first."
+                )
+            image.load()
+            return _to_rgb(ImageOps.exif_transpose(image))
+    except UnidentifiedImageError:
+        raise FileFormatError(f"{name} is not an image of a known format ({', '.join(FORMATS)}).") from None
+    except Image.DecompressionBombError:
+        raise FileFormatError(f"{name} has far too many pixels, over the limit of {MOST_PIXELS:,}.") from None
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        raise FileFormatError(f"{name} is damaged: {error}.") from error
+
+
+def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop") -> Pixels:
+    """Resize a picture to `side` × `side`, bilinearly: (side, side, 3) uint8.
+
+    "crop" brings the shorter side to `side` and cuts out the centre, as the paper's evaluation does; "stretch" changes
+    the proportions. A picture of the right size is left as it is.
+    """
+    if fit not in ("crop", "stretch"):
+        raise InputError(f"fit must be 'crop' or 'stretch', not {fit!r}.")
+    if image.size != (side, side):
+        if fit == "stretch":
+            image = image.resize((side, side), Image.Resampling.BILINEAR)
+        else:
+            width, height = image.size
+            scale = side / min(width, height)
+            size = (max(side, round(width * scale)), max(side, round(height * scale)))
+            image = image.resize(size, Image.Resampling.BILINEAR)
+            left, top = (size[0] - side) // 2, (size[1] - side) // 2
+            image = image.crop((left, top, left + side, top + side))
+    return np.asarray(image, dtype=np.uint8)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        # 16-bit grey: Pillow's own conversion would cut off everything over 255.
+        values = np.asarray(image, dtype=np.float64)
+        image = Image.fromarray(np.clip(values / 257, 0, 255).round().astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(ground, image)
+    return image.convert("RGB")

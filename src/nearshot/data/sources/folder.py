@@ -1,0 +1,115 @@
+"""Any folder of pictures: a folder for each class, or a table of files and labels."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+
+from nearshot.data.archives import Files
+from nearshot.data.packing import Picture
+from nearshot.data.sources.source import SPLITS, Plan, is_picture, pictures_by_folder, reader
+from nearshot.errors import FileFormatError, InputError
+
+__all__ = ["plan_folder"]
+
+DEFAULT_FRACTIONS = {"train": 0.64, "val": 0.16, "test": 0.2}
+
+
+def plan_folder(
+    files: Files,
+    *,
+    table: str | None = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
+    fractions: Mapping[str, float] | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Find the pictures of a folder or archive, and split its classes.
+
+    Folders named train, val and test with a folder for each class inside are taken as the splits. Otherwise classes are
+    split by the given lists, or by fractions: each class draws a lot from its name and the seed, so that the same names
+    give the same splits on any machine, and a class that is added moves few others.
+
+    Args:
+        files: the folder or archive.
+        table: the name of a CSV file in it with the columns file (or filename) and label.
+        classes: the classes of each split.
+        fractions: the share of the classes of each split; by default 64 %, 16 % and 20 %.
+        seed: another seed gives other splits.
+
+    """
+    if table is not None:
+        groups = _from_table(files, table)
+        layout = f"table {table}"
+    else:
+        by_split = _by_split_folders(files)
+        if by_split is not None and classes is None and fractions is None:
+            return Plan("train, val and test folders with a folder for each class", by_split)
+        groups = pictures_by_folder(files)
+        layout = "a folder for each class"
+    if len(groups) < 2:
+        raise FileFormatError(
+            f"{files.label} has pictures of {len(groups)} classes; put those of each class into a folder of its own."
+        )
+    if classes is None:
+        classes = split_by_lot(sorted(groups), DEFAULT_FRACTIONS if fractions is None else fractions, seed)
+        layout += f", classes split by lot (seed {seed})"
+    for split, names in classes.items():
+        missing = sorted(set(names) - set(groups))
+        if missing:
+            raise InputError(f"Split {split!r} asks for class {missing[0]!r}, of which {files.label} has no picture.")
+    shared = [name for name in groups if sum(name in names for names in classes.values()) > 1]
+    if shared:
+        raise InputError(f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes.")
+    return Plan(
+        layout,
+        {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items() if names},
+    )
+
+
+def split_by_lot(names: Sequence[str], fractions: Mapping[str, float], seed: int) -> dict[str, list[str]]:
+    """Share classes out by fractions that add up to 1, reproducibly by their names.
+
+    >>> split_by_lot(["ant", "bee", "cat", "dog", "elk"], {"train": 0.6, "test": 0.4}, seed=0)
+    {'train': ['ant', 'dog', 'elk'], 'test': ['bee', 'cat']}
+    """
+    if any(share < 0 for share in fractions.values()) or abs(sum(fractions.values()) - 1) > 1e-6:
+        raise InputError(f"The fractions must be positive and add up to 1, not {dict(fractions)}.")
+    lots = sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
+    shares, start, total = {}, 0, 0.0
+    for split, share in fractions.items():
+        total += share
+        stop = round(total * len(lots))
+        shares[split] = sorted(lots[start:stop])
+        start = stop
+    return shares
+
+
+def _by_split_folders(files: Files) -> dict[str, list[Picture]] | None:
+    """Return the pictures of <split>/<class>/<picture>, if all are laid out so."""
+    groups = pictures_by_folder(files, depth=2)
+    splits: dict[str, list[Picture]] = {}
+    for folder in sorted(groups):
+        split, name = folder.split("/")
+        if split not in SPLITS:
+            return None
+        splits.setdefault(split, []).extend(Picture(name, p.name, p.read) for p in groups[folder])
+    return splits if len(splits) > 1 else None
+
+
+def _from_table(files: Files, table: str) -> dict[str, list[Picture]]:
+    if table not in files.names():
+        raise InputError(f"{files.label} has no table {table!r}.")
+    known = set(files.names())
+    base = PurePosixPath(table).parent
+    groups: dict[str, list[Picture]] = {}
+    for number, row in enumerate(csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()), 2):
+        file, label = row.get("file") or row.get("filename"), row.get("label")
+        if not file or not label:
+            raise FileFormatError(f"Line {number} of {table} needs the columns file (or filename) and label.")
+        path = next((p for p in (str(base / file), file) if p in known), None)
+        if path is None or not is_picture(path):
+            raise FileFormatError(f"Line {number} of {table} lists {file!r}, which is no picture of {files.label}.")
+        groups.setdefault(label, []).append(Picture(label, path, reader(files, path)))
+    return {label: sorted(group, key=lambda picture: picture.name) for label, group in groups.items()}

@@ -1,0 +1,75 @@
+"""Omniglot (Lake et al., 2015): 1,623 characters of 50 alphabets, 20 drawings each."""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from nearshot.data.archives import Files
+from nearshot.data.packing import Picture
+from nearshot.data.pictures import Pixels
+from nearshot.data.sources.source import Plan, Source, pictures_by_folder, split_pictures, standard_splits
+from nearshot.errors import InputError
+
+__all__ = ["OMNIGLOT", "plan_omniglot"]
+
+Split = Literal["vinyals", "background"]
+
+
+def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = False) -> Plan:
+    """Find the drawings in images_background.zip and images_evaluation.zip.
+
+    Args:
+        files: the two archives, or what they unpack to.
+        split: "vinyals" for the split of Vinyals et al. (1,028, 172 and 423 characters), or "background" for Lake et
+            al.'s (train: background, test: evaluation).
+        rotations: take each character turned by 90, 180 and 270 degrees as three more classes.
+
+    """
+    groups = pictures_by_folder(files, depth=3)
+    if split not in ("vinyals", "background"):
+        raise InputError(f"Omniglot is split by 'vinyals' or 'background', not {split!r}.")
+    classes = standard_splits("omniglot-vinyals")
+    if split == "background":
+        everything = [name for names in classes.values() for name in names]
+        classes = {
+            ours: [name for name in everything if name.startswith(f"images_{theirs}/")]
+            for ours, theirs in (("train", "background"), ("test", "evaluation"))
+        }
+    splits = split_pictures(groups, classes, files, "Omniglot")
+    layout = f"images_background and images_evaluation, {split} split"
+    if rotations:
+        layout += ", with rotations"
+        splits = {
+            name: [_turned(p, turns) for turns in range(4) for p in pictures] for name, pictures in splits.items()
+        }
+        splits = {name: sorted(pictures, key=lambda p: (p.class_name, p.name)) for name, pictures in splits.items()}
+    return Plan(layout, splits)
+
+
+def _turned(picture: Picture, quarter_turns: int) -> Picture:
+    if quarter_turns == 0:
+        return picture
+    angle = f"{90 * quarter_turns} degrees"
+    return Picture(
+        f"{picture.class_name} turned {angle}", f"{picture.name} turned {angle}", partial(_turn, picture, quarter_turns)
+    )
+
+
+def _turn(picture: Picture, quarter_turns: int) -> Pixels:
+    data = picture.read()
+    image = Image.open(io.BytesIO(data)).convert("RGB") if isinstance(data, bytes) else data
+    return np.ascontiguousarray(np.rot90(np.asarray(image, dtype=np.uint8), quarter_turns))
+
+
+OMNIGLOT = Source(
+    name="omniglot",
+    description="Omniglot: 1,623 characters, 20 drawings each, 105×105 (Vinyals et al.'s split)",
+    side=28,
+    plan=plan_omniglot,
+    where="images_background.zip and images_evaluation.zip",
+)

@@ -1,0 +1,106 @@
+"""What a source is: a way to find the pictures of a dataset's splits in the layouts that it is distributed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files as package_files
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from nearshot.data.archives import Files
+from nearshot.data.packing import Picture
+from nearshot.errors import FileFormatError
+
+__all__ = [
+    "SPLITS",
+    "Plan",
+    "Source",
+    "class_list",
+    "is_picture",
+    "pictures_by_folder",
+    "reader",
+    "split_pictures",
+    "standard_splits",
+]
+
+SPLITS = ("train", "val", "test")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+
+class Plan(NamedTuple):
+    """What a source found.
+
+    Attributes:
+        layout: which of the known layouts it is, in words, for the record.
+        splits: the pictures of each split, in a fixed order.
+
+    """
+
+    layout: str
+    splits: dict[str, list[Picture]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that nearshot knows.
+
+    Attributes:
+        name: its name on the command line.
+        description: a line about it.
+        side: the side that its images have by nature, or are usually brought to.
+        plan: finds the pictures in some files.
+        where: where to get it, in a sentence.
+
+    """
+
+    name: str
+    description: str
+    side: int
+    plan: Callable[[Files], Plan]
+    where: str
+
+
+def class_list(name: str) -> list[str]:
+    """Return a built-in list of the classes of a standard split, such as "cifar-fs-train"."""
+    text = package_files("nearshot.data").joinpath("splits", f"{name}.txt").read_text(encoding="utf-8")
+    return text.split("\n")[: text.count("\n")] if text.endswith("\n") else text.split("\n")
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file's name says that it is a picture."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def pictures_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[Picture]]:
+    """Group the pictures of some files by the last `depth` folders they are in, each group in the order of names."""
+    groups: dict[str, list[Picture]] = {}
+    for name in files.names():
+        parts = PurePosixPath(name).parts
+        if is_picture(name) and len(parts) > depth:
+            folder = "/".join(parts[-1 - depth : -1])
+            groups.setdefault(folder, []).append(Picture(folder, name, reader(files, name)))
+    return groups
+
+
+def standard_splits(name: str) -> dict[str, list[str]]:
+    """Return the built-in classes of each split of a dataset."""
+    return {split: class_list(f"{name}-{split}") for split in SPLITS}
+
+
+def split_pictures(
+    groups: dict[str, list[Picture]], classes: Mapping[str, Sequence[str]], files: Files, dataset: str
+) -> dict[str, list[Picture]]:
+    """Return the pictures of each split's classes, class after class; classes that are missing are an error."""
+    missing = sorted({name for names in classes.values() for name in names} - groups.keys())
+    if missing:
+        raise FileFormatError(
+            f"{files.label} lacks {len(missing)} classes of {dataset}, among them {missing[0]!r}. "
+            "Is a part of the dataset missing?"
+        )
+    return {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items()}
+
+
+def reader(files: Files, name: str) -> Callable[[], bytes]:
+    """Return a function that reads a file; the loop variable of a lambda would be another by then."""
+    return lambda: files.read(name)

@@ -1,0 +1,162 @@
+"""A prepared dataset split: one array of images on disk, mapped into memory, with its labels, names and fingerprint.
+
+A split is a folder:
+
+    images.u8       the images' bytes one after the other, (image, height, width, 3) uint8
+    labels.npy      (image,) int64
+    hashes.bin      16 bytes an image, the BLAKE2b hash of its pixels
+    names.txt       a line an image: its name in the source
+    manifest.json   size, class names, how it was made, and the fingerprint; written last
+
+Opening reads the manifest and the labels and maps the images; no image is read until it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nearshot.data.pictures import Pixels
+from nearshot.errors import FileFormatError, InputError
+from nearshot.progress import with_progress
+
+__all__ = ["FORMAT", "HASH_BYTES", "VERSION", "Store", "data_folder", "fingerprint_of", "hash_of"]
+
+FORMAT, VERSION = "nearshot-store", 1
+HASH_BYTES = 16
+# What a fingerprint covers beside the pixels, labels and names: how the pictures became images.
+FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolation")
+
+
+def data_folder(data_dir: str | Path | None = None) -> Path:
+    """Return where prepared datasets live: `data_dir`, or $NEARSHOT_DATA, or ~/.cache/nearshot."""
+    return Path(data_dir or os.environ.get("NEARSHOT_DATA") or Path.home() / ".cache" / "nearshot").expanduser()
+
+
+class Store:
+    """A prepared split, opened.
+
+    Attributes:
+        images: (image, height, width, 3) uint8, mapped from disk and read-only.
+        labels: (image,) int64.
+        class_names: the names of the labels 0, 1, ….
+        dataset: the dataset's name.
+        split: the split's name.
+        fingerprint: a hash of the pixels, labels and names and of how the images were resized.
+
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.manifest = _read_manifest(self.folder)
+        n_images, side = self.manifest["n_images"], self.manifest["side"]
+        self.dataset: str = self.manifest["dataset"]
+        self.split: str = self.manifest["split"]
+        self.class_names: tuple[str, ...] = tuple(self.manifest["class_names"])
+        self.fingerprint: str = self.manifest["fingerprint"]
+        shape = (n_images, side, side, 3)
+        for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
+            file = self.folder / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise FileFormatError(f"{file} is missing or cut short. Prepare the dataset {self.dataset!r} again.")
+        self.images: npt.NDArray[np.uint8] = np.memmap(self.folder / "images.u8", np.uint8, "r", shape=shape)
+        self.labels: Tensor = torch.from_numpy(np.load(self.folder / "labels.npy", allow_pickle=False))
+
+    @classmethod
+    def open(cls, dataset: str, split: str, data_dir: str | Path | None = None, *, side: int | None = None) -> Store:
+        """Open a prepared split by name.
+
+        Args:
+            dataset: its name, such as "cifar-fs".
+            split: "train", "val" or "test".
+            data_dir: where datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+            side: the images' side, where the dataset was prepared in several.
+
+        """
+        folder = data_folder(data_dir) / dataset
+        sides = sorted((int(path.name) for path in folder.glob("*") if path.name.isdigit()), reverse=True)
+        if not sides:
+            raise InputError(f"Dataset {dataset!r} is not prepared in {data_folder(data_dir)}.")
+        if side is None and len(sides) > 1:
+            raise InputError(f"Dataset {dataset!r} is prepared with sides {sides}; say which.")
+        chosen = sides[0] if side is None else side
+        if not (folder / str(chosen) / split).is_dir():
+            splits = sorted(p.name for p in (folder / str(chosen)).glob("*") if (p / "manifest.json").is_file())
+            raise InputError(f"{dataset!r} has no split {split!r} at side {chosen}; it has {splits}.")
+        return cls(folder / str(chosen) / split)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def image_names(self) -> list[str]:
+        """The images' names in the source."""
+        return (self.folder / "names.txt").read_text().splitlines()
+
+    @cached_property
+    def hashes(self) -> npt.NDArray[np.uint8]:
+        """(image, 16) the hash of each image's pixels."""
+        return np.fromfile(self.folder / "hashes.bin", np.uint8).reshape(-1, HASH_BYTES)
+
+    @cached_property
+    def content(self) -> Tensor:
+        """(image,) a number for each image's pixels, equal for equal pictures."""
+        _, groups = np.unique(self.hashes, axis=0, return_inverse=True)
+        return torch.from_numpy(groups.reshape(-1).astype(np.int64))
+
+    def verify(self, *, progress: bool | None = None) -> None:
+        """Read all images again, and refuse the store if anything differs from what was written."""
+        for index in with_progress(range(len(self)), f"{self.dataset} {self.split}", show=progress):
+            if not np.array_equal(hash_of(self.images[index]), self.hashes[index]):
+                raise FileFormatError(f"Image {index} ({self.image_names[index]}) of {self.folder} has changed.")
+        if fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names) != self.fingerprint:
+            raise FileFormatError(f"The labels or names of {self.folder} have changed.")
+
+
+def hash_of(pixels: Pixels) -> npt.NDArray[np.uint8]:
+    """Return the BLAKE2b hash of an image's pixels, (16,) uint8."""
+    digest = hashlib.blake2b(np.ascontiguousarray(pixels).tobytes(), digest_size=HASH_BYTES).digest()
+    return np.frombuffer(digest, np.uint8)
+
+
+def fingerprint_of(
+    manifest: dict[str, Any], hashes: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], names: Sequence[str]
+) -> str:
+    """Return the hash of everything that makes a split what it is."""
+    described = json.dumps({key: manifest[key] for key in FINGERPRINTED}, sort_keys=True)
+    parts = (described.encode(), hashes.tobytes(), labels.astype("<i8").tobytes(), "\n".join(names).encode())
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    file = folder / "manifest.json"
+    if not file.is_file():
+        raise InputError(f"There is no prepared dataset in {folder}.")
+    try:
+        manifest: dict[str, Any] = json.loads(file.read_text())
+        complete = manifest["format"] == FORMAT and manifest.keys() >= {
+            "n_images",
+            "side",
+            "class_names",
+            "fingerprint",
+        }
+    except (ValueError, KeyError, TypeError):
+        complete = False
+    if not complete:
+        raise FileFormatError(f"{file} is damaged. Prepare the dataset again.")
+    if manifest["version"] != VERSION:
+        raise FileFormatError(
+            f"{folder} was prepared by another version of nearshot (format {manifest['version']}, this one has "
+            f"{VERSION}). Prepare the dataset again."
+        )
+    return manifest

@@ -1,0 +1,64 @@
+"""Small archives in exactly the layouts in which the datasets are distributed, for tests to read back."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def picture(seed: int, side: int = 32, width: int | None = None) -> Pixels:
+    """A picture that no other seed gives."""
+    return np.random.default_rng(seed).integers(0, 256, (side, width or side, 3), dtype=np.uint8)
+
+
+def encoded(pixels: Pixels, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def write_zip(path: Path, members: Mapping[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def write_tar(path: Path | io.BytesIO, members: Mapping[str, bytes]) -> Any:
+    mode: Any = "w:gz" if isinstance(path, Path) and path.name.endswith("gz") else "w"
+    opened = {"fileobj": path} if isinstance(path, io.BytesIO) else {"name": path}
+    with tarfile.open(mode=mode, **opened) as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def write_folder(path: Path, members: Mapping[str, bytes]) -> Path:
+    for name, data in members.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+    return path
+
+
+def class_folders(classes: Iterable[str], per_class: int = 2, prefix: str = "", side: int = 32) -> dict[str, bytes]:
+    """<prefix><class>/<number>.png for every class; the seed of a picture is its place."""
+    names = [f"{prefix}{name}/{i}.png" for name in classes for i in range(per_class)]
+    return {name: encoded(picture(seed, side)) for seed, name in enumerate(names)}
+
+
+def python2_pickle(value: Any) -> bytes:
+    """A pickle in the old protocol in which CIFAR-100's are written."""
+    return pickle.dumps(value, protocol=2)

@@ -1,0 +1,261 @@
+"""Never trust an archive: what could do harm is refused, with the file's name."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tarfile
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from layouts import encoded, picture, python2_pickle, write_folder, write_tar, write_zip
+from PIL import Image
+
+from nearshot.data.archives import open_files
+from nearshot.data.pickles import load_pickle
+from nearshot.data.pictures import decode, fit_to_square
+from nearshot.errors import FileFormatError, InputError, NearshotError
+
+MEMBERS = {"a/1.txt": b"one", "a/2.txt": b"two", "b/3.txt": b"three"}
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tar.gz", "parts"])
+def test_names_and_contents_are_the_same_however_they_come(tmp_path: Path, kind: str) -> None:
+    noise = {".DS_Store": b"x", "a/._1.txt": b"x", "b/Thumbs.db": b"x"}
+    if kind == "folder":
+        files = open_files(write_folder(tmp_path / "f", MEMBERS | noise))
+    elif kind == "zip":
+        files = open_files(write_zip(tmp_path / "f.zip", MEMBERS | noise))
+    elif kind == "parts":
+        items = list(MEMBERS.items())
+        files = open_files([write_zip(tmp_path / f"{i}.zip", dict(items[i::2])) for i in range(2)])
+    else:
+        files = open_files(write_tar(tmp_path / f"f.{kind}", MEMBERS | noise))
+    assert files.names() == sorted(MEMBERS)
+    assert {name: files.read(name) for name in files.names()} == MEMBERS
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt"])
+def test_names_that_reach_outside_are_refused(tmp_path: Path, name: str) -> None:
+    for path in (write_zip(tmp_path / "evil.zip", {name: b""}), write_tar(tmp_path / "evil.tar", {name: b""})):
+        with pytest.raises(FileFormatError, match=r"evil\.(zip|tar) has a member .* that would reach outside"):
+            open_files(path)
+
+
+def test_links_and_devices_are_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
+        link = tarfile.TarInfo("innocent.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as zipped:
+        info = zipfile.ZipInfo("innocent.png")
+        info.external_attr = 0o120777 << 16
+        zipped.writestr(info, "/etc/passwd")
+    for name in ("evil.tar", "evil.zip"):
+        with pytest.raises(FileFormatError, match=f"{name} has a link"):
+            open_files(tmp_path / name)
+
+
+def test_decompression_bombs_are_refused(tmp_path: Path) -> None:
+    zeros = bytes(30 << 20)
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr("zeros.png", zeros)
+    write_tar(tmp_path / "bomb.tar.gz", {"zeros.png": zeros})
+    for name in ("bomb.zip", "bomb.tar.gz"):
+        with pytest.raises(FileFormatError, match=f"'zeros.png' in .*{name} would grow from .* a decompression bomb"):
+            open_files(tmp_path / name)
+
+
+def test_truncated_archives_are_refused(tmp_path: Path) -> None:
+    members = {f"{i}.bin": os.urandom(2000) for i in range(5)}
+    for name, write in (("f.zip", write_zip), ("f.tar", write_tar), ("f.tar.gz", write_tar)):
+        whole = write(tmp_path / name, members)
+        content = whole.read_bytes()
+        whole.write_bytes(content[: len(content) // 3])
+        with pytest.raises(FileFormatError, match=r"f\.(zip|tar)"):
+            files = open_files(whole)
+            for member in files.names():
+                files.read(member)
+
+
+def test_a_damaged_member_is_named(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "f.zip", {"good.bin": b"a" * 100, "bad.bin": b"b" * 100})
+    content = bytearray(path.read_bytes())
+    content[content.index(b"b" * 100) + 50] ^= 1
+    path.write_bytes(content)
+    files = open_files(path)
+    assert files.read("good.bin") == b"a" * 100
+    with pytest.raises(FileFormatError, match="'bad.bin' in .*f.zip is damaged"):
+        files.read("bad.bin")
+
+
+def test_what_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "f.zip").write_bytes(b"PK but not really")
+    with pytest.raises(FileFormatError, match="not a zip archive"):
+        open_files(tmp_path / "f.zip")
+    (tmp_path / "f.rar").write_bytes(b"")
+    with pytest.raises(InputError, match="neither a folder nor a .zip or .tar archive"):
+        open_files(tmp_path / "f.rar")
+    with pytest.raises(InputError, match="no file or folder"):
+        open_files(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="nothing to open"):
+        open_files([])
+
+
+# --- pickles ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_what_datasets_are_made_of_is_read(protocol: int) -> None:
+    value: dict[Any, Any] = {
+        "data": np.arange(12, dtype=np.uint8).reshape(3, 4),
+        "labels": [1, 2, 3],
+        b"bytes": (b"x", "y", 1.5, None, True),
+        "scalar": np.int64(7),
+        "ordered": OrderedDict(a=1),
+        "objects": np.array(["a", None], dtype=object),
+    }
+    loaded = load_pickle(pickle.dumps(value, protocol))
+    assert np.array_equal(loaded["data"], value["data"])
+    assert loaded["labels"] == [1, 2, 3]
+    assert loaded["scalar"] == 7
+    assert list(loaded["objects"]) == ["a", None]
+
+
+class Call:
+    """Pickles to a call of any function."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        Call(os.system, "true"),
+        Call(eval, "1 + 1"),
+        Call(exec, "pass"),
+        Call(getattr, "x", "upper"),
+        Call(open, "somewhere", "w"),
+        Call(__import__, "os"),
+        Call(np.load, "somewhere"),
+        Call(np.fromfile, "somewhere"),
+        Call(bytearray, 1 << 60),
+    ],
+    ids=lambda evil: evil.call[0].__name__,
+)
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_pickle_that_calls_anything_else_is_refused(evil: Call, protocol: int, tmp_path: Path) -> None:
+    path = tmp_path / "evil.pkl"
+    for value in (evil, {"data": [evil]}, np.array([evil], dtype=object)):
+        path.write_bytes(pickle.dumps(value, protocol))
+        with pytest.raises(FileFormatError, match=r"evil.pkl asks for .*, which no dataset needs. It was not run"):
+            load_pickle(path)
+
+
+def test_a_pickle_of_raw_opcodes_is_refused() -> None:
+    with pytest.raises(FileFormatError, match=r"asks for os.system|asks for posix.system"):
+        load_pickle(b"cos\nsystem\n(S'true'\ntR.", "raw")
+    with pytest.raises(FileFormatError, match="refers to something outside itself"):
+        load_pickle(b"Pelsewhere\n.", "raw")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60) | st.integers(0, 200).map(lambda n: python2_pickle({"a": [1, "b"] * 9})[:n]))
+def test_damaged_pickles_give_one_kind_of_error(data: bytes) -> None:
+    try:
+        load_pickle(data, "it")
+    except NearshotError as error:
+        assert str(error).startswith("it ")
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "expected"),
+    [
+        (Image.new("L", (4, 4), 100), "PNG", (100, 100, 100)),
+        (Image.new("1", (4, 4), 1), "PNG", (255, 255, 255)),
+        (Image.new("P", (4, 4), 0), "PNG", (0, 0, 0)),
+        (Image.new("RGBA", (4, 4), (200, 0, 0, 0)), "PNG", (255, 255, 255)),
+        (Image.new("LA", (4, 4), (10, 255)), "PNG", (10, 10, 10)),
+        (Image.new("CMYK", (4, 4), (0, 0, 0, 0)), "TIFF", (255, 255, 255)),
+        (Image.fromarray(np.full((4, 4), 40_000, np.uint16)), "PNG", (156, 156, 156)),
+    ],
+    ids=["grey", "one bit", "palette", "transparent", "grey and alpha", "CMYK", "16 bits"],
+)
+def test_every_kind_of_picture_becomes_rgb(image: Image.Image, kind: str, expected: tuple[int, ...]) -> None:
+    decoded = decode(saved(image, kind), "it")
+    assert decoded.mode == "RGB"
+    assert decoded.getpixel((1, 1)) == expected
+
+
+def test_a_turned_photograph_is_set_upright() -> None:
+    image = Image.new("RGB", (4, 2), "red")
+    exif = image.getexif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    assert decode(saved(image, "JPEG", exif=exif), "it").size == (2, 4)
+
+
+def test_the_first_frame_of_an_animation() -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    data = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert decode(data, "it").getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = saved(Image.new("1", (40_000, 40_000)))
+    with pytest.raises(FileFormatError, match="huge.png has far too many pixels, over the limit of 100,000,000"):
+        decode(huge, "huge.png")
+    monkeypatch.setattr("nearshot.data.pictures.MOST_PIXELS", 1000)
+    with pytest.raises(FileFormatError, match="large.png has 40×30 pixels, over the limit of 1,000. Make it smaller"):
+        decode(encoded(picture(0, 30, 40)), "large.png")
+    with pytest.raises(FileFormatError, match="notes.txt is not an image of a known format"):
+        decode(b"dear diary", "notes.txt")
+    with pytest.raises(FileFormatError, match=r"cut.png is damaged"):
+        decode(encoded(picture(0))[:-300], "cut.png")
+    with pytest.raises(FileFormatError, match="not an image"):
+        decode(b"", "empty.png")
+
+
+def test_cropping_and_stretching() -> None:
+    image = Image.fromarray(picture(0, 40, 80))
+    cropped = fit_to_square(image, 20)
+    assert cropped.shape == (20, 20, 3)
+    half = np.asarray(image.resize((40, 20), Image.Resampling.BILINEAR))
+    assert np.array_equal(cropped, half[:, 10:30])
+    assert np.array_equal(
+        fit_to_square(image, 20, "stretch"), np.asarray(image.resize((20, 20), Image.Resampling.BILINEAR))
+    )
+    same = picture(1, 20)
+    assert np.array_equal(fit_to_square(Image.fromarray(same), 20), same)
+    assert fit_to_square(Image.fromarray(picture(0, 3, 500)), 84).shape == (84, 84, 3)
+    with pytest.raises(InputError, match="'crop' or 'stretch', not 'pad'"):
+        fit_to_square(image, 20, "pad")  # type: ignore[arg-type]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=300), st.integers(0, 400))
+def test_damaged_pictures_give_one_kind_of_error(noise: bytes, place: int) -> None:
+    good = encoded(picture(0, 8))
+    try:
+        decode(good[:place] + noise + good[place + len(noise) :], "it")
+    except NearshotError as error:
+        assert str(error).startswith("it ")

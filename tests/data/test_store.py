@@ -1,0 +1,224 @@
+"""Stores: what is written comes back, a killed preparation continues, and damage is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from layouts import class_folders, encoded, picture, write_folder, write_zip
+
+from nearshot.data import packing
+from nearshot.data.archives import open_files
+from nearshot.data.packing import Picture, write_split
+from nearshot.data.prepare import prepare_plan
+from nearshot.data.sources import plan_folder
+from nearshot.data.store import Store, data_folder
+from nearshot.errors import FileFormatError, InputError
+
+ANIMALS = [f"animal {i}" for i in range(5)]
+
+
+def make(tmp_path: Path, side: int = 16, **keywords: object) -> dict[str, Store]:
+    files = open_files(write_folder(tmp_path / "source", class_folders(ANIMALS, 4)))
+    plan = plan_folder(files, classes={"train": ANIMALS[:3], "test": ANIMALS[3:]})
+    return prepare_plan("zoo", plan, side=side, data_dir=tmp_path / "d", **keywords)  # type: ignore[arg-type]
+
+
+def test_a_store_is_opened_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(tmp_path)["train"]
+    store = Store.open("zoo", "train", tmp_path / "d")
+    assert store.images.shape == (12, 16, 16, 3)
+    assert store.images.dtype == np.uint8
+    assert store.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert store.class_names == tuple(ANIMALS[:3])
+    assert store.fingerprint == made.fingerprint
+    assert store.image_names[0] == "animal 0/0.png"
+    assert len(store) == 12
+    monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "d"))
+    assert Store.open("zoo", "train").fingerprint == made.fingerprint
+    monkeypatch.delenv("NEARSHOT_DATA")
+    assert data_folder() == Path.home() / ".cache" / "nearshot"
+    with pytest.raises((ValueError, TypeError)):
+        store.images[0] = 0  # read-only
+
+
+def test_opening_says_what_there_is(tmp_path: Path) -> None:
+    make(tmp_path)
+    with pytest.raises(InputError, match="'ark' is not prepared in"):
+        Store.open("ark", "train", tmp_path / "d")
+    with pytest.raises(InputError, match=r"no split 'val' at side 16; it has \['test', 'train'\]"):
+        Store.open("zoo", "val", tmp_path / "d")
+    make(tmp_path, side=8)
+    with pytest.raises(InputError, match=r"prepared with sides \[16, 8\]; say which"):
+        Store.open("zoo", "train", tmp_path / "d")
+    assert Store.open("zoo", "train", tmp_path / "d", side=8).images.shape[1] == 8
+
+
+def test_the_fingerprint_tells_what_differs(tmp_path: Path) -> None:
+    def one(name: str, pictures: list[Picture], **keywords: object) -> str:
+        options = {"dataset": "d", "split": "s", "source": "", "side": 8} | keywords
+        return write_split(tmp_path / name, pictures, **options).fingerprint  # type: ignore[arg-type]
+
+    def pictures(seed: int = 0, label: str = "a", name: str = "n") -> list[Picture]:
+        return [Picture(label, name, lambda: picture(seed, 10, 20)), Picture("b", "other", lambda: picture(9, 10, 20))]
+
+    base = one("0", pictures())
+    assert one("1", pictures(), dataset="renamed") == base
+    others = [
+        one("2", pictures(seed=1)),
+        one("3", pictures(label="c")),
+        one("4", pictures(name="m")),
+        one("5", pictures(), side=9),
+        one("6", pictures(), fit="stretch"),
+        one("7", pictures()[::-1]),
+    ]
+    assert len({base, *others}) == 7
+
+
+def test_content_groups_equal_pictures(tmp_path: Path) -> None:
+    pictures = [Picture("a", str(i), lambda s=s: picture(s)) for i, s in enumerate([1, 2, 1, 3, 2])]  # type: ignore[misc]
+    store = write_split(tmp_path / "s", pictures, dataset="d", split="s", source="", side=32)
+    assert torch.equal(
+        store.content[:, None] == store.content, torch.tensor([1, 2, 1, 3, 2])[:, None] == torch.tensor([1, 2, 1, 3, 2])
+    )
+
+
+def test_preparing_again_changes_nothing(tmp_path: Path) -> None:
+    first = make(tmp_path)["train"]
+    before = (first.folder / "images.u8").stat().st_mtime_ns
+    again = make(tmp_path)["train"]
+    assert (again.folder / "images.u8").stat().st_mtime_ns == before
+    assert sorted(os.listdir(first.folder)) == ["hashes.bin", "images.u8", "labels.npy", "manifest.json", "names.txt"]
+
+
+def test_broken_pictures_are_refused_or_skipped_and_listed(tmp_path: Path) -> None:
+    members = class_folders(ANIMALS, 4)
+    members["animal 1/2.png"] = members["animal 1/2.png"][:50]
+    members["animal 2/0.png"] = b"no picture at all"
+    plan = plan_folder(open_files(write_zip(tmp_path / "z.zip", members)), classes={"train": ANIMALS})
+    with pytest.raises(FileFormatError, match="animal 1/2.png is damaged: .* Mend the file, or have broken pictures"):
+        prepare_plan("zoo", plan, side=16, data_dir=tmp_path / "d")
+    assert not (tmp_path / "d" / "zoo" / "16" / "train").exists()
+    store = prepare_plan("zoo", plan, side=16, data_dir=tmp_path / "d", broken="skip")["train"]
+    assert len(store) == 18
+    assert "animal 1/2.png" not in store.image_names
+    assert len(store.manifest["broken"]) == 2
+    assert "animal 2/0.png is not an image of a known format" in store.manifest["broken"][1]
+    store.verify()
+
+
+def test_verify_finds_what_has_changed(tmp_path: Path) -> None:
+    store = make(tmp_path)["train"]
+    store.verify()
+    file = store.folder / "images.u8"
+    data = bytearray(file.read_bytes())
+    data[5000] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FileFormatError, match=r"Image 6 \(animal 1/2.png\) of .* has changed"):
+        Store(store.folder).verify()
+    data[5000] ^= 1
+    file.write_bytes(data)
+    np.save(store.folder / "labels.npy", np.zeros(12, np.int64))
+    with pytest.raises(FileFormatError, match="labels or names of .* have changed"):
+        Store(store.folder).verify()
+
+
+def test_damaged_stores_are_refused(tmp_path: Path) -> None:
+    store = make(tmp_path)["train"]
+    images, manifest = store.folder / "images.u8", store.folder / "manifest.json"
+    content, text = images.read_bytes(), manifest.read_text()
+    images.write_bytes(content[:-1])
+    with pytest.raises(FileFormatError, match="missing or cut short. Prepare the dataset 'zoo' again"):
+        Store(store.folder)
+    images.write_bytes(content)
+    for bad in ("{", "[]", "{}", text.replace("nearshot-store", "other")):
+        manifest.write_text(bad)
+        with pytest.raises(FileFormatError, match=r"manifest.json is damaged"):
+            Store(store.folder)
+    manifest.write_text(json.dumps(json.loads(text) | {"version": 99}))
+    with pytest.raises(FileFormatError, match="another version of nearshot"):
+        Store(store.folder)
+    with pytest.raises(InputError, match="no prepared dataset in"):
+        Store(tmp_path)
+
+
+SLOW_PREPARE = """
+import sys, time
+from pathlib import Path
+from nearshot.data import packing
+from nearshot.data.packing import Picture, write_split
+from layouts import picture
+
+packing.PICTURES_PER_STEP = 10
+def read(i):
+    time.sleep(0.002)
+    return picture(i, 8)
+pictures = [Picture(f"class {i % 3}", str(i), lambda i=i: read(i)) for i in range(400)]
+write_split(Path(sys.argv[1]), pictures, dataset="d", split="s", source="", side=8)
+"""
+
+
+def test_a_killed_preparation_leaves_nothing_finished_and_continues(tmp_path: Path) -> None:
+    """Real processes, killed without warning at several moments; the result is that of an undisturbed one."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", SLOW_PREPARE, str(tmp_path / "split")]
+    state = tmp_path / ".split.partial" / "state.json"
+    reached = 0
+    for target in (60, 150, 290):
+        process = subprocess.Popen(command, env=environment)
+        while process.poll() is None and (
+            not state.exists() or json.loads(state.read_text() or "{}")["n_read"] < target
+        ):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "split").exists()
+        now = json.loads(state.read_text())["n_read"]
+        assert now >= reached
+        reached = now
+    with (tmp_path / ".split.partial" / "images.u8").open("ab") as file:
+        file.write(b"half a picture")
+    subprocess.run(command, env=environment, check=True)
+    store = Store(tmp_path / "split")
+    assert len(store) == 400
+    for i in range(400):
+        assert np.array_equal(store.images[i], picture(i, 8))
+    store.verify()
+    assert not (tmp_path / ".split.partial").exists()
+
+
+def test_another_source_does_not_continue_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "PICTURES_PER_STEP", 2)
+
+    def fail() -> bytes:
+        raise KeyboardInterrupt
+
+    def write(names: str, reads: list[object]) -> Store:
+        pictures = [Picture("a", names + str(i), read) for i, read in enumerate(reads)]  # type: ignore[arg-type]
+        return write_split(tmp_path / "s", pictures, dataset="d", split="s", source="", side=8)
+
+    def good() -> bytes:
+        return encoded(picture(1, 8))
+
+    with pytest.raises(KeyboardInterrupt):
+        write("first", [good, good, good, good, fail])
+    store = write("second", [good] * 5)
+    assert store.image_names == [f"second{i}" for i in range(5)]
+
+
+def test_nothing_to_prepare(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="d s has no pictures"):
+        write_split(tmp_path / "s", [], dataset="d", split="s", source="", side=8)
+    with pytest.raises(InputError, match="none could be read"):
+        bad = [Picture("a", "x", lambda: b"")]
+        write_split(tmp_path / "s", bad, dataset="d", split="s", source="", side=8, broken="skip")
+    with pytest.raises(InputError, match="side must be from 1 to 4096"):
+        make(tmp_path, side=0)
