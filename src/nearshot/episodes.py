@@ -98,7 +98,6 @@ class ImagesByClass:
         sizes: (class,) how many images each class has.
         starts: (class,) where each class begins in `images`.
         images: (image,) the indices of the images, class after class.
-
     """
 
     def __init__(self, labels: Tensor, class_names: Sequence[str] | None = None) -> None:

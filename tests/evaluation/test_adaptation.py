@@ -12,6 +12,7 @@ from torch import Tensor
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     Adam,
+    compare,
     embed,
     evaluate_features,
     evaluate_fine_tuned,
@@ -85,6 +86,7 @@ def test_fine_tuning_is_the_plain_loop(network: Any, images: Tensor, episodes_at
         optimiser=FASTER,
         episodes_at_once=episodes_at_once,
         features=through_stages if multi_layer else None,
+        inductive=True if multi_layer else None,
         **SHAPE,
     )
     assert accuracy.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER, multi_layer))
@@ -99,6 +101,23 @@ def test_fine_tuning_changes_the_answers_and_helps_here(network: Any, images: Te
     )
     assert tuned.protocol.episodes == plain.protocol.episodes
     assert tuned.mean > plain.mean
+
+
+def test_frozen_parameters_stay_frozen(network: Any, images: Tensor) -> None:
+    """With all but the last block frozen, the result is that of training the last block alone."""
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name.startswith("blocks.3"))
+    tuned = evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, optimiser=FASTER, **SHAPE)
+    assert tuned.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER))
+
+
+def test_results_can_be_compared_in_pairs_with_plain_ones(network: Any, images: Tensor) -> None:
+    features = embed(network, images)
+    plain = evaluate_features(features, LABELS, split="val", fingerprint="f", **SHAPE)
+    same = evaluate_mahalanobis(
+        features, LABELS, loss=nca_loss, optimiser=Adam(n_steps=0), split="val", fingerprint="f", **SHAPE
+    )
+    assert compare(plain, same).ties == 100
 
 
 def test_without_a_step_nothing_changes(network: Any, images: Tensor) -> None:
@@ -128,7 +147,14 @@ def test_adaptation_is_inductive(network: Any, images: Tensor) -> None:
             return features
 
         evaluate_fine_tuned(
-            network, pictures, LABELS, loss=nca_loss, optimiser=FASTER, episodes=episodes, features=remember
+            network,
+            pictures,
+            LABELS,
+            loss=nca_loss,
+            optimiser=FASTER,
+            episodes=episodes,
+            features=remember,
+            inductive=True,
         )
         first_queries = seen[0][9:].view(3, 4, -1)[:, 0]
         answers.append(torch.cat([seen[0][:9], first_queries]))
@@ -159,7 +185,8 @@ def test_the_mahalanobis_matrix_is_the_plain_loop(network: Any, images: Tensor, 
 
 def test_a_result_says_that_it_was_adapted(network: Any, images: Tensor) -> None:
     tuned = evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, **SHAPE)
-    assert "fine-tuned on the support by 5 steps of Adam, lr 0.0001, weight decay 0.0005" in str(tuned.protocol)
+    words = "fine-tuned on the support by 5 steps of Adam, lr 0.0001, weight decay 0.0005 of nca_loss"
+    assert words in str(tuned.protocol)
     assert tuned.protocol.inductive
     mapped = evaluate_mahalanobis(embed(network, images), LABELS, loss=nca_loss, **SHAPE)
     assert "Mahalanobis" in str(mapped.protocol)
@@ -175,5 +202,20 @@ def test_one_shot_is_refused_with_the_reason(network: Any, images: Tensor) -> No
 def test_a_network_in_training_mode_is_refused(network: Any, images: Tensor) -> None:
     with pytest.raises(LeakError, match="training mode"):
         evaluate_fine_tuned(network.train(), images, LABELS, loss=nca_loss, **SHAPE)
+    with pytest.raises(InputError, match="Adam needs no negative steps"):
+        Adam(n_steps=-1)
+    with pytest.raises(InputError, match=r"labels must be one per image: expected shape \(72,\), not \(71,\)"):
+        evaluate_fine_tuned(network.eval(), images, LABELS[:-1], loss=nca_loss, **SHAPE)
+    with pytest.raises(InputError, match="say inductive=True if it looks at each alone"):
+        evaluate_fine_tuned(network.eval(), images, LABELS, loss=nca_loss, features=through_stages, **SHAPE)
+    with pytest.raises(InputError, match="no classifier 'svm'"):
+        evaluate_mahalanobis(torch.randn(72, 4), LABELS, loss=nca_loss, classifier="svm", **SHAPE)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a way has images of more than one class"):
+        episodes = sample_episodes(LABELS, **SHAPE)
+        evaluate_fine_tuned(network.eval(), images, LABELS.roll(1), loss=nca_loss, episodes=episodes)
+    with pytest.raises(InputError, match="Adam needs float32 parameters, not torch.float16"):
+        evaluate_fine_tuned(copy.deepcopy(network).half().eval(), images, LABELS, loss=nca_loss, **SHAPE)
+    with pytest.raises(InputError, match="nothing to fine-tune"):
+        evaluate_fine_tuned(torch.nn.Flatten().eval(), images, LABELS, loss=nca_loss, **SHAPE)
     with pytest.raises(InputError, match="episodes_at_once must be at least 1"):
         evaluate_fine_tuned(network.eval(), images, LABELS, loss=nca_loss, episodes_at_once=0, **SHAPE)

@@ -121,6 +121,18 @@ def test_classes_and_images_are_equally_likely_and_independent() -> None:
         assert ((counts - expected).abs() < 5 * expected.sqrt()).all()
 
 
+def test_the_digest_is_of_the_questions() -> None:
+    episodes = sample_episodes(LABELS, n_episodes=100, seed=4)
+    source = EpisodeSource(LABELS, EpisodeShape(5, 5, 15), n_episodes=100, seed=4)
+    assert source.digest == episodes.digest == sample_episodes(LABELS, n_shot=1, n_episodes=100, seed=4).digest
+    for other in (
+        sample_episodes(LABELS, n_episodes=100, seed=5),
+        sample_episodes(LABELS, n_episodes=101, seed=4),
+        sample_episodes(LABELS, n_query=14, n_episodes=100, seed=4),
+    ):
+        assert other.digest != episodes.digest
+
+
 def test_another_seed_gives_other_episodes() -> None:
     digests = {sample_episodes(LABELS, n_episodes=10, seed=seed).digest for seed in range(50)}
     assert len(digests) == 50
@@ -143,7 +155,7 @@ def test_classes_with_too_few_images() -> None:
     [
         ({"n_way": 21}, "There are 20 classes; episodes need 21. Lower n_way"),
         ({"n_shot": 0}, "n_shot must be at least 1"),
-        ({"n_episodes": 0}, "n_episodes must be at least 1"),
+        ({"n_episodes": 0}, "n_episodes must be a whole number, at least 1"),
         ({"seed": -1}, "seed must be a whole number from 0"),
         ({"seed": 1.5}, "seed must be a whole number from 0"),
         ({"small_classes": "ignore"}, "'raise' or 'leave out', not 'ignore'"),
@@ -160,7 +172,10 @@ def test_impossible_requests(keywords: dict[str, object], message: str) -> None:
 def test_overlapping_support_and_query_cannot_be_made() -> None:
     images = torch.arange(2 * 3 * 4).view(2, 3, 4).clone()
     Episodes(images, n_query=2)
-    images[1, 2, 3] = images[1, 0, 0]  # a support image of one way is a query of another
+    made = Episodes(images, n_query=2)
+    images[1, 2, 3] = images[1, 0, 0]  # changing what it was made of does not change it
+    assert made.images[1, 2, 3] != images[1, 2, 3]
+    # now a support image of one way is a query of another
     with pytest.raises(InputError, match="Episode 1 has image 12 twice"):
         Episodes(images, n_query=2)
 

@@ -6,6 +6,7 @@ import functools
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ from hypothesis import given, settings
 from torch import Tensor
 
 import reference
-from nearshot.errors import InputError
+from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
+    FeatureSet,
     Measured,
     Treatment,
+    compare,
     evaluate_features,
     evaluate_many,
+    prepare_features,
     sample_episodes,
     score_predictions,
 )
@@ -83,7 +87,7 @@ def test_other_k() -> None:
         answers = k_nearest_neighbours(support, query, k=k).argmax(2)
         expected = [[reference.knn_answer(support[e], query[e, q], k) for q in range(6)] for e in range(2)]
         assert answers.tolist() == expected
-    with pytest.raises(InputError, match="k = 13 does not fit a support of 3 ways × 4 shots. Choose a lower k"):
+    with pytest.raises(InputError, match="k = 13 does not fit a support of 3 ways × 4 shots; lower k"):
         k_nearest_neighbours(support, query, k=13)
 
 
@@ -152,18 +156,133 @@ def test_features_of_any_float_type(dtype: torch.dtype) -> None:
     low = FEATURES.to(dtype)
     accuracy = evaluate_features(low, LABELS, n_episodes=200)
     assert accuracy.mean == pytest.approx(evaluate_features(low.double(), LABELS, n_episodes=200).mean, abs=0.05)
+    assert prepare_features(low).dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 def test_a_users_own_classifier() -> None:
     def farthest(support: Tensor, query: Tensor) -> Tensor:
         return -CLASSIFIERS["centroid"](support, query)
 
-    accuracy = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest)
+    accuracy = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest, inductive=True)
     assert accuracy.protocol.classifier == "farthest"
+    assert accuracy.protocol.inductive
+    with pytest.raises(InputError, match="Does 'farthest' look at each query alone"):
+        evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest)
     assert accuracy.mean < 5
     three = functools.partial(k_nearest_neighbours, k=3)
-    results = evaluate_many(FEATURES, LABELS, n_episodes=100, classifiers={"3-NN": three, "centroid": "centroid"})
+    both: Any = {"3-NN": three, "centroid": "centroid"}
+    results = evaluate_many(FEATURES, LABELS, n_episodes=100, classifiers=both, inductive=True)
     assert Measured(5, "3-NN", Treatment(False, True)) in results
+    alone = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=three, inductive=True)
+    assert alone.protocol.classifier == "k_nearest_neighbours(k=3)"
+
+
+def test_a_users_classifier_may_look_change_and_learn() -> None:
+    """A transductive one is marked as such; its input is its own; and it may use gradients."""
+
+    def greedy(support: Tensor, query: Tensor) -> Tensor:
+        query -= query.mean(1, keepdim=True)
+        with torch.enable_grad():
+            weight = torch.ones((), dtype=query.dtype, requires_grad=True)
+            (weight * query).sum().backward()
+        return CLASSIFIERS["centroid"](support, query)
+
+    classifiers: Any = {"greedy": greedy, "centroid": "centroid"}
+    results = evaluate_many(FEATURES, LABELS, n_shots=[5], n_episodes=50, classifiers=classifiers, inductive=False)
+    theirs, ours = results.values()
+    assert not theirs.protocol.inductive
+    assert "transductive" in str(theirs.protocol)
+    assert ours.protocol.inductive
+    assert torch.equal(ours.per_episode, evaluate_features(FEATURES, LABELS, n_episodes=50).per_episode)
+
+
+@pytest.mark.parametrize(("returned", "message"), [(torch.nan, "scores that are NaN"), (None, "returned NoneType")])
+def test_a_users_classifier_that_returns_nonsense(returned: Any, message: str) -> None:
+    def broken(support: Tensor, query: Tensor) -> Any:
+        return None if returned is None else CLASSIFIERS["centroid"](support, query) * returned
+
+    with pytest.raises(InputError, match=message):
+        evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=broken, inductive=True)
+    with pytest.raises(InputError, match="a name or a function, not None"):
+        evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("offset", [30.0, 1000.0])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_features_far_from_zero_lose_no_digits(offset: float, normalise: bool) -> None:
+    """In float32, against the same in float64."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(10).repeat_interleave(25)
+    means = 0.3 * torch.randn(10, 64, generator=generator)
+    features = (means[labels] + torch.randn(250, 64, generator=generator) + offset).float()
+    exact = evaluate_many(features.double(), labels, n_episodes=100, treatments=[Treatment(False, normalise)])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = evaluate_many(features, labels, n_episodes=100, treatments=[Treatment(False, normalise)])
+    for key, accuracy in ours.items():
+        assert accuracy.mean == pytest.approx(exact[key].mean, abs=0.1)
+    support, query = features[:200].view(2, 5, 20, 64), features[200:].view(2, 25, 64)
+    for classify in CLASSIFIERS.values():
+        expected = classify(support.double(), query.double()).argmax(2)
+        assert (classify(support, query).argmax(2) == expected).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("scale", [1e25, 1e-25])
+def test_lengths_of_any_size_can_be_normalised(scale: float) -> None:
+    plain = evaluate_features(FEATURES.float(), LABELS, n_episodes=50)
+    scaled = evaluate_features((FEATURES * scale).float(), LABELS, n_episodes=50)
+    assert scaled.mean == pytest.approx(plain.mean, abs=0.1)
+
+
+def test_a_feature_set_brings_all_it_knows() -> None:
+    names = tuple(f"class {i}" for i in range(8))
+    data = FeatureSet(FEATURES, LABELS, FEATURES.mean(0), names, "val", "0123", torch.arange(200))
+    accuracy = evaluate_features(data, n_episodes=100, training_classes=["other"])
+    assert accuracy.protocol.centred
+    assert (accuracy.protocol.split, accuracy.protocol.fingerprint) == ("val", "0123")
+    plain = evaluate_features(FEATURES, LABELS, n_episodes=100, centre=FEATURES.mean(0))
+    assert torch.equal(accuracy.per_episode, plain.per_episode)
+    with pytest.raises(LeakError, match="1 of the evaluated classes was trained on: 'class 3'"):
+        evaluate_features(data, n_episodes=100, training_classes=["class 3", "other"])
+    with pytest.raises(InputError, match="only in a FeatureSet with class names"):
+        evaluate_features(FEATURES, LABELS, training_classes=["a"])
+    with pytest.raises(InputError, match="Class 'class 0' has 25 images"):
+        evaluate_features(data, n_query=30)
+    with pytest.raises(InputError, match="brings its own centre; do not give it twice"):
+        evaluate_features(data, centre=FEATURES.mean(0))
+    content = torch.arange(200)
+    content[1] = content[0]
+    with pytest.raises(LeakError, match="a query is the same picture as a support image"):
+        evaluate_features(replace(data, content=content), n_episodes=500)
+
+
+def test_classes_that_were_left_out_are_in_the_protocol() -> None:
+    labels = torch.cat([LABELS, torch.full((5,), 99)])
+    features = torch.cat([FEATURES, FEATURES[:5]])
+    accuracy = evaluate_features(features, labels, n_episodes=20, small_classes="leave out")
+    assert accuracy.protocol.classes_left_out == 1
+    assert "1 classes with too few images left out" in str(accuracy.protocol)
+    with pytest.raises(InputError, match="Class 99 has 5 images"):
+        evaluate_many(features, labels, n_episodes=20)
+
+
+def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
+    """Drawn, given or scored, one shot or five: the same questions are the same."""
+    episodes = sample_episodes(LABELS, n_episodes=100)
+    drawn = evaluate_features(FEATURES, LABELS, n_episodes=100, normalise=False)
+    given = evaluate_features(FEATURES, LABELS, episodes=episodes, normalise=False)
+    answers = CLASSIFIERS["centroid"](FEATURES[episodes.support], FEATURES[episodes.query].flatten(1, 2)).argmax(2)
+    scored = score_predictions(answers.view(100, 5, 15), episodes, classifier="theirs", inductive=False)
+    assert compare(drawn, given).ties == 100
+    assert compare(drawn, scored).ties == 100
+    assert not scored.protocol.inductive
+    one = evaluate_features(FEATURES, LABELS, n_shot=1, n_episodes=100, normalise=False)
+    assert compare(drawn, one).difference > 0
+    fewer = evaluate_features(FEATURES, LABELS, n_shot=1, episodes=episodes, normalise=False)
+    assert torch.equal(fewer.per_episode, one.per_episode)
+    with pytest.raises(InputError, match="different episodes and cannot be compared"):
+        compare(drawn, evaluate_features(FEATURES, LABELS, n_episodes=100, seed=1))
+    with pytest.raises(InputError, match="the number of a way, from 0 to 4, not a label of the dataset"):
+        score_predictions(LABELS[episodes.query], episodes, classifier="theirs", inductive=True)
 
 
 def test_given_episodes_are_used() -> None:
@@ -204,6 +323,9 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
         (FEATURES.index_fill(0, torch.tensor([4]), 0.0), LABELS, {}, "feature of image 4 is zero, so it has no direc"),
         (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 is zero once the centre is subtracted"),
         (FEATURES, LABELS, {"centre": torch.zeros(3)}, r"centre must have shape \(6,\) like a feature, not \(3,\)"),
+        (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre has NaN or infinity"),
+        (FEATURES * 1e200, LABELS, {"normalise": False}, "so large that squared distances are infinite"),
+        (FEATURES.numpy(), LABELS, {}, "features and labels must be tensors, not ndarray and Tensor"),
         (FEATURES, LABELS, {"n_way": 9}, "There are 8 classes; episodes need 9"),
         (FEATURES, LABELS, {"n_query": 30}, "Class 0 has 25 images; 5-shot with 30 queries needs 35"),
         (FEATURES, LABELS, {"classifier": "svm"}, "no classifier 'svm'; choose one of 'centroid', 'soft', 'knn'"),
@@ -212,8 +334,8 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
         (
             FEATURES,
             LABELS,
-            {"classifier": lambda support, query: query},
-            r"'<lambda>' returned scores of shape \(\d+, 75, 6\); expected \(\d+, 75, 5\), \(episode, query, way\)",
+            {"classifier": lambda support, query: query, "inductive": True},
+            r"'<lambda>' returned \(\d+, 75, 6\); expected scores \(\d+, 75, 5\), \(episode, query, way\)",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -258,6 +380,10 @@ def test_a_million_episodes() -> None:
 def test_nothing_to_measure() -> None:
     with pytest.raises(InputError, match="nothing to measure"):
         evaluate_many(FEATURES, LABELS, n_shots=())
+    with pytest.raises(InputError, match="nothing to measure"):
+        evaluate_many(FEATURES, LABELS, n_shots=5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="n_episodes must be a whole number"):
+        evaluate_features(FEATURES, LABELS, n_episodes=1e3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="needs a centre"):
         evaluate_many(FEATURES, LABELS, treatments=[Treatment(True, True)])
     with pytest.raises(InputError, match=r"for one, write \['knn'\]"):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.evaluation import (
@@ -60,14 +61,21 @@ def test_a_network_left_in_training_mode_is_refused(backbone: Any) -> None:
         embed(backbone, IMAGES)
 
 
+def test_batch_norm_without_running_statistics_is_refused() -> None:
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, track_running_stats=False))
+    with pytest.raises(LeakError, match="batch norm '1' keeps no running statistics"):
+        embed(network.eval(), IMAGES)
+
+
 def test_features_come_back_from_their_file(tmp_path: Path) -> None:
     features = FeatureSet(
         torch.randn(6, 4).half(),
         torch.tensor([0, 0, 1, 1, 2, 2]),
         centre=torch.randn(4),
-        class_names=("otter", "seal", "whale"),
+        class_names=("otter", "seal", "two\nlines"),
         split="test",
         fingerprint="0123",
+        content=torch.arange(6),
     )
     save_features(features, tmp_path / "f.safetensors")
     again = load_features(tmp_path / "f.safetensors")
@@ -76,13 +84,16 @@ def test_features_come_back_from_their_file(tmp_path: Path) -> None:
     assert again.centre is not None
     assert features.centre is not None
     assert torch.equal(again.centre, features.centre)
-    assert (again.class_names, again.split, again.fingerprint) == (("otter", "seal", "whale"), "test", "0123")
+    assert (again.class_names, again.split, again.fingerprint) == (("otter", "seal", "two\nlines"), "test", "0123")
+    assert again.content is not None
+    assert again.content.tolist() == list(range(6))
 
 
 def test_features_of_other_programs(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(5), 20).astype(np.int32)
-    np.savez(tmp_path / "f.npz", features=rng.normal(size=(100, 8)), labels=labels)
+    files = np.array([f"{i}.jpg" for i in range(100)])  # what else is in the file does not matter
+    np.savez(tmp_path / "f.npz", features=rng.normal(size=(100, 8)), labels=labels, files=files)
     loaded = load_features(tmp_path / "f.npz")
     assert loaded.centre is None
     assert evaluate_features(loaded.features, loaded.labels, n_episodes=20).mean == pytest.approx(20, abs=5)
@@ -106,6 +117,16 @@ def test_bad_feature_files(tmp_path: Path) -> None:
         with pytest.raises(FileFormatError, match="not a features file, or is damaged"):
             load_features(tmp_path / name)
     assert not (tmp_path / "ran").exists()
+    whole = (tmp_path / "evil.npz").read_bytes()
+    for name, content in (("empty.npz", b""), ("cut.npz", whole[: len(whole) // 2])):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(FileFormatError, match="not a features file, or is damaged"):
+            load_features(tmp_path / name)
+    save_file(
+        {"features": torch.zeros(1, 1), "labels": torch.zeros(1)}, tmp_path / "other.safetensors", {"format": "x"}
+    )
+    with pytest.raises(FileFormatError, match="not a features file of format version 1"):
+        load_features(tmp_path / "other.safetensors")
     np.savez(tmp_path / "partial.npz", features=np.zeros((3, 2)))
     with pytest.raises(FileFormatError, match="has no array 'labels'"):
         load_features(tmp_path / "partial.npz")
@@ -135,5 +156,5 @@ def test_the_same_picture_must_not_be_support_and_query() -> None:
     assert clashes > 0
     with pytest.raises(LeakError, match=f"In {clashes} of 500 episodes a query is the same picture as a support image"):
         check_distinct_content(episodes, content)
-    with pytest.raises(InputError, match="a number for each image"):
+    with pytest.raises(InputError, match="content has numbers for 10 images; image 1"):
         check_distinct_content(episodes, content[:10])

@@ -52,14 +52,36 @@ def test_a_result_says_how_it_was_measured() -> None:
 
 
 def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:
-    seeds = [accuracy(m + torch.tensor([-2.0, 0.0, 2.0]), seed=s) for s, m in enumerate([70.0, 72.0, 71.0])]
+    means = [70.0, 72.0, 71.0]
+    seeds = [accuracy(m + torch.tensor([-2.0, 0.0, 2.0]), seed=s, episodes=str(s)) for s, m in enumerate(means)]
     pooled = pool_seeds(seeds)
     everything = np.concatenate([s.per_episode.numpy() for s in seeds])
     assert pooled.mean == pytest.approx(71)
-    assert pooled.interval95 == pytest.approx(1.96 * everything.std(ddof=1) / 3)
+    assert pooled.interval95 == pooled.paper95 == pytest.approx(1.96 * everything.std(ddof=1) / 3)
     assert pooled.per_seed == pytest.approx((70, 72, 71))
     assert pooled.between_seeds95 == pytest.approx(4.3027 * 1.0 / math.sqrt(3), rel=1e-4)  # Student's t, 2 degrees
     assert str(pooled) == f"71.00 ± {pooled.interval95:.2f} (± {pooled.between_seeds95:.2f} between seeds)"
+
+
+def test_models_on_the_same_episodes_do_not_count_an_episode_thrice() -> None:
+    """Three models that agree know no more about the episodes than one."""
+    one = accuracy([60.0, 70.0, 80.0, 74.0])
+    pooled = pool_seeds([one, one, one])
+    assert pooled.interval95 == pytest.approx(one.interval95)
+    assert pooled.paper95 < pooled.interval95
+    with pytest.raises(InputError, match="3 models were measured on 2 different sets of episodes"):
+        pool_seeds([one, one, accuracy([1.0] * 4, episodes="other")])
+
+
+def test_the_pooled_interval_covers_for_models_that_share_episodes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    covered, n_trials = 0, 1000
+    for _ in range(n_trials):
+        difficulty = 10 * torch.randn(200, generator=generator, dtype=torch.float64)
+        models = [accuracy(60 + difficulty + 3 * torch.randn(200, generator=generator)) for _ in range(3)]
+        pooled = pool_seeds(models)
+        covered += abs(pooled.mean - 60) < pooled.interval95
+    assert covered / n_trials == pytest.approx(0.95, abs=0.025)
 
 
 def test_one_seed_has_no_interval_between_seeds() -> None:
@@ -85,6 +107,10 @@ def test_a_paired_comparison() -> None:
     assert str(result).startswith("+1.00 ± ")
     with pytest.raises(InputError, match="different episodes and cannot be compared in pairs"):
         compare(first, accuracy([1.0] * 4, episodes="other"))
+    with pytest.raises(InputError, match="different fingerprint"):
+        compare(first, accuracy([1.0] * 4, fingerprint="other"))
+    with pytest.raises(InputError, match="different split"):
+        compare(first, accuracy([1.0] * 4, split="test"))
 
 
 def test_the_95_per_cent_interval_covers_95_per_cent() -> None:
@@ -101,6 +127,10 @@ def test_selection_is_by_validation_and_never_by_test() -> None:
     assert select_best(epochs) == 20
     with pytest.raises(LeakError, match="must not be selected on the test split"):
         select_best({10: accuracy([70.0], split="test"), 20: accuracy([71.0], split="test")})
+    with pytest.raises(LeakError, match="test split"):
+        select_best({10: accuracy([70.0], split="Test")})
+    with pytest.raises(InputError, match="must say of which split it is"):
+        select_best({10: accuracy([70.0], split=None)})
     with pytest.raises(InputError, match="different protocols cannot be selected from"):
         select_best({10: accuracy([70.0]), 20: accuracy([70.0], n_shot=5)})
     with pytest.raises(InputError, match="no accuracy to select from"):

@@ -35,7 +35,6 @@ class Picture:
         class_name: the name of its class.
         name: its name in the source, for messages and for the record.
         read: returns the file's bytes, or pixels (height, width, 3).
-
     """
 
     class_name: str
@@ -94,7 +93,6 @@ def write_split(
         fit: how pictures are brought to it.
         broken: whether pictures that cannot be read stop everything, or are left out and listed in the manifest.
         progress: whether to show a bar; by default on a terminal.
-
     """
     if not pictures:
         raise InputError(f"{dataset} {split} has no pictures.")

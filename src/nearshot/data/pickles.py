@@ -66,7 +66,6 @@ def load_pickle(source: Path | bytes, name: str | None = None, *, encoding: str 
         source: a file, or its content.
         name: what to call it in an error; by default the path.
         encoding: how Python 2's strings are to be read; "latin1" keeps every byte.
-
     """
     name = name or str(source if isinstance(source, Path) else "the pickle")
     try:

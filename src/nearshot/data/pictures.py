@@ -28,7 +28,6 @@ def decode(data: bytes, name: str) -> Image.Image:
     Args:
         data: the file's content.
         name: what to call it in an error.
-
     """
     try:
         with warnings.catch_warnings():

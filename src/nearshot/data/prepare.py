@@ -35,7 +35,6 @@ def prepare(
         fit: how pictures of another shape are brought to it.
         broken: whether pictures that cannot be read stop everything, or are left out and listed in the manifest.
         progress: whether to show bars; by default on a terminal.
-
     """
     source = look_up(SOURCES, name, "dataset")
     plan = source.plan(open_files(paths))

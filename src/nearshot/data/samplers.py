@@ -125,7 +125,6 @@ class ShuffledBatches(Batches):
         drop_last: leave out a last batch that is not full.
         rank: which rank's share of each batch to yield.
         n_ranks: among how many ranks a batch is shared.
-
     """
 
     def __init__(
@@ -164,7 +163,6 @@ class IndependentBatches(Batches):
         seed: a seed, or a CPU generator.
         rank: which rank's share of each batch to yield.
         n_ranks: among how many ranks a batch is shared.
-
     """
 
     def __init__(
@@ -211,7 +209,6 @@ class EpisodeBatches(Batches):
     >>> episode = next(iter(EpisodeBatches(labels, EpisodeShape(n_way=2, n_shot=1, n_query=2))))
     >>> labels[episode].tolist()  # a support image of each of two classes, then two queries of each
     [3, 2, 3, 3, 2, 2]
-
     """
 
     def __init__(

@@ -53,7 +53,6 @@ class Store:
         dataset: the dataset's name.
         split: the split's name.
         fingerprint: a hash of the pixels, labels and names and of how the images were resized.
-
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -81,7 +80,6 @@ class Store:
             split: "train", "val" or "test".
             data_dir: where datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
             side: the images' side, where the dataset was prepared in several.
-
         """
         folder = data_folder(data_dir) / dataset
         sides = sorted((int(path.name) for path in folder.glob("*") if path.name.isdigit()), reverse=True)

@@ -19,8 +19,8 @@ from torch.func import functional_call, grad, vmap
 
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
-from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, ClassifierName
-from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes
+from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, ClassifierName, classifier_name
+from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes
 from nearshot.evaluation.features import check_evaluation_mode, prepare_features
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.progress import with_progress
@@ -39,12 +39,18 @@ class Adam:
         n_steps: steps on the support set; each is an epoch, since the support set is one batch.
         lr: the learning rate.
         weight_decay: the weight decay.
-
     """
 
     n_steps: int = 5
     lr: float = 1e-4
     weight_decay: float = 5e-4
+
+    def __post_init__(self) -> None:
+        if self.n_steps < 0 or not self.lr > 0 or self.weight_decay < 0:
+            raise InputError(f"Adam needs no negative steps or weight decay and a positive learning rate, not {self}.")
+
+    def __str__(self) -> str:
+        return f"{self.n_steps} steps of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
 
     def minimise(self, gradient: Callable[[Parameters], Parameters], start: Parameters) -> Parameters:
         """Return the parameters after `n_steps` steps; stacked parameters of many episodes are stepped alike."""
@@ -81,10 +87,12 @@ def evaluate_fine_tuned(
     episodes: Episodes | None = None,
     features: Callable[[nn.Module, Tensor], Tensor] | None = None,
     optimiser: Adam | None = None,
-    classifier: ClassifierName = "centroid",
+    classifier: ClassifierName | Classifier = "centroid",
     centre: Tensor | None = None,
     normalise: bool = True,
     episodes_at_once: int | None = None,
+    small_classes: SmallClasses = "raise",
+    inductive: bool | None = None,
     split: str | None = None,
     fingerprint: str | None = None,
     progress: bool | None = None,
@@ -92,8 +100,9 @@ def evaluate_fine_tuned(
     """Fine-tune the whole network on each support set, then classify its queries.
 
     Args:
-        network: from images to embeddings, in evaluation mode; it is left as it is.
-        images: (image, 3, height, width) normalised images of the split, on the network's device.
+        network: from images to embeddings, in evaluation mode; it is left as it is. Parameters that require no gradient
+            stay frozen.
+        images: (image, 3, height, width) normalised images of the split; they are moved to the network's device.
         labels: (image,) whole numbers.
         loss: of the support's embeddings and labels, such as `nearshot.losses.nca_loss`.
         n_way: classes in an episode.
@@ -106,60 +115,55 @@ def evaluate_fine_tuned(
             `lambda network, images: network.multi_layer(images)`, the loss still sees the last stage only, as in the
             paper. `centre` must fit.
         optimiser: by default the paper's, 5 steps of Adam.
-        classifier: "centroid", "soft" or "knn".
+        classifier: "centroid", "soft", "knn", or a function as in `nearshot.evaluation.classifiers`.
         centre: (dim,) what to subtract from the features; None for nothing.
         normalise: whether to divide features by their length.
         episodes_at_once: how many episodes to adapt side by side; by default 1 on a CPU and 16 elsewhere.
+        small_classes: what to do about classes with too few images.
+        inductive: for functions of your own (`classifier`, `features`), whether they look at each query alone.
         split: which split it is, for the protocol.
         fingerprint: its fingerprint, for the protocol.
         progress: whether to show a bar; by default on a terminal.
-
     """
     check_evaluation_mode(network)
     optimiser = Adam() if optimiser is None else optimiser
+    trained, frozen = _parameters(network)
+    device = next(iter(trained.values())).device
     if episodes_at_once is None:
-        episodes_at_once = 1 if images.device.type == "cpu" else 16
-    source = _source(labels, EpisodeShape(n_way, n_shot, n_query), n_episodes, seed, episodes)
+        episodes_at_once = 1 if device.type == "cpu" else 16
+    shape = EpisodeShape(n_way, n_shot, n_query)
+    source = _source(images, labels, shape, n_episodes, seed, episodes, small_classes)
     shape = source.shape
+    ask = _Questions(shape, classifier, centre, normalise, needs_word=features is not None, inductive=inductive)
     # `functional_call` runs a module's forward, so what else is wanted of the network becomes one.
     feature_module = _AsModule(network, features)
-    trained = {name: p.detach() for name, p in network.named_parameters()}
-    buffers = dict(network.named_buffers())
-    support_labels = torch.arange(shape.n_way, device=images.device).repeat_interleave(shape.n_shot)
+    support_labels = torch.arange(shape.n_way, device=device).repeat_interleave(shape.n_shot)
 
     def support_loss(parameters: Parameters, support: Tensor) -> Tensor:
-        return loss(functional_call(network, (dict(parameters), buffers), (support,)), support_labels)
+        return loss(functional_call(network, {**parameters, **frozen}, (support,)), support_labels)
 
     def extract(parameters: Parameters, episode: Tensor) -> Tensor:
-        state = {f"network.{name}": value for name, value in (*parameters.items(), *buffers.items())}
+        state = {f"network.{name}": value for name, value in (*parameters.items(), *frozen.items())}
         extracted: Tensor = functional_call(feature_module, state, (episode,))
         return extracted
 
-    def features_after(drawn: Tensor) -> tuple[Tensor, Tensor]:
-        order = _support_then_query(drawn, shape)  # (episode, image)
-        n_support = shape.n_support
-        if len(order) == 1:
-            batch = images[order[0]]
-            adapted = optimiser.minimise(lambda p: grad(support_loss)(p, batch[:n_support]), trained)
+    def features_after(drawn: Tensor) -> Tensor:
+        batch = images[_support_then_query(drawn, shape).to(images.device)].to(device)  # (episode, image, 3, h, w)
+        support = batch[:, : shape.n_support]
+        if len(batch) == 1:
+            adapted = optimiser.minimise(lambda p: grad(support_loss)(p, support[0]), trained)
             with torch.no_grad():
-                all_features = extract(adapted, batch)[None]
-        else:
-            batch = images[order]  # (episode, image, 3, height, width)
-            stacked = {name: p.expand(len(order), *p.shape) for name, p in trained.items()}
-            adapted = optimiser.minimise(lambda p: vmap(grad(support_loss))(p, batch[:, :n_support]), stacked)
-            with torch.no_grad():
-                all_features = vmap(extract)(adapted, batch)
-        return all_features[:, :n_support], all_features[:, n_support:]
+                return extract(adapted, batch[0])[None]
+        stacked = {name: p.expand(len(batch), *p.shape) for name, p in trained.items()}
+        adapted = optimiser.minimise(lambda p: vmap(grad(support_loss))(p, support), stacked)
+        with torch.no_grad():
+            stacked_features: Tensor = vmap(extract)(adapted, batch)
+            return stacked_features
 
-    description = (
-        f"network fine-tuned on the support by {optimiser.n_steps} steps of Adam, lr {optimiser.lr:g}, "
-        f"weight decay {optimiser.weight_decay:g}, batch norm frozen"
-    )
-    correct = [
-        _correct(*features_after(drawn), shape, classifier, centre, normalise)
-        for drawn in _chunks(source, episodes_at_once, progress)
-    ]
-    return _result(correct, source, classifier, centre, normalise, description, split, fingerprint)
+    n_correct = [ask.n_correct(features_after(drawn)) for drawn in _chunks(source, episodes_at_once, progress)]
+    through = "" if features is None else f", features by {classifier_name(features)}"
+    adapted = f"network fine-tuned on the support by {optimiser} of {classifier_name(loss)}{through}, batch norm frozen"
+    return ask.result(n_correct, source, adapted, split, fingerprint)
 
 
 def evaluate_mahalanobis(
@@ -174,10 +178,12 @@ def evaluate_mahalanobis(
     seed: int = 0,
     episodes: Episodes | None = None,
     optimiser: Adam | None = None,
-    classifier: ClassifierName = "centroid",
+    classifier: ClassifierName | Classifier = "centroid",
     centre: Tensor | None = None,
     normalise: bool = True,
     episodes_at_once: int = 16,
+    small_classes: SmallClasses = "raise",
+    inductive: bool | None = None,
     split: str | None = None,
     fingerprint: str | None = None,
     progress: bool | None = None,
@@ -190,30 +196,90 @@ def evaluate_mahalanobis(
     `evaluate_fine_tuned` and `evaluate_features`.
     """
     optimiser = Adam(n_steps=20, lr=1e-3, weight_decay=0.0) if optimiser is None else optimiser
-    source = _source(labels, EpisodeShape(n_way, n_shot, n_query), n_episodes, seed, episodes)
+    source = _source(features, labels, EpisodeShape(n_way, n_shot, n_query), n_episodes, seed, episodes, small_classes)
     shape = source.shape
-    prepared = prepare_features(features, centre=centre, normalise=normalise)
+    prepared = prepare_features(features.detach(), centre=centre, normalise=normalise)
+    ask = _Questions(shape, classifier, centre, normalise, needs_word=False, inductive=inductive, prepared=True)
     identity = torch.eye(prepared.shape[1], dtype=prepared.dtype, device=prepared.device)
     support_labels = torch.arange(shape.n_way, device=prepared.device).repeat_interleave(shape.n_shot)
 
     def support_loss(parameters: Parameters, support: Tensor) -> Tensor:
         return loss(support @ parameters["L"].T, support_labels)
 
-    correct = []
-    for drawn in _chunks(source, episodes_at_once, progress):
+    def mapped(drawn: Tensor) -> Tensor:
         episode = prepared[_support_then_query(drawn, shape).to(prepared.device)]  # (episode, image, dim)
         support = episode[:, : shape.n_support]
         start = {"L": identity.expand(len(episode), *identity.shape)}
-        learnt = optimiser.minimise(lambda p, s=support: vmap(grad(support_loss))(p, s), start)["L"]  # type: ignore[misc]
-        mapped = episode @ learnt.transpose(1, 2)
-        correct.append(
-            _correct(mapped[:, : shape.n_support], mapped[:, shape.n_support :], shape, classifier, None, False)
+        learnt = optimiser.minimise(lambda p: vmap(grad(support_loss))(p, support), start)["L"]
+        return episode @ learnt.transpose(1, 2)
+
+    n_correct = [ask.n_correct(mapped(drawn)) for drawn in _chunks(source, episodes_at_once, progress)]
+    adapted = f"Mahalanobis matrix learnt on the support by {optimiser} of {classifier_name(loss)}"
+    return ask.result(n_correct, source, adapted, split, fingerprint)
+
+
+class _Questions:
+    """What is asked of adapted features, and what becomes of the answers."""
+
+    def __init__(
+        self,
+        shape: EpisodeShape,
+        classifier: ClassifierName | Classifier,
+        centre: Tensor | None,
+        normalise: bool,
+        *,
+        needs_word: bool,
+        inductive: bool | None,
+        prepared: bool = False,
+    ) -> None:
+        self.shape, self.name, self.prepared = shape, classifier_name(classifier), prepared
+        self.centre, self.normalise = centre, normalise
+        is_name = isinstance(classifier, str)
+        self.classify = look_up(CLASSIFIERS, classifier, "classifier") if isinstance(classifier, str) else classifier
+        if inductive is None and (needs_word or not is_name):
+            raise InputError(
+                "A function of your own is given all queries of an episode: say inductive=True if it looks at each "
+                "alone, or inductive=False; the result will carry it."
+            )
+        self.inductive = True if inductive is None else inductive
+
+    def n_correct(self, features: Tensor) -> Tensor:
+        """Return the number of correct answers in each episode; `features` (episode, image, dim), support first."""
+        n_episodes, dim = len(features), features.shape[2]
+        if not self.prepared:
+            flat = prepare_features(features.flatten(0, 1), centre=self.centre, normalise=self.normalise)
+            features = flat.view(n_episodes, -1, dim)
+        support, query = features[:, : self.shape.n_support], features[:, self.shape.n_support :]
+        truth = torch.arange(self.shape.n_way, device=query.device).repeat_interleave(self.shape.n_query)
+        answers = self.classify(support.unflatten(1, (self.shape.n_way, self.shape.n_shot)), query).argmax(2)
+        return (answers == truth).sum(1).cpu()
+
+    def result(
+        self,
+        n_correct: list[Tensor],
+        source: EpisodeSource | Episodes,
+        adapted: str,
+        split: str | None,
+        fingerprint: str | None,
+    ) -> Accuracy:
+        """Return the accuracy with its protocol."""
+        protocol = Protocol(
+            n_way=self.shape.n_way,
+            n_shot=self.shape.n_shot,
+            n_query=self.shape.n_query,
+            n_episodes=len(source),
+            seed=source.seed,
+            episodes=source.digest,
+            classifier=self.name,
+            centred=self.centre is not None,
+            normalised=self.normalise,
+            adapted=adapted,
+            inductive=self.inductive,
+            split=split,
+            fingerprint=fingerprint,
+            classes_left_out=source.n_classes_left_out,
         )
-    description = (
-        f"Mahalanobis matrix learnt on the support by {optimiser.n_steps} steps of Adam, lr {optimiser.lr:g}, "
-        f"weight decay {optimiser.weight_decay:g}"
-    )
-    return _result(correct, source, classifier, centre, normalise, description, split, fingerprint)
+        return Accuracy.of_counts(torch.cat(n_correct), protocol)
 
 
 class _AsModule(nn.Module):
@@ -228,9 +294,29 @@ class _AsModule(nn.Module):
         return output
 
 
+def _parameters(network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return what is to be trained, and what stays as it is: frozen parameters and buffers."""
+    trained = {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
+    frozen = {name: p.detach() for name, p in network.named_parameters() if not p.requires_grad}
+    if not trained:
+        raise InputError("The network has no parameter that requires a gradient, so there is nothing to fine-tune.")
+    low = next((p.dtype for p in trained.values() if p.dtype.itemsize < 4), None)
+    if low is not None:
+        raise InputError(f"Adam needs float32 parameters, not {low}: its steps would vanish. Call network.float().")
+    return trained, {**frozen, **dict(network.named_buffers())}
+
+
 def _source(
-    labels: Tensor, shape: EpisodeShape, n_episodes: int, seed: int, episodes: Episodes | None
+    examples: Tensor,
+    labels: Tensor,
+    shape: EpisodeShape,
+    n_episodes: int,
+    seed: int,
+    episodes: Episodes | None,
+    small_classes: SmallClasses,
 ) -> EpisodeSource | Episodes:
+    if labels.ndim != 1 or len(labels) != len(examples):
+        raise InputError(f"labels must be one per image: expected shape ({len(examples)},), not {tuple(labels.shape)}.")
     if episodes is not None:
         check_classes(episodes, labels)
         shape = episodes.shape
@@ -239,7 +325,9 @@ def _source(
             "One shot cannot be adapted to: a support set with one image a class has no two images of the same class, "
             "so there is no positive pair to learn from. Use at least 2 shots."
         )
-    return episodes if episodes is not None else EpisodeSource(labels, shape, n_episodes=n_episodes, seed=seed)
+    if episodes is not None:
+        return episodes
+    return EpisodeSource(labels, shape, n_episodes=n_episodes, seed=seed, small_classes=small_classes)
 
 
 def _chunks(source: EpisodeSource | Episodes, at_once: int, progress: bool | None) -> Iterator[Tensor]:
@@ -253,52 +341,3 @@ def _chunks(source: EpisodeSource | Episodes, at_once: int, progress: bool | Non
 def _support_then_query(drawn: Tensor, shape: EpisodeShape) -> Tensor:
     """From (episode, way, query + shot) to (episode, image): support class by class, then query class by class."""
     return torch.cat([drawn[:, :, shape.n_query :].flatten(1), drawn[:, :, : shape.n_query].flatten(1)], dim=1)
-
-
-def _correct(
-    support: Tensor,
-    query: Tensor,
-    shape: EpisodeShape,
-    classifier: ClassifierName,
-    centre: Tensor | None,
-    normalise: bool,
-) -> Tensor:
-    """Return the share of correct answers in each episode, (episode,), from features (episode, image, dim)."""
-    classify: Classifier = look_up(CLASSIFIERS, classifier, "classifier")
-    n_episodes, dim = len(support), support.shape[2]
-    support, query = (
-        prepare_features(part.reshape(-1, dim), centre=centre, normalise=normalise).view(n_episodes, -1, dim)
-        if centre is not None or normalise
-        else part
-        for part in (support, query)
-    )
-    truth = torch.arange(shape.n_way, device=query.device).repeat_interleave(shape.n_query)
-    answers = classify(support.unflatten(1, (shape.n_way, shape.n_shot)), query).argmax(2)
-    return (answers == truth).double().mean(1).cpu()
-
-
-def _result(
-    correct: list[Tensor],
-    source: EpisodeSource | Episodes,
-    classifier: ClassifierName,
-    centre: Tensor | None,
-    normalise: bool,
-    adapted: str,
-    split: str | None,
-    fingerprint: str | None,
-) -> Accuracy:
-    protocol = Protocol(
-        n_way=source.shape.n_way,
-        n_shot=source.shape.n_shot,
-        n_query=source.shape.n_query,
-        n_episodes=len(source),
-        seed=source.seed,
-        episodes=source.digest,
-        classifier=classifier,
-        centred=centre is not None,
-        normalised=normalise,
-        adapted=adapted,
-        split=split,
-        fingerprint=fingerprint,
-    )
-    return Accuracy(100 * torch.cat(correct), protocol)

@@ -7,6 +7,7 @@ A classifier is a function of `support` (episode, way, shot, dim) and `query` (e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -16,11 +17,12 @@ from torch import Tensor
 from nearshot.errors import InputError
 
 __all__ = [
-    "BY_CLOSENESS",
+    "BUILT_IN",
     "CLASSIFIERS",
     "Classifier",
     "ClassifierName",
-    "closeness",
+    "Task",
+    "classifier_name",
     "k_nearest_neighbours",
     "nearest_centroid",
     "soft_assignment",
@@ -30,6 +32,27 @@ Classifier = Callable[[Tensor, Tensor], Tensor]
 ClassifierName = Literal["centroid", "soft", "knn"]
 
 
+class Task:
+    """Episodes to be answered, whose features lie around zero.
+
+    Where they lie changes no distance. But far from zero, ‖q‖² + ‖s‖² − 2qs loses its digits.
+    """
+
+    def __init__(self, support: Tensor, query: Tensor) -> None:
+        self.support, self.query = support, query
+
+    @classmethod
+    def around_zero(cls, support: Tensor, query: Tensor) -> Task:
+        """Move the features of each episode to around zero."""
+        offset = support.mean((1, 2))  # (episode, dim)
+        return cls(support - offset[:, None, None], query - offset[:, None])
+
+    @cached_property
+    def closeness(self) -> Tensor:
+        """‖q‖² − ‖q − s‖² for every query and support image, (episode, query, way, shot)."""
+        return _closeness(self.support, self.query)
+
+
 def nearest_centroid(support: Tensor, query: Tensor) -> Tensor:
     """Score a class by how near its mean support embedding is: minus the squared distance, up to the query's length.
 
@@ -37,18 +60,17 @@ def nearest_centroid(support: Tensor, query: Tensor) -> Tensor:
     >>> nearest_centroid(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)
     tensor([[0, 1]])
     """
-    centroids = support.mean(2, keepdim=True)  # (episode, way, 1, dim)
-    return closeness(centroids, query)[..., 0]
+    return _centroid_scores(Task.around_zero(support, query))
 
 
 def soft_assignment(support: Tensor, query: Tensor) -> Tensor:
-    """Score a class by the log of Σ exp(−d²) over its support images, up to the query's length.
+    """Score a class by the log of Σ exp(−d²) over its support images, up to what is the same for all classes.
 
     >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])
     >>> soft_assignment(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)
     tensor([[0, 1]])
     """
-    return _soft_scores(closeness(support, query))
+    return _soft_scores(Task.around_zero(support, query))
 
 
 def k_nearest_neighbours(support: Tensor, query: Tensor, k: int | None = None) -> Tensor:
@@ -62,16 +84,25 @@ def k_nearest_neighbours(support: Tensor, query: Tensor, k: int | None = None) -
     >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])
     >>> k_nearest_neighbours(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)  # of 2 and 5, 2 is nearer to 3
     tensor([[0, 1]])
-
     """
-    return _votes(closeness(support, query), k)
+    return _votes(Task.around_zero(support, query), k)
 
 
-def closeness(support: Tensor, query: Tensor) -> Tensor:
-    """‖q‖² − ‖q − s‖² for every query and support image, (episode, query, way, shot).
+def classifier_name(classifier: str | Callable[..., Tensor]) -> str:
+    """Return what to call a classifier, or another function, in a result.
 
-    ‖q‖² is the same for all that a query is compared with, so the order is that of minus the squared distances.
+    >>> classifier_name(partial(k_nearest_neighbours, k=3))
+    'k_nearest_neighbours(k=3)'
     """
+    if isinstance(classifier, str):
+        return classifier
+    if isinstance(classifier, partial):
+        given = [*map(repr, classifier.args), *(f"{key}={value!r}" for key, value in classifier.keywords.items())]
+        return f"{classifier_name(classifier.func)}({', '.join(given)})"
+    return str(getattr(classifier, "__name__", None) or type(classifier).__name__)
+
+
+def _closeness(support: Tensor, query: Tensor) -> Tensor:
     n_way, n_shot = support.shape[1:3]
     points = support.flatten(1, 2)  # (episode, way · shot, dim)
     lengths = points.square().sum(2, keepdim=True)
@@ -80,17 +111,23 @@ def closeness(support: Tensor, query: Tensor) -> Tensor:
     return products.view(len(query), n_way, n_shot, -1).permute(0, 3, 1, 2)
 
 
-def _soft_scores(closeness: Tensor) -> Tensor:
-    return closeness.logsumexp(3)
+def _centroid_scores(task: Task) -> Tensor:
+    centroids = task.support.mean(2, keepdim=True)  # (episode, way, 1, dim)
+    return _closeness(centroids, task.query)[..., 0]
 
 
-def _votes(closeness: Tensor, k: int | None = None) -> Tensor:
+def _soft_scores(task: Task) -> Tensor:
+    """The log of the mean exponential, by exp(x) − 1: where all distances are tiny, exp(x) has no digits left."""
+    largest = task.closeness.amax(3, keepdim=True)
+    return largest[..., 0] + (task.closeness - largest).expm1_().mean(3).log1p_()
+
+
+def _votes(task: Task, k: int | None = None) -> Tensor:
+    closeness = task.closeness
     n_way, n_shot = closeness.shape[2:]
     k = n_shot if k is None else k
     if not 1 <= k <= n_way * n_shot:
-        raise InputError(
-            f"k-NN with k = {k} does not fit a support of {n_way} ways × {n_shot} shots. Choose a lower k."
-        )
+        raise InputError(f"k-NN with k = {k} does not fit a support of {n_way} ways × {n_shot} shots; lower k.")
     neighbours = closeness.flatten(2).topk(k, dim=2, sorted=False).indices // n_shot  # the way of each neighbour
     votes = closeness.new_zeros(closeness.shape[:3])  # (episode, query, way)
     votes.scatter_add_(2, neighbours, closeness.new_ones(()).expand(neighbours.shape))
@@ -102,7 +139,7 @@ def _votes(closeness: Tensor, k: int | None = None) -> Tensor:
 CLASSIFIERS: Mapping[ClassifierName, Classifier] = MappingProxyType(
     {"centroid": nearest_centroid, "soft": soft_assignment, "knn": k_nearest_neighbours}
 )
-# The classifiers that look at support images one by one, as functions of `closeness`, which they can share.
-BY_CLOSENESS: Mapping[Classifier, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {soft_assignment: _soft_scores, k_nearest_neighbours: _votes}
+# The same as functions of a task, which classifiers can share.
+BUILT_IN: Mapping[Classifier, Callable[[Task], Tensor]] = MappingProxyType(
+    {nearest_centroid: _centroid_scores, soft_assignment: _soft_scores, k_nearest_neighbours: _votes}
 )

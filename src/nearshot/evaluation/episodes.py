@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import numbers
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,13 +32,21 @@ from nearshot.episodes import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
 from nearshot.files import write_whole
 
-__all__ = ["EpisodeSource", "Episodes", "read_episodes", "sample_episodes", "write_episodes"]
+__all__ = [
+    "EpisodeSource",
+    "Episodes",
+    "QuestionDigest",
+    "digest_of",
+    "read_episodes",
+    "sample_episodes",
+    "write_episodes",
+]
 
 FORMAT, VERSION = "nearshot-episodes", "1"
 SmallClasses = Literal["raise", "leave out"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Episodes:
     """Episodes as indices of images.
 
@@ -47,7 +57,6 @@ class Episodes:
         images: (episode, way, query + shot) int64, the queries of each class first.
         n_query: how many of them are queries.
         seed: the seed that they were drawn with, if they were.
-
     """
 
     images: Tensor
@@ -55,6 +64,7 @@ class Episodes:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "images", self.images.clone())  # nobody else's to change
         images = self.images
         if images.ndim != 3 or images.is_floating_point() or len(images) == 0:
             raise InputError(
@@ -92,13 +102,41 @@ class Episodes:
 
     @property
     def digest(self) -> str:
-        """A hash of what is asked: equal for equal episodes."""
-        content = self.images.cpu().long().contiguous().numpy().astype("<i8").tobytes()
-        return hashlib.sha256(content + f"{tuple(self.images.shape)} {self.n_query}".encode()).hexdigest()
+        """A hash of what is asked: see `QuestionDigest`."""
+        return digest_of(self)
+
+    @property
+    def n_classes_left_out(self) -> int:
+        """How many classes were left out for having too few images: unknown here, so none."""
+        return 0
 
     def draw(self, start: int, stop: int) -> Tensor:
         """Return the images of some episodes, as `EpisodeSource.draw` does."""
         return self.images[start:stop]
+
+
+class QuestionDigest:
+    """A hash of the queries of episodes, taken run by run.
+
+    It is the same for the same questions, however many shots there are to answer them with, and whether the episodes
+    were drawn, given or read from a file.
+    """
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._shape: tuple[int, ...] = ()
+
+    def update(self, drawn: Tensor, n_query: int) -> None:
+        """Add the episodes of a run, (episode, way, query + shot)."""
+        queries = drawn[:, :, :n_query].cpu().long().contiguous().numpy().astype("<i8")
+        self._shape = queries.shape[1:]
+        self._hash.update(queries.tobytes())
+
+    def hexdigest(self) -> str:
+        """Return the hash of all that was added."""
+        whole = self._hash.copy()
+        whole.update(f"{self._shape}".encode())
+        return whole.hexdigest()
 
 
 class EpisodeSource:
@@ -111,8 +149,11 @@ class EpisodeSource:
         seed: which ones.
         small_classes: whether classes with too few images are an error or are left out.
         class_names: names for the labels, used in messages.
-
     """
+
+    shape: EpisodeShape
+    seed: int
+    n_classes_left_out: int
 
     def __init__(
         self,
@@ -122,22 +163,24 @@ class EpisodeSource:
         n_episodes: int,
         seed: int,
         small_classes: SmallClasses = "raise",
-        class_names: list[str] | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> None:
-        if n_episodes < 1 or n_episodes >= 2**31:
-            raise InputError(f"n_episodes must be at least 1 and under 2³¹, not {n_episodes}.")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        if not _is_whole(n_episodes) or not 1 <= n_episodes < 2**31:
+            raise InputError(f"n_episodes must be a whole number, at least 1 and under 2³¹, not {n_episodes}.")
+        if not _is_whole(seed) or not 0 <= seed < 2**64:
             raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1, not {seed!r}.")
         if small_classes not in ("raise", "leave out"):
             raise InputError(f"small_classes must be 'raise' or 'leave out', not {small_classes!r}.")
         by_class = ImagesByClass(labels, class_names)
+        n_classes = len(by_class.classes)
         if small_classes == "leave out":
             by_class = by_class.without_small_classes(shape.images_per_class)
         by_class.check(shape)
         if max(shape.n_way, shape.images_per_class) >= 2**16 - 1 or len(labels) >= 2**31:
             raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
-        self.shape, self.seed = shape, seed
-        self._n_episodes = n_episodes
+        self.shape, self.seed = shape, int(seed)
+        self.n_classes_left_out = n_classes - len(by_class.classes)
+        self._n_episodes = int(n_episodes)
         self._sizes = by_class.sizes.numpy()
         self._starts = by_class.starts.numpy()
         self._images = by_class.images.numpy()
@@ -164,9 +207,16 @@ class EpisodeSource:
 
     @property
     def digest(self) -> str:
-        """A hash of what is asked, without drawing it: of the images by class, the shape, the number and the seed."""
-        shape = f"{self.shape} {self._n_episodes} {self.seed} {self._starts.tolist()} {self._sizes.tolist()}"
-        return hashlib.sha256(self._images.astype("<i8").tobytes() + shape.encode()).hexdigest()
+        """A hash of what is asked: see `QuestionDigest`."""
+        return digest_of(self)
+
+
+def digest_of(source: EpisodeSource | Episodes) -> str:
+    """Return the digest of all questions, drawn run by run."""
+    digest = QuestionDigest()
+    for start in range(0, len(source), 2048):
+        digest.update(source.draw(start, min(start + 2048, len(source))), source.shape.n_query)
+    return digest.hexdigest()
 
 
 def sample_episodes(
@@ -178,7 +228,7 @@ def sample_episodes(
     n_episodes: int = 10_000,
     seed: int = 0,
     small_classes: SmallClasses = "raise",
-    class_names: list[str] | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> Episodes:
     """Draw episodes of an evaluation (Section 3.1), all at once, as indices of images.
 
@@ -200,7 +250,6 @@ def sample_episodes(
     (torch.Size([100, 5, 1]), torch.Size([100, 5, 15]))
     >>> bool((labels[episodes.query] == labels[episodes.support]).all())
     True
-
     """
     shape = EpisodeShape(n_way, n_shot, n_query)
     source = EpisodeSource(
@@ -220,7 +269,6 @@ def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) ->
         episodes: what to write.
         path: the file, by custom ending in `.safetensors`.
         fingerprint: the fingerprint of the dataset split that the indices refer to.
-
     """
     tensors = {"support": episodes.support.int().contiguous(), "query": episodes.query.int().contiguous()}
     metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, "seed": json.dumps(episodes.seed)}
@@ -235,7 +283,6 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
         path: a file that `write_episodes` wrote, or other code in its format.
         labels: (image,) the labels of the dataset split.
         fingerprint: the fingerprint of the dataset split; a file for another one is refused.
-
     """
     path = Path(path)
     try:
@@ -243,10 +290,13 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
             metadata: dict[str, Any] = file.metadata() or {}
             if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
                 raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
-            support, query = file.get_tensor("support").long(), file.get_tensor("query").long()
+            support, query = file.get_tensor("support"), file.get_tensor("query")
+            if support.is_floating_point() or query.is_floating_point():
+                raise FileFormatError(f"{path} has indices that are not whole numbers.")
+            support, query = support.long(), query.long()
     except SafetensorError as error:
         raise FileFormatError(f"{path} is not an episodes file, or is damaged: {error}.") from error
-    except FileNotFoundError:
+    except OSError:
         raise InputError(f"There is no episodes file {path}.") from None
     if metadata.get("fingerprint") != fingerprint:
         raise FileFormatError(
@@ -279,6 +329,10 @@ def check_classes(episodes: Episodes, labels: Tensor) -> None:
     repeated = (in_order[:, 1:] == in_order[:, :-1]).any(1).nonzero()
     if len(repeated):
         raise InputError(f"In episode {int(repeated[0])} two ways are the same class.")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

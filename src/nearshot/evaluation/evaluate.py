@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -11,9 +11,17 @@ from torch import Tensor
 
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
-from nearshot.evaluation.classifiers import BY_CLOSENESS, CLASSIFIERS, Classifier, ClassifierName, closeness
-from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes
-from nearshot.evaluation.features import prepare_features
+from nearshot.evaluation.classifiers import (
+    BUILT_IN,
+    CLASSIFIERS,
+    Classifier,
+    ClassifierName,
+    Task,
+    classifier_name,
+)
+from nearshot.evaluation.episodes import Episodes, EpisodeSource, QuestionDigest, SmallClasses, check_classes
+from nearshot.evaluation.features import FeatureSet, prepare_features
+from nearshot.evaluation.guards import ContentGuard, check_unseen_classes
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.progress import with_progress
 
@@ -42,21 +50,21 @@ class Measured(NamedTuple):
     treatment: Treatment
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Job:
-    """One accuracy to be: which shots, features and classifier, and where its correct answers are counted."""
+    """One accuracy to be: of which shots and classifier, and where its correct answers are counted."""
 
     measured: Measured
     classify: Classifier
-    correct: Tensor  # (episode,)
+    n_correct: Tensor  # (episode,)
 
 
 def evaluate_features(
-    features: Tensor,
-    labels: Tensor,
+    features: Tensor | FeatureSet,
+    labels: Tensor | None = None,
     *,
     n_way: int = 5,
-    n_shot: int = 5,
+    n_shot: int | None = None,
     n_query: int = 15,
     n_episodes: int = 10_000,
     classifier: ClassifierName | Classifier = "centroid",
@@ -65,6 +73,8 @@ def evaluate_features(
     seed: int = 0,
     episodes: Episodes | None = None,
     small_classes: SmallClasses = "raise",
+    training_classes: Sequence[str] | None = None,
+    inductive: bool | None = None,
     split: str | None = None,
     fingerprint: str | None = None,
     progress: bool | None = None,
@@ -72,18 +82,22 @@ def evaluate_features(
     """Return the accuracy of a classifier on features, over episodes (Section 3.1).
 
     Args:
-        features: (image, dim) in any floating type, on any device.
+        features: (image, dim) in any floating type, on any device; or a `FeatureSet`, which brings its labels, centre,
+            split and fingerprint, and the content of its images, so that repeated pictures are found.
         labels: (image,) whole numbers.
         n_way: classes in an episode.
-        n_shot: support images of each class.
+        n_shot: support images of each class; by default 5, or as many as `episodes` has.
         n_query: query images of each class.
         n_episodes: how many episodes.
         classifier: "centroid", "soft", "knn", or a function as in `nearshot.evaluation.classifiers`.
         centre: (dim,) the mean feature of the training set, to be subtracted; None for nothing.
         normalise: whether to divide each feature by its length.
         seed: which episodes.
-        episodes: these episodes instead; then the shape, number and seed are theirs.
+        episodes: these episodes instead; then the ways, queries, number and seed are theirs.
         small_classes: "raise" names a class with too few images; "leave out" goes on without such classes.
+        training_classes: the names of the classes that were trained on; evaluating one of them is refused. Needs a
+            `FeatureSet` with class names.
+        inductive: for a function of your own, whether it looks at each query alone; the result says so.
         split: which split it is, for the result's protocol.
         fingerprint: the fingerprint of the split, for the result's protocol.
         progress: whether to show a bar; by default on a terminal, for very many episodes.
@@ -94,35 +108,33 @@ def evaluate_features(
     >>> accuracy = evaluate_features(features, labels, n_episodes=1000)
     >>> print(f"{accuracy} %")
     94... ± 0... %
-
     """
-    if episodes is not None:
-        n_way, n_shot, n_query = episodes.shape.n_way, episodes.shape.n_shot, episodes.shape.n_query
-    name = classifier if isinstance(classifier, str) else _name(classifier)
-    treatment = Treatment(centre is not None, normalise)
+    data = _as_set(features, labels, centre, split, fingerprint)
+    if n_shot is None:
+        n_shot = 5 if episodes is None else episodes.shape.n_shot
+    name = classifier_name(classifier)
+    treatment = Treatment(data.centre is not None, normalise)
     results = evaluate_many(
-        features,
-        labels,
+        data,
         n_way=n_way,
         n_shots=(n_shot,),
         n_query=n_query,
         n_episodes=n_episodes,
         classifiers={name: classifier},
         treatments=(treatment,),
-        centre=centre,
         seed=seed,
         episodes=episodes,
         small_classes=small_classes,
-        split=split,
-        fingerprint=fingerprint,
+        training_classes=training_classes,
+        inductive=inductive,
         progress=progress,
     )
     return results[Measured(n_shot, name, treatment)]
 
 
 def evaluate_many(
-    features: Tensor,
-    labels: Tensor,
+    features: Tensor | FeatureSet,
+    labels: Tensor | None = None,
     *,
     n_way: int = 5,
     n_shots: Sequence[int] = (1, 5),
@@ -134,6 +146,8 @@ def evaluate_many(
     seed: int = 0,
     episodes: Episodes | None = None,
     small_classes: SmallClasses = "raise",
+    training_classes: Sequence[str] | None = None,
+    inductive: bool | None = None,
     split: str | None = None,
     fingerprint: str | None = None,
     progress: bool | None = None,
@@ -143,18 +157,20 @@ def evaluate_many(
     The arguments are those of `evaluate_features`, and so is each result, but for these:
 
     Args:
-        features: (image, dim).
+        features: (image, dim), or a `FeatureSet`.
         labels: (image,).
         n_way: classes in an episode.
         n_shots: the numbers of shots. The queries are the same for all, and fewer shots are the first of more.
         n_query: query images of each class.
         n_episodes: how many episodes.
         classifiers: names, or a mapping of your own names to names or functions.
-        treatments: combinations of centring and normalising; by default centred (if `centre` is given) and normalised.
+        treatments: combinations of centring and normalising; by default centred (if there is a centre) and normalised.
         centre: (dim,) what centred treatments subtract.
         seed: which episodes.
         episodes: these episodes instead; `n_shots` must not exceed theirs.
         small_classes: what to do about classes with too few images for the most shots.
+        training_classes: the names of the classes that were trained on.
+        inductive: for functions of your own, whether they look at each query alone.
         split: which split it is.
         fingerprint: its fingerprint.
         progress: whether to show a bar.
@@ -167,67 +183,63 @@ def evaluate_many(
     >>> results = evaluate_many(features, labels, n_episodes=100)
     >>> [(key.n_shot, key.classifier) for key in results]
     [(1, 'centroid'), (1, 'soft'), (1, 'knn'), (5, 'centroid'), (5, 'soft'), (5, 'knn')]
-
     """
-    _check_labels(features, labels)
-    functions = _functions(classifiers)
-    treatments = (Treatment(centre is not None, True),) if treatments is None else tuple(treatments)
-    if centre is None and any(treatment.centred for treatment in treatments):
+    data = _as_set(features, labels, centre, split, fingerprint)
+    functions = _functions(classifiers, inductive)
+    treatments = (Treatment(data.centre is not None, True),) if treatments is None else tuple(treatments)
+    if data.centre is None and any(treatment.centred for treatment in treatments):
         raise InputError("A centred treatment needs a centre, the mean feature of the training set.")
-    if not n_shots or not functions or not treatments:
-        raise InputError("There is nothing to measure: give at least one number of shots, classifier and treatment.")
-    source: EpisodeSource | Episodes
-    if episodes is None:
-        shape = EpisodeShape(n_way, max(n_shots), n_query)
-        source = EpisodeSource(labels, shape, n_episodes=n_episodes, seed=seed, small_classes=small_classes)
-    else:
-        check_classes(episodes, labels)
-        source = episodes
-        if max(n_shots) > source.shape.n_shot:
-            raise InputError(f"The episodes have {source.shape.n_shot} shots; {max(n_shots)} were asked for.")
-    for n_shot in n_shots:
-        EpisodeShape(source.shape.n_way, n_shot, source.shape.n_query)  # checks the number
+    if not isinstance(n_shots, Sequence) or not n_shots or not functions or not treatments:
+        raise InputError("There is nothing to measure: give a list of shots, of classifiers and of treatments.")
+    if training_classes is not None:
+        if not data.class_names:
+            raise InputError("Training classes can be told from others only in a FeatureSet with class names.")
+        check_unseen_classes(training_classes, data.class_names)
+    source = _source(data, n_way, n_shots, n_query, n_episodes, seed, episodes, small_classes)
 
     jobs = {
         treatment: [
             _Job(
                 Measured(n_shot, name, treatment),
                 function,
-                torch.zeros(len(source), dtype=torch.int32, device=features.device),
+                torch.zeros(len(source), dtype=torch.int32, device=data.features.device),
             )
             for n_shot in n_shots
             for name, function in functions.items()
         ]
         for treatment in treatments
     }
-    prepared = {
-        treatment: prepare_features(
-            features, centre=centre if treatment.centred else None, normalise=treatment.normalised
-        ).contiguous()
-        for treatment in treatments
-    }
-    _count_correct(prepared, source, jobs, progress)
+    digest = _answer(_groups(data, jobs), source, data.content, progress)
 
-    n_questions = source.shape.n_way * source.shape.n_query
-    digest = source.digest
-    results = {}
-    for treatment in treatments:
-        for job in jobs[treatment]:
-            protocol = Protocol(
-                n_way=source.shape.n_way,
+    base = Protocol(
+        n_way=source.shape.n_way,
+        n_shot=source.shape.n_shot,
+        n_query=source.shape.n_query,
+        n_episodes=len(source),
+        seed=source.seed,
+        episodes=digest,
+        classifier="",
+        centred=False,
+        normalised=False,
+        split=data.split,
+        fingerprint=data.fingerprint,
+        classes_left_out=source.n_classes_left_out,
+    )
+    return {
+        job.measured: Accuracy.of_counts(
+            job.n_correct,
+            replace(
+                base,
                 n_shot=job.measured.n_shot,
-                n_query=source.shape.n_query,
-                n_episodes=len(source),
-                seed=source.seed,
-                episodes=digest,
                 classifier=job.measured.classifier,
                 centred=treatment.centred,
                 normalised=treatment.normalised,
-                split=split,
-                fingerprint=fingerprint,
-            )
-            results[job.measured] = Accuracy(100 * job.correct.cpu().double() / n_questions, protocol)
-    return results
+                inductive=job.classify in BUILT_IN or bool(inductive),
+            ),
+        )
+        for treatment in treatments
+        for job in jobs[treatment]
+    }
 
 
 def score_predictions(
@@ -236,6 +248,7 @@ def score_predictions(
     *,
     classifier: str,
     inductive: bool,
+    adapted: str | None = None,
     split: str | None = None,
     fingerprint: str | None = None,
 ) -> Accuracy:
@@ -246,9 +259,9 @@ def score_predictions(
         episodes: the episodes that were asked.
         classifier: what made the predictions, in a few words, for the protocol.
         inductive: whether each query was classified without looking at the other queries.
+        adapted: how the model was adapted to each support set, if it was, for the protocol.
         split: which split it is, for the protocol.
         fingerprint: its fingerprint, for the protocol.
-
     """
     shape = episodes.shape
     if predictions.shape != episodes.query.shape or predictions.is_floating_point():
@@ -256,8 +269,12 @@ def score_predictions(
             f"predictions must be whole numbers of shape {tuple(episodes.query.shape)} (episode, way, query), not "
             f"{predictions.dtype} {tuple(predictions.shape)}."
         )
+    if not 0 <= int(predictions.min()) <= int(predictions.max()) < shape.n_way:
+        raise InputError(
+            f"A prediction is the number of a way, from 0 to {shape.n_way - 1}, not a label of the dataset; these go "
+            f"from {int(predictions.min())} to {int(predictions.max())}."
+        )
     truth = torch.arange(shape.n_way, device=predictions.device)[:, None]  # (way, 1)
-    correct = (predictions == truth).flatten(1).double().mean(1)
     protocol = Protocol(
         n_way=shape.n_way,
         n_shot=shape.n_shot,
@@ -266,23 +283,97 @@ def score_predictions(
         seed=episodes.seed,
         episodes=episodes.digest,
         classifier=classifier,
-        centred=False,
-        normalised=False,
+        centred=None,
+        normalised=None,
+        adapted=adapted,
         inductive=inductive,
         split=split,
         fingerprint=fingerprint,
     )
-    return Accuracy(100 * correct.cpu(), protocol)
+    return Accuracy.of_counts((predictions == truth).flatten(1).sum(1), protocol)
 
 
-def _count_correct(
-    features: Mapping[Treatment, Tensor],
+def _as_set(
+    features: Tensor | FeatureSet,
+    labels: Tensor | None,
+    centre: Tensor | None,
+    split: str | None,
+    fingerprint: str | None,
+) -> FeatureSet:
+    """Return one object of what was given in either of two ways."""
+    if isinstance(features, FeatureSet):
+        given = {"labels": labels, "centre": centre, "split": split, "fingerprint": fingerprint}
+        twice = [name for name, value in given.items() if value is not None]
+        if twice:
+            raise InputError(f"A FeatureSet brings its own {twice[0]}; do not give it twice.")
+        data = features
+    elif not isinstance(features, Tensor) or not isinstance(labels, Tensor):
+        raise InputError(
+            f"features and labels must be tensors, not {type(features).__name__} and {type(labels).__name__}."
+        )
+    else:
+        data = FeatureSet(features, labels, centre, split=split, fingerprint=fingerprint)
+    if data.labels.ndim != 1 or len(data.labels) != len(data.features):
+        raise InputError(
+            f"labels must be one per image: expected shape ({len(data.features)},), not {tuple(data.labels.shape)}."
+        )
+    return data
+
+
+def _source(
+    data: FeatureSet,
+    n_way: int,
+    n_shots: Sequence[int],
+    n_query: int,
+    n_episodes: int,
+    seed: int,
+    episodes: Episodes | None,
+    small_classes: SmallClasses,
+) -> EpisodeSource | Episodes:
+    """Return what will be asked, checked for each number of shots."""
+    for n_shot in n_shots:
+        EpisodeShape(n_way, n_shot, n_query)  # checks the numbers
+    if episodes is None:
+        shape = EpisodeShape(n_way, max(n_shots), n_query)
+        names = data.class_names or None
+        return EpisodeSource(
+            data.labels, shape, n_episodes=n_episodes, seed=seed, small_classes=small_classes, class_names=names
+        )
+    check_classes(episodes, data.labels)
+    if max(n_shots) > episodes.shape.n_shot:
+        raise InputError(f"The episodes have {episodes.shape.n_shot} shots; {max(n_shots)} were asked for.")
+    return episodes
+
+
+def _groups(data: FeatureSet, jobs: Mapping[Treatment, Sequence[_Job]]) -> list[tuple[Tensor, list[_Job]]]:
+    """Return the prepared features, each with the jobs that want them.
+
+    The built-in classifiers look at distances alone. Theirs are moved to around zero, where float32 has its digits,
+    unless they are there already. A function of the user's gets the features as they are.
+    """
+    groups = []
+    for treatment, some_jobs in jobs.items():
+        centre = data.centre if treatment.centred else None
+        prepared = prepare_features(data.features.detach(), centre=centre, normalise=treatment.normalised).contiguous()
+        own = [job for job in some_jobs if job.classify not in BUILT_IN]
+        built_in = [job for job in some_jobs if job.classify in BUILT_IN]
+        if own:
+            groups.append((prepared, own))
+        if built_in:
+            mean = prepared.mean(0)
+            far = mean.square().sum() > 0.1 * prepared.square().sum() / len(prepared)
+            groups.append((prepared - mean if far else prepared, built_in))
+    return groups
+
+
+def _answer(
+    groups: Sequence[tuple[Tensor, Sequence[_Job]]],
     source: EpisodeSource | Episodes,
-    jobs: Mapping[Treatment, Sequence[_Job]],
+    content: Tensor | None,
     progress: bool | None,
-) -> None:
-    """Go through the episodes once and count every job's correct answers."""
-    some_features = next(iter(features.values()))
+) -> str:
+    """Go through the episodes once and count every job's correct answers; return the digest of the questions."""
+    some_features = groups[0][0]
     shape, dim, device = source.shape, some_features.shape[1], some_features.device
     n_queries, n_images = shape.n_way * shape.n_query, shape.batch_size
     truth = torch.arange(shape.n_way, device=device).repeat_interleave(shape.n_query)  # (query,)
@@ -290,40 +381,45 @@ def _count_correct(
     n_at_once = max(1, min(EPISODES_PER_DRAW, room // (n_images * dim * some_features.element_size())))
     # One place for the gathered rows, used again and again: fresh memory would cost more than the gathering.
     buffer = torch.empty(n_at_once * n_images, dim, dtype=some_features.dtype, device=device)
+    digest = QuestionDigest()
+    guard = None if content is None else ContentGuard(content)
 
-    with torch.inference_mode():
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
         for start, drawn in _runs(source, progress):
+            digest.update(drawn, shape.n_query)
+            if guard is not None:
+                guard.check(drawn, shape.n_query, start)
             # queries of all ways, then support of all ways: (episode, image)
             order = torch.cat([drawn[:, :, : shape.n_query].flatten(1), drawn[:, :, shape.n_query :].flatten(1)], dim=1)
             order = order.to(device)
             for offset in range(0, len(order), n_at_once):
                 rows = order[offset : offset + n_at_once]
                 here = slice(start + offset, start + offset + len(rows))
-                for treatment, all_features in features.items():
+                for features, jobs in groups:
                     gathered = buffer[: rows.numel()]
-                    torch.index_select(all_features, 0, rows.flatten(), out=gathered)
+                    torch.index_select(features, 0, rows.flatten(), out=gathered)
                     gathered = gathered.view(len(rows), n_images, dim)
                     query = gathered[:, :n_queries]  # (episode, query, dim)
                     support = gathered[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot))
-                    for job, scores in _scores(jobs[treatment], support, query):
+                    for job, scores in _scores(jobs, support, query):
                         answers = scores.max(2).indices  # (episode, query)
-                        job.correct[here] = (answers == truth).sum(1, dtype=torch.int32)
+                        job.n_correct[here] = (answers == truth).sum(1, dtype=torch.int32)
+    return digest.hexdigest()
 
 
 def _scores(jobs: Sequence[_Job], support: Tensor, query: Tensor) -> Iterator[tuple[_Job, Tensor]]:
-    """Yield the scores of each job on some episodes; those that look at single support images share that look."""
-    shared: dict[int, Tensor] = {}
+    """Yield the scores of each job on some episodes; the built-in classifiers share what they look at."""
+    tasks: dict[int, Task] = {}
     for job in jobs:
         n_shot = job.measured.n_shot
         shots = support[:, :, :n_shot]
-        if job.classify in BY_CLOSENESS:
-            if n_shot not in shared:
-                shared[n_shot] = closeness(shots, query)
-            scores = BY_CLOSENESS[job.classify](shared[n_shot])
+        if job.classify in BUILT_IN:
+            task = tasks.setdefault(n_shot, Task(shots, query))
+            yield job, BUILT_IN[job.classify](task)
         else:
-            scores = job.classify(shots, query)
-        _check_scores(scores, query, support.shape[1], job.measured.classifier)
-        yield job, scores
+            scores = job.classify(shots.clone(), query.clone())  # theirs to change
+            _check_scores(scores, query, support.shape[1], job.measured.classifier)
+            yield job, scores
 
 
 def _runs(source: EpisodeSource | Episodes, progress: bool | None) -> Iterator[tuple[int, Tensor]]:
@@ -336,30 +432,33 @@ def _runs(source: EpisodeSource | Episodes, progress: bool | None) -> Iterator[t
 
 
 def _functions(
-    classifiers: Sequence[ClassifierName] | Mapping[str, ClassifierName | Classifier],
+    classifiers: Sequence[ClassifierName] | Mapping[str, ClassifierName | Classifier], inductive: bool | None
 ) -> dict[str, Classifier]:
     if isinstance(classifiers, str):
         raise InputError(f"classifiers must be several names; for one, write [{classifiers!r}].")
     entries = classifiers if isinstance(classifiers, Mapping) else {name: name for name in classifiers}
-    return {
-        name: look_up(CLASSIFIERS, entry, "classifier") if isinstance(entry, str) else entry
-        for name, entry in entries.items()
-    }
-
-
-def _name(function: Callable[..., Tensor]) -> str:
-    return str(getattr(function, "__name__", None) or type(function).__name__)
-
-
-def _check_labels(features: Tensor, labels: Tensor) -> None:
-    if labels.ndim != 1 or len(labels) != len(features):
-        raise InputError(f"labels must be one per image: expected shape ({len(features)},), not {tuple(labels.shape)}.")
+    functions: dict[str, Classifier] = {}
+    for name, entry in entries.items():
+        if isinstance(entry, str):
+            functions[name] = look_up(CLASSIFIERS, entry, "classifier")
+        elif not callable(entry):
+            raise InputError(f"A classifier is a name or a function, not {entry!r}.")
+        elif inductive is None and entry not in BUILT_IN:
+            raise InputError(
+                f"Does {name!r} look at each query alone? It is given all queries of an episode, so say inductive=True "
+                "or inductive=False; the result will carry it."
+            )
+        else:
+            functions[name] = entry
+    return functions
 
 
 def _check_scores(scores: Tensor, query: Tensor, n_way: int, classifier: str) -> None:
     expected = (*query.shape[:2], n_way)
-    if scores.shape != expected:
+    if not isinstance(scores, Tensor) or scores.shape != expected:
+        came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise InputError(
-            f"Classifier {classifier!r} returned scores of shape {tuple(scores.shape)}; expected {expected}, "
-            "(episode, query, way)."
+            f"Classifier {classifier!r} returned {came}; expected scores {expected}, (episode, query, way)."
         )
+    if scores.isnan().any():
+        raise InputError(f"Classifier {classifier!r} returned scores that are NaN.")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from nearshot.files import write_whole
 __all__ = ["FeatureSet", "embed", "load_features", "prepare_features", "save_features"]
 
 FORMAT, VERSION = "nearshot-features", "1"
+NAMES = ("features", "labels", "centre", "content")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +36,8 @@ class FeatureSet:
         class_names: the names of the labels 0, 1, …; empty if unknown.
         split: which split it is, such as "val" or "test", if known.
         fingerprint: the fingerprint of the dataset split, if known.
-
+        content: (image,) a number for each image's pixels, equal for equal pictures, such as a store's; if known, no
+            episode is accepted in which a query is the same picture as a support image.
     """
 
     features: Tensor
@@ -42,6 +46,7 @@ class FeatureSet:
     class_names: tuple[str, ...] = ()
     split: str | None = None
     fingerprint: str | None = None
+    content: Tensor | None = None
 
 
 def embed(
@@ -59,7 +64,6 @@ def embed(
         images: (image, 3, height, width), or batches of them.
         batch_size: how many to embed at once, if `images` is one tensor.
         device: where to embed; by default where the images are. The features come back to where the images are.
-
     """
     check_evaluation_mode(network)
     batches = images.split(batch_size) if isinstance(images, Tensor) else images
@@ -67,7 +71,7 @@ def embed(
         features = [network(batch if device is None else batch.to(device)).to(batch.device) for batch in batches]
     if not features:
         raise InputError("There are no images to embed.")
-    return torch.cat(features).clone()  # a clone is an ordinary tensor again, not an inference-mode one
+    return torch.cat(features)  # outside inference mode, so an ordinary tensor again
 
 
 def check_evaluation_mode(network: Callable[[Tensor], Tensor]) -> None:
@@ -80,6 +84,13 @@ def check_evaluation_mode(network: Callable[[Tensor], Tensor]) -> None:
             "The network is in training mode: its batch norm would let the images of a batch see each other. "
             "Call network.eval() first."
         )
+    if isinstance(owner, nn.Module):
+        for name, module in owner.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+                raise LeakError(
+                    f"The network's batch norm {name!r} keeps no running statistics, so the images of a batch see each "
+                    "other in evaluation mode too."
+                )
 
 
 def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalise: bool = True) -> Tensor:
@@ -92,7 +103,6 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
 
     >>> prepare_features(torch.tensor([[4.0, 4.0]]), centre=torch.tensor([1.0, 0.0]))
     tensor([[0.6000, 0.8000]])
-
     """
     if features.ndim != 2 or not features.is_floating_point() or features.numel() == 0:
         raise InputError(
@@ -108,18 +118,30 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
             raise InputError(
                 f"centre must have shape ({features.shape[1]},) like a feature, not {tuple(centre.shape)}."
             )
+        if not centre.isfinite().all():
+            raise InputError("centre has NaN or infinity.")
         features = features - centre.to(features)
     if normalise:
-        lengths = features.norm(dim=1, keepdim=True)
-        if not lengths.all():
-            row = int((lengths[:, 0] == 0).nonzero()[0])
+        # By the largest entry first, since the square of a very large or small number is none.
+        largest = features.abs().amax(1, keepdim=True)
+        if not largest.all():
+            row = int((largest[:, 0] == 0).nonzero()[0])
             after = " once the centre is subtracted" if centre is not None else ""
             raise InputError(
                 f"The feature of image {row} is zero{after}, so it has no direction. "
                 "Evaluate with normalise=False, or find out why the network gives nothing."
             )
-        features = features / lengths
+        features = features / largest
+        lengths: Tensor = features.norm(dim=1, keepdim=True)
+        return features / lengths
+    if not features.square().sum().isfinite():
+        raise InputError("The features are so large that squared distances are infinite. Normalise or scale them.")
     return features
+
+
+def _check_format(metadata: dict[str, str], path: Path) -> None:
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
 
 
 def save_features(features: FeatureSet, path: str | Path) -> None:
@@ -127,7 +149,9 @@ def save_features(features: FeatureSet, path: str | Path) -> None:
     tensors = {"features": features.features, "labels": features.labels.long()}
     if features.centre is not None:
         tensors["centre"] = features.centre
-    metadata = {"format": FORMAT, "version": VERSION, "class_names": "\n".join(features.class_names)}
+    if features.content is not None:
+        tensors["content"] = features.content
+    metadata = {"format": FORMAT, "version": VERSION, "class_names": json.dumps(features.class_names)}
     metadata |= {"split": features.split or "", "fingerprint": features.fingerprint or ""}
     with write_whole(path) as file:
         file.write(
@@ -147,29 +171,43 @@ def load_features(path: str | Path) -> FeatureSet:
     metadata: dict[str, str] = {}
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+                tensors = {name: torch.from_numpy(arrays[name]) for name in NAMES if name in arrays.files}
         else:
-            tensors = safetensors.torch.load_file(path)
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
-    except (SafetensorError, ValueError, OSError, TypeError) as error:
+                _check_format(metadata, path)
+                tensors = {name: file.get_tensor(name) for name in NAMES if name in file.keys()}  # noqa: SIM118
+    except FileFormatError:
+        raise
+    except (SafetensorError, ValueError, OSError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise FileFormatError(f"{path} is not a features file, or is damaged: {error}.") from error
     for name in ("features", "labels"):
         if name not in tensors:
             raise FileFormatError(f"{path} has no array {name!r}.")
     features, labels = tensors["features"], tensors["labels"]
-    if features.ndim != 2 or labels.shape != features.shape[:1] or labels.is_floating_point():
+    if (
+        features.ndim != 2
+        or not features.is_floating_point()
+        or labels.shape != features.shape[:1]
+        or labels.is_floating_point()
+        or ("centre" in tensors and tensors["centre"].shape != features.shape[1:])
+    ):
         raise FileFormatError(
-            f"{path} has features of shape {tuple(features.shape)} and labels of type {labels.dtype} and shape "
-            f"{tuple(labels.shape)}; they must be (image, dim) and one whole number per image."
+            f"{path} has features of type {features.dtype} and shape {tuple(features.shape)} and labels of type "
+            f"{labels.dtype} and shape {tuple(labels.shape)}; they must be floating-point (image, dim) and one whole "
+            "number per image, and a centre must have a feature's shape."
         )
-    names = metadata.get("class_names", "")
+    try:
+        class_names = tuple(map(str, json.loads(metadata.get("class_names", "[]"))))
+    except (ValueError, TypeError):
+        raise FileFormatError(f"{path} is damaged: its class names cannot be read.") from None
     return FeatureSet(
         features,
         labels.long(),
         centre=tensors.get("centre"),
-        class_names=tuple(names.split("\n")) if names else (),
+        class_names=class_names,
+        content=tensors.get("content"),
         split=metadata.get("split") or None,
         fingerprint=metadata.get("fingerprint") or None,
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation.episodes import Episodes
 
-__all__ = ["check_distinct_content", "check_unseen_classes"]
+__all__ = ["ContentGuard", "check_distinct_content", "check_unseen_classes"]
 
 
 def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Iterable[str]) -> None:
@@ -28,28 +28,49 @@ def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Ite
         )
 
 
+class ContentGuard:
+    """Refuses episodes in which a query has the same content as a support image: the answer would be given away.
+
+    Args:
+        content: (image,) a number for each image's content, equal for images that are the same pixel by pixel.
+    """
+
+    def __init__(self, content: Tensor) -> None:
+        if content.ndim != 1:
+            raise InputError(f"content must have a number for each image, not shape {tuple(content.shape)}.")
+        _, self._group, size = content.cpu().unique(return_inverse=True, return_counts=True)
+        self._is_repeated = size[self._group] > 1  # (image,)
+
+    def check(self, drawn: Tensor, n_query: int, first_episode: int = 0) -> None:
+        """Check a run of episodes, (episode, way, query + shot)."""
+        drawn = drawn.cpu()
+        if int(drawn.max()) >= len(self._group):
+            raise InputError(
+                f"content has numbers for {len(self._group)} images; image {int(drawn.max())} is asked for."
+            )
+        suspects = self._is_repeated[drawn].flatten(1).sum(1) > 1  # episodes with two such images or more
+        clashes = []
+        for episode in suspects.nonzero()[:, 0].tolist():
+            query = drawn[episode, :, :n_query].flatten().tolist()
+            support = drawn[episode, :, n_query:].flatten().tolist()
+            by_content = {int(self._group[image]): image for image in support if self._is_repeated[image]}
+            clashes += [
+                (episode, by_content[int(self._group[q])], q) for q in query if int(self._group[q]) in by_content
+            ]
+        if clashes:
+            episode, support_image, query_image = clashes[0]
+            raise LeakError(
+                f"In {len({clash[0] for clash in clashes})} of {len(drawn)} episodes a query is the same picture as a "
+                f"support image: in episode {first_episode + episode}, images {support_image} and {query_image}. Leave "
+                "one of each such pair out of the dataset."
+            )
+
+
 def check_distinct_content(episodes: Episodes, content: Tensor) -> None:
-    """Refuse episodes in which a query has the same content as a support image: the answer would be given away.
+    """Refuse episodes in which a query is the same picture as a support image.
 
     Args:
         episodes: what will be asked.
-        content: (image,) a number for each image's content, equal for images that are the same pixel by pixel.
-
+        content: (image,) a number for each image's content, such as a store's `content`.
     """
-    if content.ndim != 1 or int(episodes.images.max()) >= len(content):
-        raise InputError(f"content must have a number for each image, not shape {tuple(content.shape)}.")
-    _, group, size = content.cpu().unique(return_inverse=True, return_counts=True)
-    is_repeated = size[group] > 1  # (image,)
-    suspects = is_repeated[episodes.images.cpu()].flatten(1).sum(1) > 1  # episodes with two such images or more
-    clashes = []
-    for episode in suspects.nonzero()[:, 0].tolist():
-        support, query = episodes.support[episode].flatten().tolist(), episodes.query[episode].flatten().tolist()
-        by_content = {int(group[image]): image for image in support if is_repeated[image]}
-        clashes += [(episode, by_content[int(group[q])], q) for q in query if int(group[q]) in by_content]
-    if clashes:
-        episode, support_image, query_image = clashes[0]
-        n_episodes = len({clash[0] for clash in clashes})
-        raise LeakError(
-            f"In {n_episodes} of {len(episodes)} episodes a query is the same picture as a support image: in episode "
-            f"{episode}, images {support_image} and {query_image}. Leave one of each such pair out of the dataset."
-        )
+    ContentGuard(content).check(episodes.images, episodes.n_query)

@@ -29,15 +29,15 @@ class Protocol:
         n_query: query images of each class.
         n_episodes: how many episodes.
         seed: the seed that they were drawn with; None for episodes from elsewhere.
-        episodes: a hash of the episodes themselves.
+        episodes: a hash of the questions, that is of the query images of every episode.
         classifier: the classifier's name.
-        centred: whether the training set's mean feature was subtracted.
-        normalised: whether features were divided by their length.
+        centred: whether the training set's mean feature was subtracted; None where other code did the work.
+        normalised: whether features were divided by their length; None where other code did the work.
         adapted: how the network or the features were adapted to each support set; None if they were not.
         inductive: whether each query was classified on its own, without looking at the other queries.
         split: which split was measured, such as "val" or "test".
         fingerprint: the fingerprint of the dataset split.
-
+        classes_left_out: how many classes had too few images and were left out.
     """
 
     n_way: int
@@ -47,26 +47,30 @@ class Protocol:
     seed: int | None
     episodes: str
     classifier: str
-    centred: bool
-    normalised: bool
+    centred: bool | None
+    normalised: bool | None
     adapted: str | None = None
     inductive: bool = True
     split: str | None = None
     fingerprint: str | None = None
+    classes_left_out: int = 0
 
     def __str__(self) -> str:
         treatment = " and ".join(
             word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done
         )
+        raw = "raw features" if self.centred is not None else "features of other code"
+        left_out = f"{self.classes_left_out} classes with too few images left out"
         parts = [
             f"{self.n_way}-way {self.n_shot}-shot, {self.n_query} queries a class, {self.n_episodes:,} episodes",
             "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",
             self.classifier,
-            f"{treatment} features" if treatment else "raw features",
+            f"{treatment} features" if treatment else raw,
             f"adapted: {self.adapted}" if self.adapted else "not adapted",
             "inductive" if self.inductive else "transductive",
         ]
-        return ", ".join(parts + ([f"{self.split} split"] if self.split else []))
+        parts += [f"{self.split} split"] if self.split else []
+        return ", ".join(parts + ([left_out] if self.classes_left_out else []))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +80,15 @@ class Accuracy:
     Attributes:
         per_episode: (episode,) the accuracy of each episode, in per cent.
         protocol: how it was measured.
-
     """
 
     per_episode: Tensor
     protocol: Protocol
+
+    @classmethod
+    def of_counts(cls, n_correct: Tensor, protocol: Protocol) -> Accuracy:
+        """Return the accuracy for the number of correct answers in each episode, (episode,) whole numbers."""
+        return cls(100 * n_correct.cpu().double() / (protocol.n_way * protocol.n_query), protocol)
 
     @property
     def mean(self) -> float:
@@ -105,17 +113,19 @@ class PooledAccuracy:
 
     Attributes:
         mean: the mean over all seeds' episodes.
-        interval95: half the 95 % interval over all seeds' episodes together, as the paper reports it. It says how well
-            the mean of these very models is known.
+        interval95: half the 95 % interval over episodes: how well the mean of these very models is known. Where the
+            models answered the same episodes, an episode counts once, with the mean of their accuracies.
+        paper95: the same as the paper has it, 1.96 σ / √N over all seeds' episodes, as if they were independent. For
+            models on the same episodes it is too small.
         between_seeds95: half the 95 % interval of the mean over seeds (Student's t): how well the mean of other models,
             trained the same way with other seeds, is known. NaN for a single seed.
         per_seed: the mean of each seed.
         protocol: how each was measured.
-
     """
 
     mean: float
     interval95: float
+    paper95: float
     between_seeds95: float
     per_seed: tuple[float, ...]
     protocol: Protocol = field(repr=False)
@@ -136,7 +146,6 @@ class Comparison:
         wins: the share of episodes in which the first is strictly better.
         ties: the share of episodes in which they are equal.
         losses: the share of episodes in which the second is strictly better.
-
     """
 
     difference: float
@@ -156,6 +165,7 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
     """Pool the accuracies of models that differ only in their training seed.
 
     All episodes are taken together, as in the paper (Section 3.1), and the interval between seeds is given beside it.
+    The models must have been measured on the same episodes, or each on episodes of its own.
     """
     if not accuracies:
         raise InputError("There is no accuracy to pool.")
@@ -163,12 +173,20 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
     means = torch.tensor([accuracy.mean for accuracy in accuracies], dtype=torch.float64)
     together = torch.cat([accuracy.per_episode.double() for accuracy in accuracies])
     n_seeds = len(means)
+    n_different = len({accuracy.protocol.episodes for accuracy in accuracies})
+    if n_different not in (1, n_seeds):
+        raise InputError(
+            f"{n_seeds} models were measured on {n_different} different sets of episodes. Measure all on the same, or "
+            "each on its own."
+        )
+    independent = together if n_different == n_seeds else together.view(n_seeds, -1).mean(0)
     between = math.nan
     if n_seeds > 1:
         between = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(means.std()) / math.sqrt(n_seeds)
     return PooledAccuracy(
         mean=float(together.mean()),
-        interval95=_interval(together),
+        interval95=_interval(independent),
+        paper95=_interval(together),
         between_seeds95=between,
         per_seed=tuple(means.tolist()),
         protocol=accuracies[0].protocol,
@@ -176,12 +194,14 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
 
 
 def compare(first: Accuracy, second: Accuracy) -> Comparison:
-    """Compare two accuracies episode by episode; they must be of the same episodes."""
-    if first.protocol.episodes != second.protocol.episodes:
-        raise InputError(
-            "The two accuracies are of different episodes and cannot be compared in pairs: "
-            f"({first.protocol}) and ({second.protocol}). Use the same split, shape, number and seed."
-        )
+    """Compare two accuracies episode by episode; they must be of the same questions about the same images."""
+    for name in ("episodes", "split", "fingerprint"):
+        here, there = getattr(first.protocol, name), getattr(second.protocol, name)
+        if here != there:
+            raise InputError(
+                f"The two accuracies are of different {name} and cannot be compared in pairs ({here} and {there}): "
+                f"({first.protocol}) and ({second.protocol}). Use the same split, shape, number and seed."
+            )
     differences = first.per_episode.double() - second.per_episode.double()
     return Comparison(
         difference=float(differences.mean()),
@@ -200,7 +220,10 @@ def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
     if not candidates:
         raise InputError("There is no accuracy to select from.")
     for accuracy in candidates.values():
-        if accuracy.protocol.split == "test":
+        split = accuracy.protocol.split
+        if split is None:
+            raise InputError("To select a model, its accuracy must say of which split it is, such as split='val'.")
+        if split.lower() == "test":
             raise LeakError("Models must not be selected on the test split. Use the validation split.")
     _check_same_protocol([accuracy.protocol for accuracy in candidates.values()], "selected from", but=())
     return max(candidates, key=lambda key: candidates[key].mean)

@@ -56,7 +56,6 @@ def mixed_loss(
     >>> embeddings, logits, labels = torch.randn(6, 4), torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
     >>> mixed_loss(embeddings, logits, labels, cross_entropy_weight=0.0) == nca_loss(embeddings, labels)
     tensor(True)
-
     """
     check_fraction(cross_entropy_weight, "cross_entropy_weight")
     if cross_entropy_weight == 1:

@@ -42,7 +42,6 @@ def prototypical_loss(
     >>> support, query = torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([[1.0], [8.0]])
     >>> prototypical_loss(support, torch.tensor([0, 0, 1]), query, torch.tensor([0, 1])) < 1e-9
     tensor(True)
-
     """
     check_embeddings(support, "support")
     support_labels = check_labels(support_labels, support, "support_labels")
@@ -115,7 +114,6 @@ def episode_loss(
     >>> episode = episode_loss(embeddings, labels, shape, prototypes=False, separate=True)
     >>> torch.isclose(episode, matching_loss(embeddings[:4], labels[:4], embeddings[4:], labels[4:]))
     tensor(True)
-
     """
     check_embeddings(embeddings, "embeddings")
     labels = check_labels(labels, embeddings, "labels")

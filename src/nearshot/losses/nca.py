@@ -43,7 +43,6 @@ def nca_loss(
     >>> embeddings = torch.tensor([[0.0], [1.0], [5.0], [6.0]])
     >>> nca_loss(embeddings, torch.tensor([0, 0, 1, 1])) < nca_loss(embeddings, torch.tensor([0, 1, 0, 1]))
     tensor(True)
-
     """
     check_fraction(keep_positives, "keep_positives")
     check_fraction(keep_negatives, "keep_negatives")

@@ -66,7 +66,6 @@ def neighbour_loss(
     >>> loss = neighbour_loss(anchors, torch.tensor([7]), candidates, torch.tensor([7, 8]))
     >>> torch.isclose(loss, torch.tensor(math.log(1 + math.exp(1 - 4))))
     tensor(True)
-
     """
     check_embeddings(anchors, "anchors")
     check_embeddings(candidates, "candidates")

@@ -47,7 +47,6 @@ def supervised_contrastive_loss(
     >>> tidy = supervised_contrastive_loss(embeddings, torch.tensor([0, 0, 1, 1]))
     >>> tidy < supervised_contrastive_loss(embeddings, torch.tensor([0, 1, 0, 1]))
     tensor(True)
-
     """
     check_embeddings(embeddings, "embeddings")
     labels = check_labels(labels, embeddings, "labels")

@@ -34,7 +34,6 @@ class BackboneSpec:
         input_size: the side of the square images that it is meant for.
         normalisation: what those images are normalised with.
         training_mean: (dim,) the mean embedding of the training set, for centring; None where it is not trained.
-
     """
 
     name: str
@@ -50,7 +49,6 @@ class Backbone(nn.Module):
         spec: name, input size, normalisation and training-set mean.
         embedding_dim: the dimension of an embedding.
         stage_dims: the channels of each stage's output, first stage first.
-
     """
 
     spec: BackboneSpec

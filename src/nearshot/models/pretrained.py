@@ -23,7 +23,6 @@ class TimmBackbone(Backbone):
         name: "timm:" and the model's name, such as "timm:resnet18".
         input_size: the side of its images; by default what the model was made for.
         pretrained: load its published weights, which timm downloads.
-
     """
 
     def __init__(self, name: str, input_size: int | None = None, *, pretrained: bool = False) -> None:

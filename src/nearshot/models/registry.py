@@ -40,7 +40,6 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
     >>> build_backbone("resnet11")
     Traceback (most recent call last):
     nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', ... or 'timm:<name>'.
-
     """
     if name.startswith(TIMM_PREFIX):
         return TimmBackbone(name, input_size)

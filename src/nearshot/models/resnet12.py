@@ -88,7 +88,6 @@ class ResNet12MetaOpt(Backbone):
             the default for an input of under 64.
         ramp_steps: training steps over which DropBlock's rate rises to `drop_rate`. Lee et al. take 40,000, more than
             a whole training of the paper has (9,000); here it is active from the first step.
-
     """
 
     def __init__(
@@ -155,7 +154,6 @@ class DropBlock(nn.Module):
         drop_rate: the expected share of dropped activations.
         block_size: the side of a square; a map that is smaller is dropped whole.
         ramp_steps: training steps over which the rate rises from 0 to `drop_rate`; 0 for none.
-
     """
 
     n_steps: Tensor

@@ -47,7 +47,6 @@ def save_backbone(
         training_mean: (dim,) the mean embedding of the training set; by default the one in the backbone's `spec`.
         dtype: store floating-point tensors in this type, such as torch.float16; by default as they are.
         notes: anything worth knowing (data, command, accuracy), as text.
-
     """
     backbone = _unwrapped(backbone)
     if dtype is not None and not dtype.is_floating_point:

@@ -37,7 +37,6 @@ def plan_folder(
         classes: the classes of each split.
         fractions: the share of the classes of each split; by default 64 %, 16 % and 20 %.
         seed: another seed gives other splits.
-
     """
     if table is not None:
         groups = _from_table(files, table)

@@ -28,7 +28,6 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
         split: "vinyals" for the split of Vinyals et al. (1,028, 172 and 423 characters), or "background" for Lake et
             al.'s (train: background, test: evaluation).
         rotations: take each character turned by 90, 180 and 270 degrees as three more classes.
-
     """
     groups = pictures_by_folder(files, depth=3)
     if split not in ("vinyals", "background"):

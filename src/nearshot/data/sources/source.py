@@ -34,7 +34,6 @@ class Plan(NamedTuple):
     Attributes:
         layout: which of the known layouts it is, in words, for the record.
         splits: the pictures of each split, in a fixed order.
-
     """
 
     layout: str
@@ -51,7 +50,6 @@ class Source:
         side: the side that its images have by nature, or are usually brought to.
         plan: finds the pictures in some files.
         where: where to get it, in a sentence.
-
     """
 
     name: str
