@@ -22,6 +22,7 @@ from nearshot.files import write_whole
 __all__ = ["FeatureSet", "embed", "load_features", "prepare_features", "save_features"]
 
 FORMAT, VERSION = "nearshot-features", "1"
+SAFE_LENGTH = 1e-15
 NAMES = ("features", "labels", "centre", "content")
 
 
@@ -122,17 +123,18 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
             raise InputError("centre has NaN or infinity.")
         features = features - centre.to(features)
     if normalise:
-        # By the largest entry first, since the square of a very large or small number is none.
-        largest = features.abs().amax(1, keepdim=True)
-        if not largest.all():
-            row = int((largest[:, 0] == 0).nonzero()[0])
-            after = " once the centre is subtracted" if centre is not None else ""
-            raise InputError(
-                f"The feature of image {row} is zero{after}, so it has no direction. "
-                "Evaluate with normalise=False, or find out why the network gives nothing."
-            )
-        features = features / largest
         lengths: Tensor = features.norm(dim=1, keepdim=True)
+        if not (lengths.min() > SAFE_LENGTH and lengths.max() < 1 / SAFE_LENGTH):  # the squares may be 0 or infinite
+            largest = features.abs().amax(1, keepdim=True)
+            if not largest.all():
+                row = int((largest[:, 0] == 0).nonzero()[0])
+                after = " once the centre is subtracted" if centre is not None else ""
+                raise InputError(
+                    f"The feature of image {row} is zero{after}, so it has no direction. "
+                    "Evaluate with normalise=False, or find out why the network gives nothing."
+                )
+            features = features / largest
+            lengths = features.norm(dim=1, keepdim=True)
         return features / lengths
     if not features.square().sum().isfinite():
         raise InputError("The features are so large that squared distances are infinite. Normalise or scale them.")
