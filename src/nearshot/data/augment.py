@@ -1,0 +1,184 @@
+"""Augmentation of a whole batch at once, on the device where it will be used.
+
+Each image draws its own crop, flip and colours; one `grid_sample` cuts, resizes and flips all crops. The distribution
+of the random resized crop is the widely used one (torchvision's): an area drawn uniformly from `scale`, a ratio drawn
+log-uniformly from `ratio`, up to ten tries to fit it, else the largest centred crop that the ratio's bounds allow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nearshot.errors import InputError
+
+__all__ = ["Augmentation", "augment", "centre_crop", "normalise_images"]
+
+TRIES = 10
+LUMINANCE = (0.299, 0.587, 0.114)  # as Pillow and ITU-R 601-2 have it
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What may happen to a training image.
+
+    Attributes:
+        crop: "random" for a random resized crop, "centre" for the centre.
+        scale: the range of a random crop's share of the image's area.
+        ratio: the range of a random crop's width over its height.
+        flip: the probability of a horizontal flip; 0 where left and right mean something, as in writing.
+        brightness: by how much brightness may vary: its factor is drawn from [1 − b, 1 + b].
+        contrast: the same for contrast.
+        saturation: the same for saturation.
+    """
+
+    crop: str = "random"
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.crop not in ("random", "centre"):
+            raise InputError(f"crop must be 'random' or 'centre', not {self.crop!r}.")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise InputError(f"scale must be a range inside (0, 1], not {self.scale}.")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise InputError(f"ratio must be a range of positive numbers, not {self.ratio}.")
+        if not 0 <= self.flip <= 1:
+            raise InputError(f"flip must be a probability, not {self.flip}.")
+        for name in ("brightness", "contrast", "saturation"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} must be between 0 and 1, not {getattr(self, name)}.")
+
+
+def augment(
+    images: Tensor, augmentation: Augmentation, *, size: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """Augment a batch: from (image, height, width, 3) uint8 to (image, 3, size, size) float in [0, 1], channels last.
+
+    Args:
+        images: a batch of a store, on any device.
+        augmentation: what may happen.
+        size: the side of the result; a 32×32 image can become 84×84 directly.
+        generator: where chance comes from, on the images' device; the same state gives the same batch.
+    """
+    _check_images(images)
+    n_images, height, width = images.shape[:3]
+    # (image, 3, height, width) with channels last in memory, as the store has them: no copy but for the type
+    planes = images.permute(0, 3, 1, 2).float() / 255
+    if augmentation.crop == "random":
+        boxes = random_boxes(n_images, height, width, augmentation, images.device, generator)
+    else:
+        side = min(height, width)
+        centre = torch.tensor([(height - side) / 2, (width - side) / 2, side, side], device=images.device)
+        boxes = centre.expand(n_images, 4)
+    flips = torch.rand(n_images, device=images.device, generator=generator) < augmentation.flip
+    result = cut(planes, boxes, flips, size)
+    return _jitter(result, augmentation, generator).contiguous(memory_format=torch.channels_last)
+
+
+def random_boxes(
+    n_boxes: int,
+    height: int,
+    width: int,
+    augmentation: Augmentation,
+    device: torch.device,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Draw crops as (top, left, height, width) in whole pixels, (box, 4)."""
+    fractions = torch.rand(4, n_boxes, TRIES, device=device, generator=generator)
+    low, high = augmentation.scale
+    areas = height * width * (low + (high - low) * fractions[0])  # (box, try)
+    low, high = (math.log(bound) for bound in augmentation.ratio)
+    ratios = torch.exp(low + (high - low) * fractions[1])
+    widths, heights = (areas * ratios).sqrt().round(), (areas / ratios).sqrt().round()
+    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
+    first = fits.int().argmax(1, keepdim=True)  # the first try that fits
+    box_width, box_height = widths.gather(1, first)[:, 0], heights.gather(1, first)[:, 0]
+    # Where none fits: the largest centred crop within the bounds of the ratio.
+    ratio = width / height
+    most_width = min(width, round(height * augmentation.ratio[1])) if ratio > augmentation.ratio[1] else width
+    most_height = min(height, round(width / augmentation.ratio[0])) if ratio < augmentation.ratio[0] else height
+    none = ~fits.any(1)
+    box_width = torch.where(none, float(most_width), box_width)
+    box_height = torch.where(none, float(most_height), box_height)
+    top = torch.where(none, (height - box_height) // 2, (fractions[2, :, 0] * (height - box_height + 1)).floor())
+    left = torch.where(none, (width - box_width) // 2, (fractions[3, :, 0] * (width - box_width + 1)).floor())
+    return torch.stack([top, left, box_height, box_width], dim=1)
+
+
+def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int) -> Tensor:
+    """Cut a box out of each image, resize it bilinearly to `size` × `size`, and mirror it where `flips` says.
+
+    `planes`: (image, 3, height, width); `boxes`: (image, 4) as (top, left, height, width). Returns (image, 3, size,
+    size). Each pixel is interpolated between four; a box much larger than `size` would be better averaged, so keep a
+    store at about the size of the training images.
+    """
+    height, width = planes.shape[2:]
+    top, left, box_height, box_width = boxes.to(planes.dtype).unbind(1)
+    places = (
+        torch.arange(size, device=planes.device, dtype=planes.dtype) + 0.5
+    ) / size  # the pixels' centres in [0, 1]
+    across = torch.where(flips[:, None], 1 - places, places)  # (image, size)
+    # Where each pixel of the result lies in the image, in pixels; never beyond the centres of the box's own border
+    # pixels, since the crop is cut before it is resized.
+    x = (left[:, None] + across * box_width[:, None]).clamp(left[:, None] + 0.5, (left + box_width)[:, None] - 0.5)
+    y = (top[:, None] + places * box_height[:, None]).clamp(top[:, None] + 0.5, (top + box_height)[:, None] - 0.5)
+    grid = torch.stack(
+        [
+            (2 * x / width - 1)[:, None, :].expand(-1, size, -1),
+            (2 * y / height - 1)[:, :, None].expand(-1, -1, size),
+        ],
+        dim=3,
+    )  # (image, size, size, 2)
+    return F.grid_sample(planes, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def centre_crop(images: Tensor, size: int) -> Tensor:
+    """Prepare images for evaluation: their centre, resized; (image, height, width, 3) to (image, 3, size, size)."""
+    return augment(images, Augmentation(crop="centre", flip=0.0), size=size)
+
+
+def normalise_images(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Subtract a mean and divide by a standard deviation, channel by channel."""
+    shape = (1, 3, 1, 1)
+    centre = torch.tensor(mean, device=images.device, dtype=images.dtype).view(shape)
+    spread = torch.tensor(std, device=images.device, dtype=images.dtype).view(shape)
+    return (images - centre) / spread
+
+
+def _jitter(images: Tensor, augmentation: Augmentation, generator: torch.Generator | None) -> Tensor:
+    """Vary brightness, then contrast, then saturation, each by a factor of the image's own."""
+
+    def factors(width: float) -> Tensor:
+        fractions = torch.rand(len(images), 1, 1, 1, device=images.device, generator=generator)
+        return 1 + width * (2 * fractions - 1)
+
+    if augmentation.brightness:
+        images = (images * factors(augmentation.brightness)).clamp(0, 1)
+    if augmentation.contrast:
+        grey = _luminance(images).mean((2, 3), keepdim=True)
+        images = torch.lerp(grey, images, factors(augmentation.contrast)).clamp(0, 1)
+    if augmentation.saturation:
+        images = torch.lerp(_luminance(images), images, factors(augmentation.saturation)).clamp(0, 1)
+    return images
+
+
+def _luminance(images: Tensor) -> Tensor:
+    weights = torch.tensor(LUMINANCE, device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
+    return (images * weights).sum(1, keepdim=True)
+
+
+def _check_images(images: Tensor) -> None:
+    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != torch.uint8:
+        raise InputError(
+            f"Images must be uint8 (image, height, width, 3), as a store has them, not {images.dtype} "
+            f"{tuple(images.shape)}."
+        )

@@ -1,0 +1,57 @@
+"""Looking at prepared datasets: pictures that occur twice, classes that two splits share, and a contact sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from nearshot.data.store import Store
+
+__all__ = ["Occurrence", "contact_sheet", "repeated_pictures", "shared_classes"]
+
+
+class Occurrence(NamedTuple):
+    """Where a picture occurs."""
+
+    split: str
+    class_name: str
+    image_name: str
+
+
+def repeated_pictures(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
+    """Return the groups of pictures that are the same pixel by pixel, within and across splits."""
+    hashes = np.concatenate([store.hashes for store in stores.values()])
+    _, group, size = np.unique(hashes, axis=0, return_inverse=True, return_counts=True)
+    group = group.reshape(-1)
+    owners = [(split, index) for split, store in stores.items() for index in range(len(store))]
+    found: dict[int, list[Occurrence]] = {}
+    for place in np.nonzero(size[group] > 1)[0].tolist():
+        split, index = owners[place]
+        store = stores[split]
+        occurrence = Occurrence(split, store.class_names[int(store.labels[index])], store.image_names[index])
+        found.setdefault(int(group[place]), []).append(occurrence)
+    return sorted(found.values())
+
+
+def shared_classes(stores: Mapping[str, Store]) -> list[str]:
+    """Return the names of classes that more than one split has."""
+    names = [name for store in stores.values() for name in store.class_names]
+    return sorted({name for name in names if names.count(name) > 1}) if len(names) != len(set(names)) else []
+
+
+def contact_sheet(store: Store, *, n_classes: int = 10, n_images: int = 8, gap: int = 2) -> Image.Image:
+    """Return a picture of some images of some classes, a row for each class, evenly chosen."""
+    side = store.images.shape[1]
+    classes = np.unique(np.linspace(0, len(store.class_names) - 1, n_classes).round().astype(int))
+    sheet = np.full((len(classes) * (side + gap) + gap, n_images * (side + gap) + gap, 3), 255, dtype=np.uint8)
+    labels = store.labels.numpy()
+    for row, label in enumerate(classes):
+        members = np.nonzero(labels == label)[0]
+        chosen = members[np.unique(np.linspace(0, len(members) - 1, n_images).round().astype(int))]
+        for column, index in enumerate(chosen):
+            top, left = row * (side + gap) + gap, column * (side + gap) + gap
+            sheet[top : top + side, left : left + side] = store.images[index]
+    return Image.fromarray(sheet)
