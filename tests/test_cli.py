@@ -64,7 +64,7 @@ def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:
 
 def test_broken_pictures_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_zip(tmp_path / "z.zip", class_folders(ANIMALS, 4) | {"animal 3/bad.png": b"not a picture"})
-    arguments = ["data", "prepare", "zoo", "--from", source, "--data-dir", tmp_path / "d"]
+    arguments: list[str | Path] = ["data", "prepare", "zoo", "--from", source, "--data-dir", tmp_path / "d"]
     assert run(*arguments) == 1
     error = " ".join(capsys.readouterr().err.split())
     assert error.startswith("nearshot: animal 3/bad.png is not an image of a known format")
