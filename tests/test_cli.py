@@ -38,7 +38,7 @@ def test_prepare_and_list(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert sum(len(Store.open("zoo", split, zoo)) for split in ("train", "val", "test")) == 41
     assert run("data", "list", "--data-dir", zoo) == 0
     shown = capsys.readouterr().out
-    for name in ("cifar-fs", "mini-imagenet", "tiered-imagenet", "omniglot"):
+    for name in ("glyphs", "cifar-fs", "mini-imagenet", "tiered-imagenet", "omniglot"):
         assert name in shown
 
 
@@ -75,6 +75,12 @@ def test_broken_pictures_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFi
 def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases: list[tuple[list[str | Path], str]] = [
         (["data", "verify", "zoo"], "Dataset 'zoo' is not prepared in"),
+        (["data", "prepare", "cifar-fs"], "Say where the files of 'cifar-fs' are: the original cifar100.zip"),
+        (
+            ["data", "prepare", "zoo"],
+            "'zoo' is no known dataset; for your own pictures, say where they are: --from PATH",
+        ),
+        (["data", "prepare", "glyphs", "--from", tmp_path], "'glyphs' needs no files; it is made here"),
         (["data", "show", "zoo"], "Dataset 'zoo' is not prepared in"),
         (["data", "prepare", "cifar-fs", "--from", tmp_path / "nowhere"], "There is no file or folder"),
         (["data", "prepare", "cifar-fs", "--from", tmp_path], "lacks 100 classes of CIFAR-FS"),

@@ -45,13 +45,13 @@ class DataList:
 class DataPrepare:
     """Read a dataset, check it, and pack it into one array a split. It can be stopped at any time and goes on later.
 
-    Example: nearshot data prepare cifar-fs --from cifar100.zip
+    Examples: nearshot data prepare glyphs; nearshot data prepare cifar-fs --from cifar100.zip
     """
 
     name: Name
     """A known dataset (see `nearshot data list`), or a name for your own folder of pictures."""
-    from_path: Annotated[tuple[Path, ...], tyro.conf.arg(name="from", metavar="PATH [PATH ...]")]
-    """The folder or archive; several archives that belong together may be given."""
+    from_path: Annotated[tuple[Path, ...], tyro.conf.arg(name="from", metavar="PATH [PATH ...]")] = ()
+    """The folder or archive; several archives that belong together may be given. `glyphs` needs none."""
     data_dir: DataDir = None
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     side: int | None = None
@@ -75,6 +75,10 @@ class DataPrepare:
                 side=self.side,
                 fit=self.fit,
                 broken=self.broken,
+            )
+        elif not self.from_path:
+            raise InputError(
+                f"{self.name!r} is no known dataset; for your own pictures, say where they are: --from PATH."
             )
         else:
             plan = plan_folder(open_files(self.from_path), table=self.table, seed=self.seed)

@@ -308,7 +308,7 @@ def test_bad_folders(tmp_path: Path) -> None:
 
 
 def test_an_unknown_dataset_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no dataset 'imagenet'; choose one of 'cifar-fs'"):
+    with pytest.raises(InputError, match="no dataset 'imagenet'; choose one of 'glyphs', 'cifar-fs'"):
         prepare("imagenet", tmp_path)
 
 

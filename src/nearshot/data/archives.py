@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from nearshot.errors import FileFormatError, InputError
 
-__all__ = ["Files", "open_files"]
+__all__ = ["Files", "NoFiles", "open_files"]
 
 MOST_BYTES_OF_A_MEMBER = 1 << 30
 # Images hardly compress; text and one-bit drawings do, but not a thousandfold.
@@ -39,6 +39,21 @@ class Files(ABC):
     @abstractmethod
     def read(self, name: str) -> bytes:
         """Return a file's content. May be called from several threads."""
+
+
+class NoFiles(Files):
+    """Nothing, for a dataset that is made rather than read."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing")
+
+    def names(self) -> list[str]:
+        """Return no names."""
+        return []
+
+    def read(self, name: str) -> bytes:
+        """Refuse: there is nothing to read."""
+        raise InputError(f"There is no file {name!r}.")
 
 
 class _Folder(Files):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from nearshot.data.archives import open_files
+from nearshot.data.archives import NoFiles, open_files
 from nearshot.data.packing import Broken, write_split
 from nearshot.data.pictures import Fit
 from nearshot.data.sources import SOURCES, Plan
@@ -17,7 +17,7 @@ __all__ = ["prepare", "prepare_plan"]
 
 def prepare(
     name: str,
-    paths: str | Path | Iterable[str | Path],
+    paths: str | Path | Iterable[str | Path] = (),
     *,
     data_dir: str | Path | None = None,
     side: int | None = None,
@@ -29,7 +29,7 @@ def prepare(
 
     Args:
         name: one of `SOURCES`.
-        paths: the folder or archive, or several archives that belong together.
+        paths: the folder or archive, or several archives that belong together; nothing for "glyphs".
         data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
         side: the side of the square images; by default the dataset's usual one.
         fit: how pictures of another shape are brought to it.
@@ -37,7 +37,12 @@ def prepare(
         progress: whether to show bars; by default on a terminal.
     """
     source = look_up(SOURCES, name, "dataset")
-    plan = source.plan(open_files(paths))
+    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    if source.needs_files and not paths:
+        raise InputError(f"Say where the files of {name!r} are: {source.where}.")
+    if not source.needs_files and paths:
+        raise InputError(f"{name!r} needs no files; it is made here.")
+    plan = source.plan(open_files(paths) if source.needs_files else NoFiles())
     return prepare_plan(
         name, plan, data_dir=data_dir, side=side or source.side, fit=fit, broken=broken, progress=progress
     )

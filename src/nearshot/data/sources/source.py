@@ -50,6 +50,7 @@ class Source:
         side: the side that its images have by nature, or are usually brought to.
         plan: finds the pictures in some files.
         where: where to get it, in a sentence.
+        needs_files: whether there are files to be given; if not, `plan` ignores them.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Source:
     side: int
     plan: Callable[[Files], Plan]
     where: str
+    needs_files: bool = True
 
 
 def class_list(name: str) -> list[str]:

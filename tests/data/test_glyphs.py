@@ -1,0 +1,75 @@
+"""The embedded dataset: its size, its splits, that it repeats itself exactly, and that it is not solved already."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import numpy as np
+import pytest
+import torch
+
+from nearshot.data import Store, prepare
+from nearshot.data.inspection import repeated_pictures, shared_classes
+from nearshot.data.sources.glyphs import SCRIPTS, _draw, _faces_with, _letters, plan_glyphs
+from nearshot.errors import InputError
+from nearshot.evaluation import embed, evaluate_features
+from nearshot.models import build_backbone
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
+    return prepare("glyphs", data_dir=tmp_path_factory.mktemp("glyphs"))
+
+
+def test_it_is_large_enough(stores: dict[str, Store]) -> None:
+    assert sum(len(store.class_names) for store in stores.values()) >= 600
+    for store in stores.values():
+        assert store.images.shape[1:] == (28, 28, 3)
+        assert set(store.labels.bincount().tolist()) == {40}
+        assert len(store.class_names) >= 100
+
+
+def test_splits_have_different_scripts_and_no_picture_in_common(stores: dict[str, Store]) -> None:
+    for split, store in stores.items():
+        scripts = {name.split(" ")[1].upper() for name in store.class_names}
+        assert scripts <= set(SCRIPTS[split])
+    assert shared_classes(stores) == []
+    assert repeated_pictures(stores) == []
+
+
+def test_letters_that_look_alike_are_kept_once() -> None:
+    """The same shape in Latin, Greek, Cyrillic, Coptic or Lisu, and capitals that are large small letters."""
+    kept = {letter for letters in _letters().values() for letter in letters}
+    for group in ("AΑА", "OΟОo", "HΗН", "cCсϲ", "xXхХ", "sSѕ"):
+        assert len(kept & set(group)) == 1, group
+    assert {"A", "B", "g"} <= kept
+
+
+def test_every_picture_has_ink_and_comes_from_a_face_that_has_the_letter(stores: dict[str, Store]) -> None:
+    for store in stores.values():
+        inked = (store.images > 100).any(axis=(1, 2, 3))
+        assert inked.all()
+    for letters in _letters().values():
+        assert all(len(_faces_with(letter)) >= 2 for letter in letters)
+        assert all(unicodedata.category(letter).startswith("L") for letter in letters)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
+    for letter in "AgЖ":
+        for index in (0, 7):
+            first, second, other = (_draw(letter, index, seed) for seed in (0, 0, 1))
+            assert np.array_equal(first, second)
+            assert not np.array_equal(first, other)
+    with pytest.raises(InputError, match="images_per_class must be at least 1"):
+        plan_glyphs(images_per_class=0)
+
+
+def test_an_untrained_network_is_far_from_solving_it(stores: dict[str, Store]) -> None:
+    store = stores["test"]
+    torch.manual_seed(0)
+    network = build_backbone("conv4-32", input_size=28)
+    images = torch.from_numpy(np.array(store.images)).permute(0, 3, 1, 2).float() / 255
+    with torch.no_grad():
+        network(images[::7])  # settles the statistics of batch norm
+    accuracy = evaluate_features(embed(network.eval(), images), store.labels, n_shot=1, n_episodes=1000)
+    assert 25 < accuracy.mean < 70
