@@ -75,7 +75,7 @@ def test_broken_pictures_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFi
 def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases: list[tuple[list[str | Path], str]] = [
         (["data", "verify", "zoo"], "Dataset 'zoo' is not prepared in"),
-        (["data", "prepare", "cifar-fs"], "Say where the files of 'cifar-fs' are: the original cifar100.zip"),
+        (["data", "prepare", "mini-imagenet"], "Say where the files of 'mini-imagenet' are: images/ with train.csv"),
         (
             ["data", "prepare", "zoo"],
             "'zoo' is no known dataset; for your own pictures, say where they are: --from PATH",

@@ -51,7 +51,8 @@ class DataPrepare:
     name: Name
     """A known dataset (see `nearshot data list`), or a name for your own folder of pictures."""
     from_path: Annotated[tuple[Path, ...], tyro.conf.arg(name="from", metavar="PATH [PATH ...]")] = ()
-    """The folder or archive; several archives that belong together may be given. `glyphs` needs none."""
+    """The folder or archive; several archives that belong together may be given. Without it, glyphs is
+    made here, and cifar-fs and omniglot are downloaded."""
     data_dir: DataDir = None
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     side: int | None = None

@@ -18,7 +18,7 @@ from layouts import (
 )
 
 from nearshot.data.archives import open_files
-from nearshot.data.prepare import prepare, prepare_plan
+from nearshot.data.preparation import prepare, prepare_plan
 from nearshot.data.sources import SOURCES, plan_folder, plan_omniglot
 from nearshot.data.sources.source import class_list, standard_splits
 from nearshot.data.store import Store

@@ -18,7 +18,7 @@ from layouts import class_folders, encoded, picture, write_folder, write_zip
 from nearshot.data import packing
 from nearshot.data.archives import open_files
 from nearshot.data.packing import Picture, write_split
-from nearshot.data.prepare import prepare_plan
+from nearshot.data.preparation import prepare_plan
 from nearshot.data.sources import plan_folder
 from nearshot.data.store import Store, data_folder
 from nearshot.errors import FileFormatError, InputError

@@ -1,7 +1,7 @@
 """From files to batches: preparing datasets, stores of images, and which images make up a batch."""
 
 from nearshot.data.archives import open_files
-from nearshot.data.prepare import prepare, prepare_plan
+from nearshot.data.preparation import prepare, prepare_plan
 from nearshot.data.samplers import EpisodeBatches, IndependentBatches, ShuffledBatches
 from nearshot.data.sources import SOURCES, plan_folder, plan_omniglot
 from nearshot.data.store import Store

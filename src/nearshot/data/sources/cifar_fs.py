@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nearshot.data.archives import Files
+from nearshot.data.downloads import Download
 from nearshot.data.packing import Picture
 from nearshot.data.pickles import load_pickle
 from nearshot.data.pictures import Pixels
@@ -61,5 +62,16 @@ CIFAR_FS = Source(
     description="CIFAR-FS: CIFAR-100 in 64 / 16 / 20 classes, 600 images each, 32×32",
     side=32,
     plan=plan,
+    downloads=(
+        Download(
+            name="cifar-100-python.tar.gz",
+            urls=(
+                "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+                "https://cave.cs.toronto.edu/kriz/cifar-100-python.tar.gz",
+            ),
+            md5="eb9058c3a382ffc7106e4002c42a8d85",
+            n_bytes=169_001_437,
+        ),
+    ),
     where="the original cifar100.zip, its parts, or CIFAR-100's python version (cifar-100-python.tar.gz)",
 )

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from nearshot.data.archives import Files
+from nearshot.data.downloads import Download
 from nearshot.data.packing import Picture
 from nearshot.data.pictures import Pixels
 from nearshot.data.sources.source import Plan, Source, pictures_by_folder, split_pictures, standard_splits
@@ -65,10 +66,19 @@ def _turn(picture: Picture, quarter_turns: int) -> Pixels:
     return np.ascontiguousarray(np.rot90(np.asarray(image, dtype=np.uint8), quarter_turns))
 
 
+def _half(name: str, md5: str, n_bytes: int) -> Download:
+    places = ("raw.githubusercontent.com/brendenlake/omniglot/master", "github.com/brendenlake/omniglot/raw/master")
+    return Download(name, tuple(f"https://{place}/python/{name}" for place in places), md5, n_bytes)
+
+
 OMNIGLOT = Source(
     name="omniglot",
     description="Omniglot: 1,623 characters, 20 drawings each, 105×105 (Vinyals et al.'s split)",
     side=28,
     plan=plan_omniglot,
+    downloads=(
+        _half("images_background.zip", "68d2efa1b9178cc56df9314c21c6e718", 9_464_212),
+        _half("images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811", 6_462_886),
+    ),
     where="images_background.zip and images_evaluation.zip",
 )

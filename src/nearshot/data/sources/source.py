@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from nearshot.data.archives import Files
+from nearshot.data.downloads import Download
 from nearshot.data.packing import Picture
 from nearshot.errors import FileFormatError
 
@@ -50,6 +51,7 @@ class Source:
         side: the side that its images have by nature, or are usually brought to.
         plan: finds the pictures in some files.
         where: where to get it, in a sentence.
+        downloads: the files that can be fetched, if a public address exists.
         needs_files: whether there are files to be given; if not, `plan` ignores them.
     """
 
@@ -58,6 +60,7 @@ class Source:
     side: int
     plan: Callable[[Files], Plan]
     where: str
+    downloads: tuple[Download, ...] = ()
     needs_files: bool = True
 
 

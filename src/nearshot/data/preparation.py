@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nearshot.data.archives import NoFiles, open_files
+from nearshot.data.downloads import download
 from nearshot.data.packing import Broken, write_split
 from nearshot.data.pictures import Fit
 from nearshot.data.sources import SOURCES, Plan
@@ -29,7 +30,8 @@ def prepare(
 
     Args:
         name: one of `SOURCES`.
-        paths: the folder or archive, or several archives that belong together; nothing for "glyphs".
+        paths: the folder or archive, or several archives that belong together. Without any, "glyphs" is made, and
+            "cifar-fs" and "omniglot" are downloaded.
         data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
         side: the side of the square images; by default the dataset's usual one.
         fit: how pictures of another shape are brought to it.
@@ -38,6 +40,9 @@ def prepare(
     """
     source = look_up(SOURCES, name, "dataset")
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not paths and source.downloads:
+        folder = data_folder(data_dir) / "downloads"
+        paths = [download(wanted, folder, progress=progress) for wanted in source.downloads]
     if source.needs_files and not paths:
         raise InputError(f"Say where the files of {name!r} are: {source.where}.")
     if not source.needs_files and paths:

@@ -1,0 +1,113 @@
+"""Downloads that can be cut off, corrupted or stalled, and still end in the right file or one clear sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from nearshot.errors import NearshotError
+from nearshot.progress import with_progress
+
+__all__ = ["Download", "DownloadError", "download"]
+
+CHUNK = 1 << 20
+STALL_SECONDS = 30.0
+TRIES_PER_MIRROR = 3
+
+
+class DownloadError(NearshotError, OSError):
+    """A file could not be had from any of its addresses."""
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that can be fetched.
+
+    Attributes:
+        name: what the file is called here.
+        urls: its addresses, tried in turn.
+        md5: its checksum, as its publisher gives it.
+        n_bytes: about how large it is; a server that sends twice as much is cut off.
+    """
+
+    name: str
+    urls: tuple[str, ...]
+    md5: str
+    n_bytes: int
+
+
+def download(
+    wanted: Download,
+    folder: str | Path,
+    *,
+    stall_seconds: float = STALL_SECONDS,
+    progress: bool | None = None,
+) -> Path:
+    """Fetch a file, or go on with what is there of it, check it, and return its path.
+
+    Args:
+        wanted: what to fetch.
+        folder: where to put it; what is unfinished lies beside it under another name.
+        stall_seconds: give an address up after so long without a byte.
+        progress: whether to show a bar; by default on a terminal.
+    """
+    target = Path(folder) / wanted.name
+    if target.is_file() and _md5(target) == wanted.md5:
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    problems = []
+    for url in wanted.urls:
+        for _ in range(TRIES_PER_MIRROR):
+            before = partial.stat().st_size if partial.exists() else 0
+            try:
+                _fetch(url, partial, wanted, stall_seconds, progress)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                problems.append(f"{url}: {error}")
+                if isinstance(error, urllib.error.HTTPError) and error.code == 416:
+                    partial.unlink(missing_ok=True)  # what is there is longer than the file
+                if (partial.stat().st_size if partial.exists() else 0) <= before:
+                    break  # no progress: the next address
+                continue
+            if _md5(partial) == wanted.md5:
+                partial.replace(target)
+                return target
+            problems.append(f"{url}: the checksum is wrong")
+            partial.unlink()
+            break
+    raise DownloadError(
+        f"{wanted.name} could not be downloaded ({'; '.join(dict.fromkeys(problems))}). Get it from {wanted.urls[0]} "
+        "by other means and give its path with --from."
+    )
+
+
+def _fetch(url: str, partial: Path, wanted: Download, stall_seconds: float, progress: bool | None) -> None:
+    """Fetch what is missing of a file, to its end."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("not an http address")
+    have = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=stall_seconds) as answer:  # noqa: S310
+        if have and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+            have = 0  # the server begins anew, and so do we
+        announced = answer.headers.get("Content-Length")
+        expected = have + int(announced) if announced else None
+        with partial.open("ab" if have else "wb") as file:
+            most_chunks = 2 * wanted.n_bytes // CHUNK + 2
+            for _ in with_progress(range(most_chunks), f"{wanted.name} (MiB)", show=progress):
+                data = answer.read(CHUNK)
+                file.write(data)
+                if not data:
+                    break
+    got = partial.stat().st_size
+    if expected is not None and got < expected:
+        raise OSError(f"it broke off after {got:,} of {expected:,} bytes")
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

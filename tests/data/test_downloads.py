@@ -1,0 +1,139 @@
+"""Downloads from a real server on loopback that cuts off, corrupts, stalls and lies."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from layouts import class_folders, write_zip
+
+from nearshot.data import SOURCES, prepare
+from nearshot.data.downloads import Download, DownloadError, download
+from nearshot.data.sources.source import class_list
+
+CONTENT = bytes(range(256)) * 12_000  # 3 MB
+
+
+class Server(BaseHTTPRequestHandler):
+    """Serves CONTENT in the manner that the path asks for."""
+
+    content: ClassVar[bytes] = CONTENT
+    requests: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        type(self).requests.append((self.path, wanted))
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.path != "/no-ranges" else 0
+        if self.path == "/missing":
+            self.send_error(404)
+            return
+        body = self.content[start:]
+        if self.path == "/corrupt":
+            body = bytes([body[0] ^ 1]) + body[1:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.path == "/cuts":  # a third of the file at a time
+            self.wfile.write(body[:1_100_000])
+            self.close_connection = True
+        elif self.path == "/stalls":
+            self.wfile.write(body[:1000])
+            self.wfile.flush()
+            time.sleep(2)
+        else:
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    Server.requests.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def wanted(*urls: str) -> Download:
+    return Download("file.bin", urls, hashlib.md5(CONTENT, usedforsecurity=False).hexdigest(), len(CONTENT))
+
+
+def fetch(tmp_path: Path, *urls: str) -> Path:
+    return download(wanted(*urls), tmp_path, stall_seconds=0.3)
+
+
+def test_a_file_arrives_once(tmp_path: Path, address: str) -> None:
+    path = fetch(tmp_path, f"{address}/good")
+    assert path.read_bytes() == CONTENT
+    assert [p.name for p in tmp_path.iterdir()] == ["file.bin"]
+    fetch(tmp_path, f"{address}/good")
+    assert len(Server.requests) == 1
+
+
+def test_a_connection_that_is_cut_is_taken_up_where_it_was(tmp_path: Path, address: str) -> None:
+    assert fetch(tmp_path, f"{address}/cuts").read_bytes() == CONTENT
+    assert [r for _, r in Server.requests] == [None, "bytes=1100000-", "bytes=2200000-"]
+
+
+def test_an_earlier_sessions_part_is_used(tmp_path: Path, address: str) -> None:
+    (tmp_path / ".file.bin.partial").write_bytes(CONTENT[:2_000_000])
+    assert fetch(tmp_path, f"{address}/good").read_bytes() == CONTENT
+    assert Server.requests == [("/good", "bytes=2000000-")]
+
+
+def test_a_server_without_ranges_begins_anew(tmp_path: Path, address: str) -> None:
+    (tmp_path / ".file.bin.partial").write_bytes(b"something else")
+    assert fetch(tmp_path, f"{address}/no-ranges").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("bad", ["missing", "corrupt", "stalls"])
+def test_the_next_mirror_is_tried(tmp_path: Path, address: str, bad: str) -> None:
+    assert fetch(tmp_path, f"{address}/{bad}", f"{address}/good").read_bytes() == CONTENT
+
+
+def test_a_part_of_another_file_does_not_survive_the_checksum(tmp_path: Path, address: str) -> None:
+    (tmp_path / ".file.bin.partial").write_bytes(b"x" * 2_000_000)
+    assert fetch(tmp_path, f"{address}/good", f"{address}/good").read_bytes() == CONTENT
+
+
+def test_preparing_without_files_downloads_them(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way: fetched from a server, checked, and packed."""
+    names = [name for split in ("train", "val", "test") for name in class_list(f"cifar-fs-{split}")]
+    archive = write_zip(tmp_path / "cifar100.zip", class_folders(names, prefix="cifar100/data/", side=4)).read_bytes()
+    monkeypatch.setattr(Server, "content", archive)
+    digest = hashlib.md5(archive, usedforsecurity=False).hexdigest()
+    source = replace(SOURCES["cifar-fs"], downloads=(Download("c.zip", (f"{address}/cuts",), digest, len(archive)),))
+    monkeypatch.setattr("nearshot.data.preparation.SOURCES", {"cifar-fs": source})
+    stores = prepare("cifar-fs", data_dir=tmp_path / "d", side=4)
+    assert [len(store) for store in stores.values()] == [128, 32, 40]
+    assert (tmp_path / "d" / "downloads" / "c.zip").is_file()
+
+
+@pytest.mark.parametrize("name", ["cifar-fs", "omniglot"])
+def test_known_downloads_are_well_formed(name: str) -> None:
+    for wanted_file in SOURCES[name].downloads:
+        assert len(wanted_file.md5) == 32
+        assert all(url.startswith("https://") and url.endswith(wanted_file.name) for url in wanted_file.urls)
+
+
+def test_failure_is_one_sentence_that_says_what_to_do(tmp_path: Path, address: str) -> None:
+    urls = [f"{address}/missing", f"{address}/corrupt", "http://127.0.0.1:9/closed", "ftp://elsewhere/file"]
+    with pytest.raises(DownloadError) as error:
+        fetch(tmp_path, *urls)
+    text = str(error.value)
+    for part in ("404", "the checksum is wrong", "not an http address", f"Get it from {address}/missing", "--from"):
+        assert part in text
+    assert list(tmp_path.iterdir()) == []
