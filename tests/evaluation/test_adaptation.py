@@ -29,16 +29,16 @@ FASTER = Adam(n_steps=5, lr=3e-3, weight_decay=5e-4)
 
 @pytest.fixture(scope="module")
 def images() -> Tensor:
+    """In float64, where no two classes are equally near but for rounding."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(6, 3, 16, 16, generator=generator)[LABELS] + 2.0 * torch.randn(
-        72, 3, 16, 16, generator=generator
-    )
+    means = torch.randn(6, 3, 16, 16, generator=generator)
+    return (means[LABELS] + 2.0 * torch.randn(72, 3, 16, 16, generator=generator)).double()
 
 
 @pytest.fixture
 def network(images: Tensor) -> Any:
     torch.manual_seed(0)
-    backbone = build_backbone("conv4-32", input_size=16)
+    backbone = build_backbone("conv4-32", input_size=16).double()
     for _ in range(20):
         backbone(images)  # settles the statistics of batch norm
     return backbone.eval()
@@ -136,7 +136,7 @@ def test_adaptation_is_inductive(network: Any, images: Tensor) -> None:
     episodes = sample_episodes(LABELS, **{**SHAPE, "n_episodes": 1})
     others = episodes.query[0, :, 1:].flatten()
     spoilt = images.clone()
-    spoilt[others] = 50.0 * torch.randn(len(others), 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    spoilt[others] = 50.0 * torch.randn(len(others), 3, 16, 16, generator=torch.Generator().manual_seed(1)).double()
     answers = []
     for pictures in (images, spoilt):
         seen: list[Tensor] = []
@@ -171,7 +171,7 @@ def test_the_mahalanobis_matrix_is_the_plain_loop(network: Any, images: Tensor, 
     episodes = sample_episodes(LABELS, **SHAPE)
     expected = []
     for support_index, query_index in zip(episodes.support, episodes.query, strict=True):
-        matrix = torch.eye(features.shape[1], requires_grad=True)
+        matrix = torch.eye(features.shape[1], dtype=torch.float64, requires_grad=True)
         optim = torch.optim.Adam([matrix], lr=optimiser.lr, weight_decay=optimiser.weight_decay)
         for _ in range(optimiser.n_steps):
             optim.zero_grad()

@@ -377,7 +377,7 @@ def test_blocks_of_any_size_equal_the_dense_loss(
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks_module, "PAIRS_PER_BLOCK", pairs_per_block)
+        patch.setattr(blocks_module, "PAIRS_PER_BLOCK_CPU", pairs_per_block)
         assert_same(lambda z: loss(z, True), lambda z: loss(z, False), anchors)
         if not same_set:
             gradients = [torch.autograd.grad(loss(anchors, b), candidates)[0] for b in (True, False)]

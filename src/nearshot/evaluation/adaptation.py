@@ -118,7 +118,8 @@ def evaluate_fine_tuned(
         classifier: "centroid", "soft", "knn", or a function as in `nearshot.evaluation.classifiers`.
         centre: (dim,) what to subtract from the features; None for nothing.
         normalise: whether to divide features by their length.
-        episodes_at_once: how many episodes to adapt side by side; by default 1 on a CPU and 16 elsewhere.
+        episodes_at_once: how many episodes to adapt side by side; by default 1 on a CPU and 4
+            elsewhere; more take more memory and are hardly faster.
         small_classes: what to do about classes with too few images.
         inductive: for functions of your own (`classifier`, `features`), whether they look at each query alone.
         split: which split it is, for the protocol.
@@ -130,7 +131,7 @@ def evaluate_fine_tuned(
     trained, frozen = _parameters(network)
     device = next(iter(trained.values())).device
     if episodes_at_once is None:
-        episodes_at_once = 1 if device.type == "cpu" else 16
+        episodes_at_once = 1 if device.type == "cpu" else 4
     shape = EpisodeShape(n_way, n_shot, n_query)
     source = _source(images, labels, shape, n_episodes, seed, episodes, small_classes)
     shape = source.shape

@@ -22,12 +22,14 @@ from torch.autograd.function import FunctionCtx
 
 from nearshot.errors import InputError
 
-__all__ = ["NOTHING", "PAIRS_PER_BLOCK", "BlockwiseLoss"]
+__all__ = ["NOTHING", "BlockwiseLoss"]
 
 # The logit of a pair that does not exist. Finite, since −∞ − (−∞) is NaN, and far below any real −d².
 NOTHING = -1e37
-# 16 MiB of float32: small beside any large batch, large enough that a matrix product runs at full speed.
-PAIRS_PER_BLOCK = 2**22
+# On a CPU 16 MiB of float32: small beside any large batch, large enough that a matrix product runs at full speed. An
+# accelerator has the memory, and needs larger pieces to be kept busy.
+PAIRS_PER_BLOCK_CPU = 2**22
+PAIRS_PER_BLOCK = 2**25
 
 
 class BlockwiseLoss(torch.autograd.Function):
@@ -73,7 +75,7 @@ class BlockwiseLoss(torch.autograd.Function):
     ) -> Tensor:
         """Return the loss, and keep its gradient by anchors and by candidates."""
         n_anchors, n_candidates = len(anchors), len(candidates)
-        step = max(1, PAIRS_PER_BLOCK // n_candidates)
+        step = max(1, (PAIRS_PER_BLOCK_CPU if anchors.device.type == "cpu" else PAIRS_PER_BLOCK) // n_candidates)
         in_one_block = step >= n_anchors
         # Sorted by class, the positives of a block's anchors stand side by side, and most columns need no mask. It
         # takes reading the labels, which would make an accelerator wait.

@@ -24,7 +24,7 @@ __all__ = ["neighbour_loss", "pair_masks"]
 
 # From so many pairs on, the loss is computed in blocks: on a CPU where that is faster, elsewhere where memory counts.
 PAIRS_BEFORE_BLOCKS_CPU = 2**17
-PAIRS_BEFORE_BLOCKS = 2**26
+PAIRS_BEFORE_BLOCKS = 2**28
 
 
 def neighbour_loss(
