@@ -25,7 +25,7 @@ $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
-demo: $(READY)  ## train and compare the losses on small real images, in a minute
+demo: $(READY)  ## train and compare the losses on letters of unseen scripts, in three minutes
 	@mkdir -p examples/output
 	$(BIN)/python examples/compare_losses.py --output examples/output/compare_losses.txt
 

@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 # What makes an example quick, and something that it must print.
-QUICK = {"compare_losses.py": (["--steps", "2", "--seeds", "1"], "Prototypical")}
+QUICK = {"compare_losses.py": (["--steps", "2", "--seeds", "2", "--data-dir", "data"], "Prototypical")}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
