@@ -13,7 +13,7 @@ from rich.table import Table
 
 from nearshot.data import SOURCES, Store, open_files, plan_folder, prepare, prepare_plan
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes
-from nearshot.data.store import data_folder
+from nearshot.data.store import data_folder, prepared_splits
 from nearshot.errors import InputError, NearshotError
 
 __all__ = ["entry_point", "main"]
@@ -113,7 +113,8 @@ class DataVerify:
 
     def run(self, console: Console) -> None:
         """Verify all splits; what has changed is an error, repetitions are only reported."""
-        stores = _open_all(self.name, self.data_dir, self.side)
+        splits = prepared_splits(self.name, self.data_dir, side=self.side)
+        stores = {split: Store(folder) for split, folder in splits.items()}
         for store in stores.values():
             store.verify()
         console.print(f"{self.name}: {sum(map(len, stores.values())):,} images are as they were written.")
@@ -192,15 +193,5 @@ def entry_point() -> None:
 
 
 def _prepared(name: str, data_dir: Path | None) -> str:
-    folders = sorted((data_folder(data_dir) / name).glob("*/*/manifest.json"))
+    folders = sorted((data_folder(data_dir) / name).glob("*/[!.]*/manifest.json"))
     return ", ".join(f"{path.parent.name} at {path.parent.parent.name}" for path in folders)
-
-
-def _open_all(name: str, data_dir: Path | None, side: int | None) -> dict[str, Store]:
-    found = [path.parent for path in (data_folder(data_dir) / name).glob(f"{side or '*'}/*/manifest.json")]
-    if not found:
-        raise InputError(f"Dataset {name!r} is not prepared in {data_folder(data_dir)}.")
-    sides = sorted({path.parent.name for path in found})
-    if len(sides) > 1:
-        raise InputError(f"Dataset {name!r} is prepared with sides {', '.join(sides)}; say which with --side.")
-    return {path.name: Store(path) for path in sorted(found)}

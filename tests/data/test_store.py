@@ -20,7 +20,7 @@ from nearshot.data.archives import open_files
 from nearshot.data.packing import Picture, write_split
 from nearshot.data.preparation import prepare_plan
 from nearshot.data.sources import plan_folder
-from nearshot.data.store import Store, data_folder
+from nearshot.data.store import Store, data_folder, prepared_splits
 from nearshot.errors import FileFormatError, InputError
 
 ANIMALS = [f"animal {i}" for i in range(5)]
@@ -60,6 +60,12 @@ def test_opening_says_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"prepared with sides \[16, 8\]; say which"):
         Store.open("zoo", "train", tmp_path / "d")
     assert Store.open("zoo", "train", tmp_path / "d", side=8).images.shape[1] == 8
+
+
+def test_a_split_that_was_killed_just_before_its_end_is_not_listed(tmp_path: Path) -> None:
+    folder = make(tmp_path)["train"].folder
+    folder.rename(folder.with_name(".train.partial"))  # complete, but for its name
+    assert list(prepared_splits("zoo", tmp_path / "d")) == ["test"]
 
 
 def test_the_fingerprint_tells_what_differs(tmp_path: Path) -> None:

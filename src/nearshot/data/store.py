@@ -30,7 +30,7 @@ from nearshot.data.pictures import Pixels
 from nearshot.errors import FileFormatError, InputError
 from nearshot.progress import with_progress
 
-__all__ = ["FORMAT", "HASH_BYTES", "VERSION", "Store", "data_folder", "fingerprint_of", "hash_of"]
+__all__ = ["FORMAT", "HASH_BYTES", "VERSION", "Store", "data_folder", "fingerprint_of", "hash_of", "prepared_splits"]
 
 FORMAT, VERSION = "nearshot-store", 1
 HASH_BYTES = 16
@@ -41,6 +41,19 @@ FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolati
 def data_folder(data_dir: str | Path | None = None) -> Path:
     """Return where prepared datasets live: `data_dir`, or $NEARSHOT_DATA, or ~/.cache/nearshot."""
     return Path(data_dir or os.environ.get("NEARSHOT_DATA") or Path.home() / ".cache" / "nearshot").expanduser()
+
+
+def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> dict[str, Path]:
+    """Return the folders of a dataset's finished splits, at the given side or at the only one there is."""
+    # A name with a dot is one that is being made, and may have its manifest already.
+    manifests = sorted((data_folder(data_dir) / dataset).glob(f"{side or '[0-9]*'}/[!.]*/manifest.json"))
+    sides = sorted({int(path.parent.parent.name) for path in manifests}, reverse=True)
+    if not sides:
+        at_side = "" if side is None else f" with side {side}"
+        raise InputError(f"Dataset {dataset!r} is not prepared in {data_folder(data_dir)}{at_side}.")
+    if len(sides) > 1:
+        raise InputError(f"Dataset {dataset!r} is prepared with sides {sides}; say which.")
+    return {path.parent.name: path.parent for path in manifests}
 
 
 class Store:
@@ -81,17 +94,11 @@ class Store:
             data_dir: where datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
             side: the images' side, where the dataset was prepared in several.
         """
-        folder = data_folder(data_dir) / dataset
-        sides = sorted((int(path.name) for path in folder.glob("*") if path.name.isdigit()), reverse=True)
-        if not sides:
-            raise InputError(f"Dataset {dataset!r} is not prepared in {data_folder(data_dir)}.")
-        if side is None and len(sides) > 1:
-            raise InputError(f"Dataset {dataset!r} is prepared with sides {sides}; say which.")
-        chosen = sides[0] if side is None else side
-        if not (folder / str(chosen) / split).is_dir():
-            splits = sorted(p.name for p in (folder / str(chosen)).glob("*") if (p / "manifest.json").is_file())
-            raise InputError(f"{dataset!r} has no split {split!r} at side {chosen}; it has {splits}.")
-        return cls(folder / str(chosen) / split)
+        splits = prepared_splits(dataset, data_dir, side=side)
+        if split not in splits:
+            at = next(iter(splits.values())).parent.name
+            raise InputError(f"{dataset!r} has no split {split!r} at side {at}; it has {sorted(splits)}.")
+        return cls(splits[split])
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -21,7 +21,7 @@ from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, ClassifierName, classifier_name
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes
-from nearshot.evaluation.features import check_evaluation_mode, prepare_features
+from nearshot.evaluation.features import check_evaluation_mode, check_one_label_each, prepare_features
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.progress import with_progress
 
@@ -316,8 +316,7 @@ def _source(
     episodes: Episodes | None,
     small_classes: SmallClasses,
 ) -> EpisodeSource | Episodes:
-    if labels.ndim != 1 or len(labels) != len(examples):
-        raise InputError(f"labels must be one per image: expected shape ({len(examples)},), not {tuple(labels.shape)}.")
+    check_one_label_each(labels, examples)
     if episodes is not None:
         check_classes(episodes, labels)
         shape = episodes.shape

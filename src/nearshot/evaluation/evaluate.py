@@ -20,7 +20,7 @@ from nearshot.evaluation.classifiers import (
     classifier_name,
 )
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, QuestionDigest, SmallClasses, check_classes
-from nearshot.evaluation.features import FeatureSet, prepare_features
+from nearshot.evaluation.features import FeatureSet, check_one_label_each, prepare_features
 from nearshot.evaluation.guards import ContentGuard, check_unseen_classes
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.progress import with_progress
@@ -313,10 +313,7 @@ def _as_set(
         )
     else:
         data = FeatureSet(features, labels, centre, split=split, fingerprint=fingerprint)
-    if data.labels.ndim != 1 or len(data.labels) != len(data.features):
-        raise InputError(
-            f"labels must be one per image: expected shape ({len(data.features)},), not {tuple(data.labels.shape)}."
-        )
+    check_one_label_each(data.labels, data.features)
     return data
 
 

@@ -75,6 +75,12 @@ def embed(
     return torch.cat(features)  # outside inference mode, so an ordinary tensor again
 
 
+def check_one_label_each(labels: Tensor, examples: Tensor) -> None:
+    """Refuse labels of another number than the images or features that they are of."""
+    if labels.ndim != 1 or len(labels) != len(examples):
+        raise InputError(f"labels must be one per image: expected shape ({len(examples)},), not {tuple(labels.shape)}.")
+
+
 def check_evaluation_mode(network: Callable[[Tensor], Tensor]) -> None:
     """Refuse a network in training mode, where an embedding depends on the rest of its batch."""
     while isinstance(network, functools.partial):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from nearshot.errors import InputError
 
@@ -18,10 +18,6 @@ class ProjectionHead(nn.Linear):
     def __init__(self, embedding_dim: int, projected_dim: int = 128) -> None:
         _check_dims(embedding_dim, projected_dim)
         super().__init__(embedding_dim, projected_dim, bias=False)
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Project embeddings for the loss."""
-        return super().forward(embeddings)
 
 
 class LinearHead(nn.Linear):

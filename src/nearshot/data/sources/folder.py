@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from nearshot.data.archives import Files
 from nearshot.data.packing import Picture
-from nearshot.data.sources.source import SPLITS, Plan, is_picture, pictures_by_folder, reader
+from nearshot.data.sources.source import SPLITS, Plan, is_picture, pictures_by_folder, read_table, reader
 from nearshot.errors import FileFormatError, InputError
 
 __all__ = ["plan_folder"]
@@ -103,10 +102,7 @@ def _from_table(files: Files, table: str) -> dict[str, list[Picture]]:
     known = set(files.names())
     base = PurePosixPath(table).parent
     groups: dict[str, list[Picture]] = {}
-    for number, row in enumerate(csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()), 2):
-        file, label = row.get("file") or row.get("filename"), row.get("label")
-        if not file or not label:
-            raise FileFormatError(f"Line {number} of {table} needs the columns file (or filename) and label.")
+    for number, file, label in read_table(files, table):
         path = next((p for p in (str(base / file), file) if p in known), None)
         if path is None or not is_picture(path):
             raise FileFormatError(f"Line {number} of {table} lists {file!r}, which is no picture of {files.label}.")

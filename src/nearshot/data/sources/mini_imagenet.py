@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
@@ -19,6 +18,7 @@ from nearshot.data.sources.source import (
     Source,
     is_picture,
     pictures_by_folder,
+    read_table,
     reader,
     split_pictures,
     standard_splits,
@@ -55,10 +55,7 @@ def plan(files: Files) -> Plan:
 
 def _from_csv(files: Files, table: str, by_name: dict[str, str]) -> list[Picture]:
     pictures = []
-    for row in csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()):
-        file, label = row.get("filename"), row.get("label")
-        if not file or not label:
-            raise FileFormatError(f"{table} in {files.label} needs the columns filename and label.")
+    for _, file, label in read_table(files, table):
         path = by_name.get(PurePosixPath(file).name)
         if path is None or not is_picture(path):
             raise FileFormatError(f"{table} in {files.label} lists {file!r}, which is not there.")

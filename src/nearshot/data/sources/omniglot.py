@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from functools import partial
 from typing import Literal
 
 import numpy as np
-from PIL import Image
 
 from nearshot.data.archives import Files
 from nearshot.data.downloads import Download
 from nearshot.data.packing import Picture
-from nearshot.data.pictures import Pixels
+from nearshot.data.pictures import Pixels, decode
 from nearshot.data.sources.source import Plan, Source, pictures_by_folder, split_pictures, standard_splits
 from nearshot.errors import InputError
 
@@ -62,7 +60,7 @@ def _turned(picture: Picture, quarter_turns: int) -> Picture:
 
 def _turn(picture: Picture, quarter_turns: int) -> Pixels:
     data = picture.read()
-    image = Image.open(io.BytesIO(data)).convert("RGB") if isinstance(data, bytes) else data
+    image = decode(data, picture.name) if isinstance(data, bytes) else data
     return np.ascontiguousarray(np.rot90(np.asarray(image, dtype=np.uint8), quarter_turns))
 
 

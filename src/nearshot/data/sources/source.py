@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from pathlib import PurePosixPath
@@ -20,6 +21,7 @@ __all__ = [
     "class_list",
     "is_picture",
     "pictures_by_folder",
+    "read_table",
     "reader",
     "split_pictures",
     "standard_splits",
@@ -102,6 +104,17 @@ def split_pictures(
             "Is a part of the dataset missing?"
         )
     return {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items()}
+
+
+def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the line number, file and label of each line of a CSV file with such columns."""
+    for number, row in enumerate(csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()), 2):
+        file, label = row.get("file") or row.get("filename"), row.get("label")
+        if not file or not label:
+            raise FileFormatError(
+                f"Line {number} of {table} in {files.label} needs the columns file (or filename) and label."
+            )
+        yield number, file, label
 
 
 def reader(files: Files, name: str) -> Callable[[], bytes]:
