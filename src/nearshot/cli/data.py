@@ -1,8 +1,7 @@
-"""The command line: `nearshot`."""
+"""`nearshot data`: prepare, check and look at datasets."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,9 +13,9 @@ from rich.table import Table
 from nearshot.data import SOURCES, Store, open_files, plan_folder, prepare, prepare_plan
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes
 from nearshot.data.store import data_folder, prepared_splits
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import InputError
 
-__all__ = ["entry_point", "main"]
+__all__ = ["Data"]
 
 DEFAULT_FOLDER_SIDE = 84
 DataDir = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
@@ -168,28 +167,9 @@ class Data:
 
     command: tyro.conf.OmitSubcommandPrefixes[Command]
 
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command; an error is one sentence on the error output."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        chosen = tyro.extras.subcommand_cli_from_dict(
-            {"data": Data}, prog="nearshot", description="Few-shot image classification.", args=arguments
-        )
-        # Plain text: names of files may have brackets, and long lines are for the terminal to wrap.
-        chosen.command.run(Console(markup=False, highlight=False, soft_wrap=True))
-    except NearshotError as error:
-        Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(f"nearshot: {error}")
-        return 1
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped. Run the same command again to go on.")
-        return 130
-    return 0
-
-
-def entry_point() -> None:
-    """Run the command of the shell and exit with its status."""
-    sys.exit(main())
+    def run(self, console: Console) -> None:
+        """Run the chosen one."""
+        self.command.run(console)
 
 
 def _prepared(name: str, data_dir: Path | None) -> str:
