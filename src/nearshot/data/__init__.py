@@ -1,6 +1,7 @@
 """From files to batches: preparing datasets, stores of images, and which images make up a batch."""
 
 from nearshot.data.archives import open_files
+from nearshot.data.loading import ImageFeed, Residence, choose_residence
 from nearshot.data.preparation import prepare, prepare_plan
 from nearshot.data.samplers import EpisodeBatches, IndependentBatches, ShuffledBatches
 from nearshot.data.sources import SOURCES, plan_folder, plan_omniglot
@@ -11,9 +12,12 @@ __all__ = [
     "SOURCES",
     "EpisodeBatches",
     "EpisodeShape",
+    "ImageFeed",
     "IndependentBatches",
+    "Residence",
     "ShuffledBatches",
     "Store",
+    "choose_residence",
     "open_files",
     "plan_folder",
     "plan_omniglot",
