@@ -47,6 +47,7 @@ format: $(READY)  ## format the code and mend what can be mended
 bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/results
 	$(BIN)/python benchmarks/nca_loss.py
 	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/augmentation.py
 
 docs: $(DOCS_READY)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet

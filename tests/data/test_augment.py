@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import colorsys
 import math
 import random
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from layouts import picture
 from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from nearshot.data.augment import Augmentation, augment, centre_crop, cut, normalise_images, random_boxes
+from nearshot.data.augment import (
+    Augmentation,
+    augment,
+    centre_crop,
+    cut,
+    normalise_images,
+    random_boxes,
+    shift_hue,
+)
 from nearshot.errors import InputError
 
 CPU = torch.device("cpu")
@@ -153,6 +167,8 @@ def test_normalisation() -> None:
         ({"ratio": (2.0, 1.0)}, "ratio must be a range"),
         ({"flip": 2.0}, "flip must be a probability"),
         ({"contrast": -1.0}, "contrast must be between 0 and 1"),
+        ({"hue": 0.6}, "hue must be between 0 and 0.5, not 0.6"),
+        ({"hue": -0.1}, "hue must be between 0 and 0.5"),
     ],
 )
 def test_impossible_augmentations(options: dict[str, float], message: str) -> None:
@@ -163,3 +179,127 @@ def test_impossible_augmentations(options: dict[str, float], message: str) -> No
 def test_images_as_a_store_has_them() -> None:
     with pytest.raises(InputError, match=r"uint8 \(image, height, width, 3\), as a store has them, not torch.float32"):
         augment(torch.zeros(2, 8, 8, 3), Augmentation(), size=8)
+
+
+def colorsys_shifted(image: npt.NDArray[np.float64], turn: float) -> npt.NDArray[np.float64]:
+    """(height, width, 3) with its hue turned, pixel by pixel."""
+    rows = []
+    for pixel in image.reshape(-1, 3).tolist():
+        hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
+        rows.append(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value))
+    return np.array(rows).reshape(image.shape)
+
+
+def colours(n: int, side: int, seed: int) -> torch.Tensor:
+    """Pictures with every awkward colour among them: black, white, greys, and channels that are equal."""
+    images = np.stack([picture(seed + i, side) for i in range(n)])
+    images[:, 0, 0], images[:, 0, 1], images[:, 0, 2] = 0, 255, 100
+    images[:, 1, 0], images[:, 1, 1], images[:, 1, 2] = (200, 200, 10), (10, 200, 200), (200, 10, 200)
+    images[:, 2, 0], images[:, 2, 1], images[:, 2, 2] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    return torch.from_numpy(images)
+
+
+@settings(deadline=None, max_examples=30)
+@given(turns=st.lists(st.floats(-1.5, 1.5), min_size=1, max_size=4), seed=st.integers(0, 1000))
+def test_a_turned_hue_is_that_of_colorsys(turns: list[float], seed: int) -> None:
+    planes = colours(len(turns), 6, seed).permute(0, 3, 1, 2).double() / 255
+    ours = shift_hue(planes, torch.tensor(turns, dtype=torch.float64).view(-1, 1, 1))
+    for before, after, turn in zip(planes, ours, turns, strict=True):
+        expected = colorsys_shifted(before.permute(1, 2, 0).numpy(), turn)
+        np.testing.assert_allclose(after.permute(1, 2, 0).numpy(), expected, atol=1e-9)
+
+
+def test_a_turned_hue_is_that_of_pillow() -> None:
+    """Pillow has 256 hues and whole values, so it is within a few levels on colours that are not almost grey."""
+    image = smooth(1)
+    turn = 40 / 256
+    hsv = np.array(Image.fromarray(image[0].numpy()).convert("HSV"))
+    hsv[..., 0] += 40  # wraps around, as uint8 does
+    expected = np.asarray(Image.fromarray(hsv, "HSV").convert("RGB"), dtype=float)
+    ours = shift_hue(image.permute(0, 3, 1, 2).float() / 255, torch.full((1, 1, 1), turn))
+    difference = np.abs(ours[0].permute(1, 2, 0).numpy() * 255 - expected)
+    assert difference.mean() < 1.5
+    assert difference.max() < 8
+
+
+def test_hues_are_drawn_uniformly_to_both_sides() -> None:
+    red = torch.tensor([255, 0, 0], dtype=torch.uint8).expand(4000, 2, 2, 3)
+    options = Augmentation(crop="centre", flip=0.0, hue=0.3)
+    result = augment(red, options, size=2, generator=torch.Generator().manual_seed(0))
+    hues = np.array([colorsys.rgb_to_hsv(*image[:, 0, 0].tolist())[0] for image in result])
+    turns = np.sort((hues + 0.5) % 1 - 0.5)
+    expected = np.linspace(-0.3, 0.3, len(turns))
+    assert np.abs(turns - expected).max() / 0.6 < 1.95 / math.sqrt(len(turns))  # Kolmogorov and Smirnov at 0.1 %
+
+
+def test_a_hue_of_zero_draws_nothing() -> None:
+    """Other batches stay what they were before there was a hue."""
+    images = smooth(4)
+    generator = torch.Generator().manual_seed(0)
+    augment(images, Augmentation(brightness=0.4), size=32, generator=generator)
+    after = generator.get_state()
+    generator.manual_seed(0)
+    augment(images, Augmentation(brightness=0.4, hue=0.1), size=32, generator=generator)
+    assert not torch.equal(after, generator.get_state())
+    generator.manual_seed(0)
+    augment(images, Augmentation(brightness=0.4, hue=0.0), size=32, generator=generator)
+    assert torch.equal(after, generator.get_state())
+
+
+# What makes a tensor from numbers of the host, or asks for a number on the device: neither can be captured in a graph.
+BETWEEN_HOST_AND_DEVICE = ("lift_fresh", "scalar_tensor", "_local_scalar_dense", "nonzero", "equal")
+
+
+class Operations(TorchDispatchMode):
+    """Notes the names of all operations that torch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+EVERYTHING = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+
+
+@pytest.mark.parametrize("options", [EVERYTHING, Augmentation(crop="centre"), Augmentation(flip=0.0)])
+def test_nothing_goes_between_host_and_device(options: Augmentation) -> None:
+    images = smooth(4)
+    with Operations() as operations:
+        result = augment(images, options, size=84)
+        normalise_images(result, (0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
+    assert "grid_sampler_2d" in operations.names
+    assert not operations.names & set(BETWEEN_HOST_AND_DEVICE)
+
+
+def test_the_operations_between_host_and_device_are_seen() -> None:
+    with Operations() as operations:
+        ones = torch.ones(3) * torch.tensor([1.0, 2.0, 3.0])
+        torch.where(ones > 1, 0.0, ones).sum().item()
+    assert {"lift_fresh", "scalar_tensor", "_local_scalar_dense"} <= operations.names
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_graph_augments() -> None:
+    images = torch.stack([torch.from_numpy(picture(i)) for i in range(16)]).cuda()
+    generator = torch.Generator("cuda").manual_seed(0)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        augment(images, EVERYTHING, size=84, generator=generator)  # loads the kernels
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        result = augment(images, EVERYTHING, size=84, generator=generator)
+    batches = []
+    for seed in (1, 2, 1):
+        generator.manual_seed(seed)
+        graph.replay()
+        batches.append(result.clone())
+    assert torch.equal(batches[0], batches[2])
+    assert not torch.equal(batches[0], batches[1])
+    eager = augment(images, EVERYTHING, size=84, generator=torch.Generator("cuda").manual_seed(1))
+    torch.testing.assert_close(batches[0], eager)

@@ -3,6 +3,9 @@
 Each image draws its own crop, flip and colours; one `grid_sample` cuts, resizes and flips all crops. The distribution
 of the random resized crop is the widely used one (torchvision's): an area drawn uniformly from `scale`, a ratio drawn
 log-uniformly from `ratio`, up to ten tries to fit it, else the largest centred crop that the ratio's bounds allow.
+
+Nothing here is copied from the host or waits for the device, so that an accelerator can run it in a captured graph:
+numbers enter as scalars of an operation, never as a tensor made from a list.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from torch import Tensor
 
 from nearshot.errors import InputError
 
-__all__ = ["Augmentation", "augment", "centre_crop", "normalise_images"]
+__all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue"]
 
 TRIES = 10
 LUMINANCE = (0.299, 0.587, 0.114)  # as Pillow and ITU-R 601-2 have it
@@ -34,6 +37,7 @@ class Augmentation:
         brightness: by how much brightness may vary: its factor is drawn from [1 − b, 1 + b].
         contrast: the same for contrast.
         saturation: the same for saturation.
+        hue: by how much of the circle of hues they may be turned: drawn from [−h, h], where 0.5 is half of it.
     """
 
     crop: str = "random"
@@ -43,6 +47,7 @@ class Augmentation:
     brightness: float = 0.0
     contrast: float = 0.0
     saturation: float = 0.0
+    hue: float = 0.0
 
     def __post_init__(self) -> None:
         if self.crop not in ("random", "centre"):
@@ -56,6 +61,8 @@ class Augmentation:
         for name in ("brightness", "contrast", "saturation"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} must be between 0 and 1, not {getattr(self, name)}.")
+        if not 0 <= self.hue <= 0.5:
+            raise InputError(f"hue must be between 0 and 0.5, not {self.hue}.")
 
 
 def augment(
@@ -72,12 +79,12 @@ def augment(
     _check_images(images)
     n_images, height, width = images.shape[:3]
     # (image, 3, height, width) with channels last in memory, as the store has them: no copy but for the type
-    planes = images.permute(0, 3, 1, 2).float() / 255
+    planes = images.permute(0, 3, 1, 2).float().div_(255)
     if augmentation.crop == "random":
         boxes = random_boxes(n_images, height, width, augmentation, images.device, generator)
     else:
         side = min(height, width)
-        centre = torch.tensor([(height - side) / 2, (width - side) / 2, side, side], device=images.device)
+        centre = _constant(((height - side) / 2, (width - side) / 2, side, side), planes)
         boxes = centre.expand(n_images, 4)
     flips = torch.rand(n_images, device=images.device, generator=generator) < augmentation.flip
     result = cut(planes, boxes, flips, size)
@@ -107,8 +114,8 @@ def random_boxes(
     most_width = min(width, round(height * augmentation.ratio[1])) if ratio > augmentation.ratio[1] else width
     most_height = min(height, round(width / augmentation.ratio[0])) if ratio < augmentation.ratio[0] else height
     none = ~fits.any(1)
-    box_width = torch.where(none, float(most_width), box_width)
-    box_height = torch.where(none, float(most_height), box_height)
+    box_width = box_width.masked_fill(none, most_width)
+    box_height = box_height.masked_fill(none, most_height)
     top = torch.where(none, (height - box_height) // 2, (fractions[2, :, 0] * (height - box_height + 1)).floor())
     left = torch.where(none, (width - box_width) // 2, (fractions[3, :, 0] * (width - box_width + 1)).floor())
     return torch.stack([top, left, box_height, box_width], dim=1)
@@ -148,32 +155,57 @@ def centre_crop(images: Tensor, size: int) -> Tensor:
 
 def normalise_images(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Subtract a mean and divide by a standard deviation, channel by channel."""
-    shape = (1, 3, 1, 1)
-    centre = torch.tensor(mean, device=images.device, dtype=images.dtype).view(shape)
-    spread = torch.tensor(std, device=images.device, dtype=images.dtype).view(shape)
-    return (images - centre) / spread
+    centre, spread = (_constant(values, images).view(1, 3, 1, 1) for values in (mean, std))
+    return (images - centre).div_(spread)
+
+
+def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
+    """Turn the hue of every pixel by some share of the full circle; value and saturation stay as they are.
+
+    `images`: (image, 3, height, width) in [0, 1]; `turns`: (image, 1, 1), where 1 comes back to where it began.
+
+    >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
+    >>> shift_hue(red, torch.full((1, 1, 1), 1 / 3)).flatten().round().tolist()  # a third of the circle: green
+    [0.0, 1.0, 0.0]
+    """
+    red, green, blue = images.unbind(1)  # (image, height, width) each
+    value = images.amax(1)
+    chroma = value - images.amin(1)
+    divisor = chroma.clamp(min=torch.finfo(images.dtype).tiny)  # grey has no hue, and any will do: its chroma is 0
+    from_green = torch.where(value == green, (blue - red) / divisor + 2, (red - green) / divisor + 4)
+    hue = torch.where(value == red, (green - blue) / divisor, from_green) + 6 * turns  # in sixths of the circle
+    # A channel is at the value for two sixths of the circle, at value − chroma for two, and goes straight in between.
+    places = (torch.remainder(hue + start, 6) for start in (5, 3, 1))
+    return torch.stack([value - chroma * torch.minimum(k, 4 - k).clamp_(0, 1) for k in places], dim=1)
 
 
 def _jitter(images: Tensor, augmentation: Augmentation, generator: torch.Generator | None) -> Tensor:
-    """Vary brightness, then contrast, then saturation, each by a factor of the image's own."""
+    """Vary brightness, then contrast, then saturation, each by a factor of the image's own, then the hue; in place."""
 
-    def factors(width: float) -> Tensor:
+    def draws(width: float) -> Tensor:
+        """A number of each image's own, uniform in [−width, width]."""
         fractions = torch.rand(len(images), 1, 1, 1, device=images.device, generator=generator)
-        return 1 + width * (2 * fractions - 1)
+        return width * (2 * fractions - 1)
 
     if augmentation.brightness:
-        images = (images * factors(augmentation.brightness)).clamp(0, 1)
+        images.mul_(1 + draws(augmentation.brightness)).clamp_(0, 1)
     if augmentation.contrast:
         grey = _luminance(images).mean((2, 3), keepdim=True)
-        images = torch.lerp(grey, images, factors(augmentation.contrast)).clamp(0, 1)
+        torch.lerp(grey, images, 1 + draws(augmentation.contrast), out=images).clamp_(0, 1)
     if augmentation.saturation:
-        images = torch.lerp(_luminance(images), images, factors(augmentation.saturation)).clamp(0, 1)
-    return images
+        torch.lerp(_luminance(images), images, 1 + draws(augmentation.saturation), out=images).clamp_(0, 1)
+    return shift_hue(images, draws(augmentation.hue)[:, 0]) if augmentation.hue else images
 
 
 def _luminance(images: Tensor) -> Tensor:
-    weights = torch.tensor(LUMINANCE, device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
-    return (images * weights).sum(1, keepdim=True)
+    """Return (image, 1, height, width)."""
+    red, green, blue = images.split(1, dim=1)
+    return torch.mul(red, LUMINANCE[0]).add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
+
+
+def _constant(values: tuple[float, ...], like: Tensor) -> Tensor:
+    """Return (value,) on the device and of the type of `like`, filled in there rather than copied from the host."""
+    return torch.stack([torch.full((), value, device=like.device, dtype=like.dtype) for value in values])
 
 
 def _check_images(images: Tensor) -> None:
