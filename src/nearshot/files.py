@@ -12,7 +12,7 @@ from typing import IO
 
 from nearshot.errors import NearshotError
 
-__all__ = ["write_whole"]
+__all__ = ["append_line", "naming_a_full_disk", "write_whole"]
 
 
 @contextmanager
@@ -35,20 +35,34 @@ def write_whole(path: str | Path) -> Iterator[IO[bytes]]:
         raise NearshotError(f"Cannot write {path}: it is a folder.")
     temporary = path.parent / f".{secrets.token_hex(8)}.partial"
     try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            temporary.chmod(path.stat().st_mode)
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        with naming_a_full_disk(path):
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if path.exists():
+                temporary.chmod(path.stat().st_mode)
+            temporary.replace(path)
+            _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming_a_full_disk(path: Path) -> Iterator[None]:
+    """Say in one sentence that there is no room for a file."""
+    try:
+        yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NearshotError(f"The disk is full: {path} was not written.") from error
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a text file."""
+    with naming_a_full_disk(path), path.open("a") as file:
+        file.write(line)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import picture
 from PIL import Image
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearshot.data.augment import (
@@ -28,8 +30,6 @@ from nearshot.data.augment import (
 )
 from nearshot.errors import InputError
 
-CPU = torch.device("cpu")
-
 
 def smooth(n: int, side: int = 32, width: int | None = None) -> torch.Tensor:
     """Pictures without sharp edges, on which interpolation is not a matter of taste."""
@@ -41,7 +41,7 @@ def smooth(n: int, side: int = 32, width: int | None = None) -> torch.Tensor:
 
 def test_a_crop_is_pillows_crop_resized() -> None:
     images = smooth(20)
-    boxes = random_boxes(20, 32, 32, Augmentation(), CPU, torch.Generator().manual_seed(0))
+    boxes = random_boxes(32, 32, Augmentation(), uniform(20))
     flips = torch.arange(20) % 2 == 0
     ours = cut(images.permute(0, 3, 1, 2).float() / 255, boxes, flips, 84)
     for image, (top, left, height, width), flip, result in zip(images, boxes.tolist(), flips, ours, strict=True):
@@ -72,7 +72,7 @@ def torchvisions_box(generator: random.Random, height: int, width: int, a: Augme
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (84, 84), (20, 100), (100, 20)])
 def test_boxes_have_the_usual_distribution(height: int, width: int) -> None:
     n = 20_000
-    ours = random_boxes(n, height, width, Augmentation(), CPU, torch.Generator().manual_seed(0)).numpy()
+    ours = random_boxes(height, width, Augmentation(), uniform(n)).numpy()
     generator = random.Random(0)  # noqa: S311
     theirs = np.array([torchvisions_box(generator, height, width, Augmentation()) for _ in range(n)])
     top, left, h, w = ours.T
@@ -303,3 +303,35 @@ def test_a_captured_graph_augments() -> None:
     assert not torch.equal(batches[0], batches[1])
     eager = augment(images, EVERYTHING, size=84, generator=torch.Generator("cuda").manual_seed(1))
     torch.testing.assert_close(batches[0], eager)
+
+
+def uniform(n_images: int) -> Callable[..., Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return lambda *shape: torch.rand(n_images, *shape, generator=generator)
+
+
+@pytest.mark.parametrize("n_shares", [1, 2, 4])
+def test_shares_are_augmented_as_the_whole_batch_is(n_shares: int) -> None:
+    images = torch.randint(256, (8, 12, 12, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    everything = Augmentation(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.2)
+    whole = augment(images, everything, size=10, generator=torch.Generator().manual_seed(1))
+    shares = [
+        augment(share, everything, size=10, generator=torch.Generator().manual_seed(1), share=(number, n_shares))
+        for number, share in enumerate(images.chunk(n_shares))
+    ]
+    torch.testing.assert_close(torch.cat(shares), whole, rtol=0, atol=1e-6)
+
+
+def test_a_share_that_cannot_be_is_refused() -> None:
+    with pytest.raises(InputError, match="no share 2 of 2"):
+        augment(torch.zeros(1, 4, 4, 3, dtype=torch.uint8), Augmentation(), size=4, share=(2, 2))
+
+
+@pytest.mark.parametrize(("height", "width"), [(12, 12), (12, 16), (18, 12)])
+def test_a_centre_of_the_right_size_is_cut_out_unchanged(height: int, width: int) -> None:
+    images = torch.randint(256, (3, height, width, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    top, left = (height - 12) // 2, (width - 12) // 2
+    expected = images[:, top : top + 12, left : left + 12].permute(0, 3, 1, 2) / 255
+    torch.testing.assert_close(centre_crop(images, 12), expected)
+    resampled = augment(images, Augmentation(crop="centre", flip=1e-30), size=12)  # goes the long way
+    torch.testing.assert_close(resampled, expected, rtol=0, atol=1e-5)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from nearshot.cli.data import Data
 from nearshot.errors import NearshotError
 
-__all__ = ["COMMANDS", "entry_point", "main"]
-
-COMMANDS: dict[str, Callable[..., Any]] = {"data": Data}
+__all__ = ["entry_point", "main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; an error is one sentence on the error output."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        chosen = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog="nearshot", description="Few-shot image classification.", args=arguments
+        chosen = tyro.cli(
+            _commands(arguments), prog="nearshot", description="Few-shot image classification.", args=arguments
         )
         # Plain text: names of files may have brackets, and long lines are for the terminal to wrap.
         chosen.run(Console(markup=False, highlight=False, soft_wrap=True))
@@ -38,3 +34,26 @@ def main(arguments: list[str] | None = None) -> int:
 def entry_point() -> None:
     """Run the command of the shell and exit with its status."""
     sys.exit(main())
+
+
+def _commands(arguments: list[str]) -> Any:
+    """Return the type that tyro makes the command line from: one of the commands."""
+    # Training takes seconds to import, so the commands that need no network do without it.
+    from nearshot.cli.data import Data  # noqa: PLC0415
+
+    data = Annotated[Data, tyro.conf.subcommand("data")]
+    if arguments[:1] == ["data"]:
+        return data | Annotated[_Other, tyro.conf.subcommand("train")]
+    from nearshot.cli.evaluate import Evaluate  # noqa: PLC0415
+    from nearshot.cli.train import Train, chosen_preset  # noqa: PLC0415
+
+    preset = Train(config=chosen_preset(arguments))
+    return (
+        data
+        | Annotated[Train, tyro.conf.subcommand("train", default=preset)]
+        | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    )
+
+
+class _Other:
+    """Stands for the commands that are not asked for."""

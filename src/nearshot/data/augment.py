@@ -11,6 +11,7 @@ numbers enter as scalars of an operation, never as a tensor made from a list.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -66,7 +67,12 @@ class Augmentation:
 
 
 def augment(
-    images: Tensor, augmentation: Augmentation, *, size: int, generator: torch.Generator | None = None
+    images: Tensor,
+    augmentation: Augmentation,
+    *,
+    size: int,
+    generator: torch.Generator | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Tensor:
     """Augment a batch: from (image, height, width, 3) uint8 to (image, 3, size, size) float in [0, 1], channels last.
 
@@ -75,32 +81,49 @@ def augment(
         augmentation: what may happen.
         size: the side of the result; a 32×32 image can become 84×84 directly.
         generator: where chance comes from, on the images' device; the same state gives the same batch.
+        share: (2, 4) says that the images are the third of four equal shares of a batch. Chance is drawn for the whole
+            batch, so that the shares together are augmented as the batch would be.
     """
     _check_images(images)
     n_images, height, width = images.shape[:3]
+    draw = _Draw(n_images, share, images.device, generator)
     # (image, 3, height, width) with channels last in memory, as the store has them: no copy but for the type
     planes = images.permute(0, 3, 1, 2).float().div_(255)
+    side = min(height, width)
+    if augmentation.crop == "centre" and augmentation.flip == 0 and size == side and (height - width) % 2 == 0:
+        top, left = (height - side) // 2, (width - side) // 2
+        whole = planes[:, :, top : top + side, left : left + side]  # there is nothing to resize
+        return _jitter(whole, augmentation, draw).contiguous(memory_format=torch.channels_last)
     if augmentation.crop == "random":
-        boxes = random_boxes(n_images, height, width, augmentation, images.device, generator)
+        boxes = random_boxes(height, width, augmentation, draw)
     else:
-        side = min(height, width)
         centre = _constant(((height - side) / 2, (width - side) / 2, side, side), planes)
         boxes = centre.expand(n_images, 4)
-    flips = torch.rand(n_images, device=images.device, generator=generator) < augmentation.flip
+    flips = draw(1)[:, 0] < augmentation.flip
     result = cut(planes, boxes, flips, size)
-    return _jitter(result, augmentation, generator).contiguous(memory_format=torch.channels_last)
+    return _jitter(result, augmentation, draw).contiguous(memory_format=torch.channels_last)
 
 
-def random_boxes(
-    n_boxes: int,
-    height: int,
-    width: int,
-    augmentation: Augmentation,
-    device: torch.device,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """Draw crops as (top, left, height, width) in whole pixels, (box, 4)."""
-    fractions = torch.rand(4, n_boxes, TRIES, device=device, generator=generator)
+class _Draw:
+    """Draws numbers for a share of a batch, as part of those for the whole."""
+
+    def __init__(
+        self, n_images: int, share: tuple[int, int], device: torch.device, generator: torch.Generator | None
+    ) -> None:
+        number, n_shares = share
+        if not 0 <= number < n_shares:
+            raise InputError(f"There is no share {number} of {n_shares}; they are counted from 0.")
+        self.own, self.n_all = slice(number * n_images, (number + 1) * n_images), n_shares * n_images
+        self.device, self.generator = device, generator
+
+    def __call__(self, *shape: int) -> Tensor:
+        """Return uniform numbers in [0, 1), (image, *shape)."""
+        return torch.rand(self.n_all, *shape, device=self.device, generator=self.generator)[self.own]
+
+
+def random_boxes(height: int, width: int, augmentation: Augmentation, draw: Callable[..., Tensor]) -> Tensor:
+    """Draw crops as (top, left, height, width) in whole pixels, (box, 4); `draw(*shape)` gives (box, *shape)."""
+    fractions = draw(4, TRIES).unbind(1)  # four of (box, try)
     low, high = augmentation.scale
     areas = height * width * (low + (high - low) * fractions[0])  # (box, try)
     low, high = (math.log(bound) for bound in augmentation.ratio)
@@ -116,8 +139,8 @@ def random_boxes(
     none = ~fits.any(1)
     box_width = box_width.masked_fill(none, most_width)
     box_height = box_height.masked_fill(none, most_height)
-    top = torch.where(none, (height - box_height) // 2, (fractions[2, :, 0] * (height - box_height + 1)).floor())
-    left = torch.where(none, (width - box_width) // 2, (fractions[3, :, 0] * (width - box_width + 1)).floor())
+    top = torch.where(none, (height - box_height) // 2, (fractions[2][:, 0] * (height - box_height + 1)).floor())
+    left = torch.where(none, (width - box_width) // 2, (fractions[3][:, 0] * (width - box_width + 1)).floor())
     return torch.stack([top, left, box_height, box_width], dim=1)
 
 
@@ -179,13 +202,12 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     return torch.stack([value - chroma * torch.minimum(k, 4 - k).clamp_(0, 1) for k in places], dim=1)
 
 
-def _jitter(images: Tensor, augmentation: Augmentation, generator: torch.Generator | None) -> Tensor:
+def _jitter(images: Tensor, augmentation: Augmentation, draw: Callable[..., Tensor]) -> Tensor:
     """Vary brightness, then contrast, then saturation, each by a factor of the image's own, then the hue; in place."""
 
     def draws(width: float) -> Tensor:
         """A number of each image's own, uniform in [−width, width]."""
-        fractions = torch.rand(len(images), 1, 1, 1, device=images.device, generator=generator)
-        return width * (2 * fractions - 1)
+        return width * (2 * draw(1, 1, 1) - 1)
 
     if augmentation.brightness:
         images.mul_(1 + draws(augmentation.brightness)).clamp_(0, 1)

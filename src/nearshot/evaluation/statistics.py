@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import scipy.stats
 import torch
 from torch import Tensor
 
-from nearshot.errors import InputError, LeakError
+from nearshot.errors import FileFormatError, InputError, LeakError
 
 __all__ = ["Accuracy", "Comparison", "PooledAccuracy", "Protocol", "compare", "pool_seeds", "select_best"]
 
@@ -105,6 +109,33 @@ class Accuracy:
 
     def __repr__(self) -> str:
         return f"Accuracy({self} %; {self.protocol})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it; the correct answers of each episode as compressed text.
+
+        >>> protocol = Protocol(5, 1, 15, 2, 0, "", "centroid", True, True)
+        >>> accuracy = Accuracy.of_counts(torch.tensor([60, 45]), protocol)
+        >>> Accuracy.from_dict(accuracy.as_dict()).per_episode
+        tensor([80., 60.], dtype=torch.float64)
+        """
+        n_questions = self.protocol.n_way * self.protocol.n_query
+        n_correct = (self.per_episode.double() * n_questions / 100).round().numpy().astype("<u4")
+        return {
+            "mean": self.mean,
+            "interval95": self.interval95,
+            "protocol": dataclasses.asdict(self.protocol),
+            "n_correct": base64.b64encode(zlib.compress(n_correct.tobytes(), 9)).decode(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Accuracy:
+        """Return the accuracy of which `as_dict` gave the values."""
+        try:
+            protocol = Protocol(**values["protocol"])
+            n_correct = np.frombuffer(zlib.decompress(base64.b64decode(values["n_correct"])), "<u4")
+        except (KeyError, TypeError, ValueError, zlib.error) as error:
+            raise FileFormatError(f"This is not a saved accuracy, or it is damaged: {error}.") from error
+        return cls.of_counts(torch.from_numpy(n_correct.astype(np.int64)), protocol)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,45 @@
+"""A loss of your own, trained and measured like the built-in ones: a triplet loss with the hardest pairs of a batch.
+
+python examples/own_loss.py
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from nearshot.training import PRESETS, train
+from nearshot.training.testing import Request, evaluate_run
+
+
+def hardest_triplets(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """Pull each image's farthest positive closer than its nearest negative, by a margin (Hermans et al., 2017).
+
+    Any function of embeddings (image, dim) and labels (image,) that returns a number will do.
+    """
+    distances = torch.cdist(embeddings, embeddings)
+    same_class = labels[:, None] == labels
+    farthest_positive = distances.where(same_class, 0.0).amax(1)
+    nearest_negative = distances.where(~same_class, torch.inf).amin(1)
+    return torch.nn.functional.softplus(farthest_positive - nearest_negative).mean()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100, help="training steps (default: 100)")
+    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser.add_argument("--output", type=Path, default=Path("runs"), help="where the runs go (default: runs)")
+    options = parser.parse_args()
+
+    base = replace(PRESETS["glyphs-nca"], epochs=1, steps_per_epoch=options.steps)
+    for config in (base, replace(base, method=hardest_triplets)):
+        folder = options.output / config.method_name
+        train(config, folder=folder, data_dir=options.data_dir, overwrite=True)
+        for found in evaluate_run(folder, Request(split="val"), data_dir=options.data_dir):
+            print(f"{config.method_name}, {found.n_shot}-shot: {found.accuracy} %")
+
+
+if __name__ == "__main__":
+    main()

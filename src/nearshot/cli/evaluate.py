@@ -1,0 +1,93 @@
+"""`nearshot evaluate`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluate_weights
+
+__all__ = ["Evaluate"]
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a trained network on episodes of classes it has not seen: a run's best epochs, or any weights.
+
+    Examples: nearshot evaluate runs/glyphs-nca; nearshot evaluate runs/cifar-fs-nca --classifier centroid soft knn;
+    nearshot evaluate weights.safetensors --dataset omniglot --split test --json
+    """
+
+    path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|WEIGHTS")]
+    """A run's folder: each number of shots and classifier is measured with the epoch that was best for it on the
+    validation split. Or a weights file."""
+    dataset: str | None = None
+    """A prepared dataset, or a folder; by default the one that was trained on."""
+    split: str = "test"
+    """Which split. Choose between models on val; look at test once."""
+    shots: tuple[int, ...] = (1, 5)
+    """Support images of each class."""
+    classifier: tuple[ClassifierName, ...] = ("centroid",)
+    """Nearest centroid, soft assignment, k-NN; one or several."""
+    layers: tuple[int, ...] = ()
+    """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
+    way: int = 5
+    """Classes in an episode."""
+    queries: int = 15
+    """Query images of each class."""
+    episodes: int = 10_000
+    """How many episodes."""
+    seed: int = 0
+    """Another seed asks other episodes."""
+    side: int | None = None
+    """The images' side, where the dataset was prepared in several."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
+    device: str | None = None
+    """cpu or cuda; by default a GPU if there is one."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What the network computes in; auto is bfloat16 on a GPU, as in training."""
+    json: bool = False
+    """Print JSON, with every episode's accuracy, instead of a table."""
+
+    def run(self, console: Console) -> None:
+        """Measure, and print a table or JSON."""
+        request = Request(
+            dataset=self.dataset,
+            split=self.split,
+            shots=self.shots,
+            classifiers=self.classifier,
+            layers=self.layers,
+            n_way=self.way,
+            n_query=self.queries,
+            n_episodes=self.episodes,
+            seed=self.seed,
+            side=self.side,
+        )
+        measure = evaluate_run if self.path.is_dir() else evaluate_weights
+        bfloat16 = None if self.precision == "auto" else self.precision == "bfloat16"
+        found = measure(self.path, request, data_dir=self.data_dir, device=self.device, bfloat16=bfloat16)
+        if self.json:
+            console.print(json.dumps([evaluation.as_dict() for evaluation in found], indent=2))
+        else:
+            console.print(_table(found))
+
+
+def _table(found: list[Evaluation]) -> Table:
+    protocol = found[0].accuracy.protocol
+    table = Table(
+        title=f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way, {protocol.n_query} queries a class, "
+        f"{protocol.n_episodes:,} episodes, seed {protocol.seed}, inductive"
+    )
+    for heading in ("shots", "classifier", "accuracy %", "weights"):
+        table.add_column(heading)
+    for evaluation in found:
+        table.add_row(str(evaluation.n_shot), evaluation.classifier, str(evaluation.accuracy), evaluation.weights)
+    return table

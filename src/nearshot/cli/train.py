@@ -1,0 +1,107 @@
+"""`nearshot train`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from nearshot.data import open_or_prepare
+from nearshot.errors import InputError, look_up
+from nearshot.training import PRESETS, Hardware, TrainConfig, train
+from nearshot.training.batches import compositions, make_batches
+from nearshot.training.methods import resolve_method
+from nearshot.training.runs import run_name
+
+__all__ = ["Train", "chosen_preset"]
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a network, validate it as it learns, and keep its best epochs in a run's folder.
+
+    Examples: nearshot train --preset glyphs-nca;
+    nearshot train --preset cifar-fs-prototypical --batch-size 256 --seed 1;
+    nearshot train --preset cifar-fs-nca --resume
+    """
+
+    config: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
+    hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
+    preset: str | None = None
+    """Start from named settings: a dataset and a method, such as glyphs-nca, cifar-fs-nca, cifar-fs-prototypical,
+    mini-imagenet-matching-snell or omniglot-nca. Other options change them, and --help then shows their values."""
+    output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """The run's folder; by default runs/ and a name that says what differs from a preset."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
+    resume: bool = False
+    """Go on from the run's checkpoint; the result is what it would have been without the interruption."""
+    overwrite: bool = False
+    """Throw a run in the same folder away, and start again."""
+    dry_run: bool = False
+    """Only print the settings, and what the training costs in steps and images."""
+    wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
+    """Log to a Weights & Biases project too."""
+
+    def run(self, console: Console) -> None:
+        """Train, and say how good it is and where it lies."""
+        if self.dry_run:
+            _describe(self, console)
+            return
+        result = train(
+            self.config,
+            folder=self.output,
+            data_dir=self.data_dir,
+            hardware=self.hardware,
+            resume=self.resume,
+            overwrite=self.overwrite,
+            wandb=self.wandb,
+        )
+        if not result.finished:
+            console.print(f"Stopped, and saved. Go on with the same command and --resume: {result.folder}")
+            return
+        for name, accuracy in result.best.items():
+            console.print(f"{name}: {accuracy} % on the validation split, best at epoch {result.best_epochs[name]}")
+        console.print(f"The run is in {result.folder}. Next: nearshot evaluate {result.folder}")
+
+
+def chosen_preset(arguments: list[str]) -> TrainConfig:
+    """Return the settings that the arguments start from."""
+    for place, argument in enumerate(arguments):
+        option, _, value = argument.partition("=")
+        if option == "--preset":
+            name = value or (arguments[place + 1] if place + 1 < len(arguments) else "")
+            try:
+                return look_up(PRESETS, name, "preset")
+            except InputError:
+                raise InputError(f"There is no preset {name!r}. There are: {', '.join(PRESETS)}.") from None
+    return TrainConfig()
+
+
+def _describe(command: Train, console: Console) -> None:
+    config = command.config
+    method = resolve_method(config)
+    store = open_or_prepare(config.dataset, "train", command.data_dir, side=config.side)
+    batches = make_batches(config, method, store.labels, store.class_names)
+    first_epoch = store.labels[batches.epoch_indices()].view(-1, batches.batch_size)
+    made_of = compositions(first_epoch, config, method)
+    console.print(json.dumps(config.as_dict(), indent=2, ensure_ascii=False))
+    console.print(
+        f"{method.title} on {config.dataset}: {len(store):,} images of {len(store.class_names):,} classes, "
+        f"{type(batches).__name__}, {batches.batch_size} images a batch"
+    )
+    if made_of:
+        positives, negatives = (sum(one[i] for one in made_of) / len(made_of) for i in (1, 2))
+        console.print(f"pairs a batch: {positives:,.0f} positive, {negatives:,.0f} negative")
+        unpaired = sum(one.anchors_without_positive for one in made_of) / len(made_of)
+        if unpaired:
+            console.print(f"{unpaired:.1f} anchors a batch have no positive; --batches episodes gives every class some")
+    n_steps = config.epochs * len(batches)
+    console.print(
+        f"{config.epochs} epochs of {len(batches)} steps: {n_steps:,} steps, {n_steps * batches.batch_size:,} images"
+    )
+    console.print(f"The run would be in {command.output or Path('runs') / run_name(config)}")

@@ -1,0 +1,64 @@
+"""A configuration's batches, and what can be known about them without looking at a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from nearshot.data import EpisodeBatches, IndependentBatches, ShuffledBatches
+from nearshot.data.samplers import Batches
+from nearshot.losses import PairCounts, count_pairs
+from nearshot.training.config import TrainConfig
+from nearshot.training.methods import Method
+
+__all__ = ["Composition", "compositions", "make_batches"]
+
+
+class Composition(NamedTuple):
+    """What a batch is made of: anchors that have no other image of their class, and the pairs that a loss uses."""
+
+    anchors_without_positive: int
+    positive_pairs: int
+    negative_pairs: int
+
+
+def make_batches(
+    config: TrainConfig, method: Method, labels: Tensor, class_names: Sequence[str], *, n_ranks: int = 1
+) -> Batches:
+    """Return the sampler of a configuration's batches, in the order that all ranks share."""
+    kind = config.batches or method.batches
+    if kind == "episodes":
+        return EpisodeBatches(
+            labels,
+            config.shape,
+            n_batches=config.steps_per_epoch,
+            class_names=class_names,
+            seed=config.seed,
+            n_ranks=n_ranks,
+        )
+    if kind == "independent" or (kind == "shuffled" and config.steps_per_epoch is not None):
+        return IndependentBatches(
+            len(labels), config.batch_size, n_batches=config.steps_per_epoch, seed=config.seed, n_ranks=n_ranks
+        )
+    return ShuffledBatches(len(labels), config.batch_size, seed=config.seed, drop_last=True, n_ranks=n_ranks)
+
+
+def compositions(labels: Tensor, config: TrainConfig, method: Method) -> list[Composition] | None:
+    """Return what each batch is made of, for labels (batch, image); None where a method does not compare images."""
+    if method.roles is None:
+        return None
+    prototypes, separate = method.roles
+    if prototypes or separate:
+        return [Composition(0, *count_pairs(config.shape, prototypes=prototypes, separate=separate))] * len(labels)
+    return [_all_pairs(batch) for batch in labels.numpy()]
+
+
+def _all_pairs(labels: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Composition:
+    """Count the pairs of a batch in which all are compared with all, each pair once."""
+    sizes = np.unique(labels, return_counts=True)[1]
+    positives = int((sizes * (sizes - 1) // 2).sum())
+    pairs = PairCounts(positives, len(labels) * (len(labels) - 1) // 2 - positives)
+    return Composition(int((sizes == 1).sum()), *pairs)

@@ -1,0 +1,89 @@
+"""Several processes, one batch: what each has embedded is gathered, and gradients find their way back.
+
+In one process every function here returns what it was given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+__all__ = ["gather_batch", "synchronise_batch_norm"]
+
+
+def gather_batch(share: Tensor) -> Tensor:
+    """Return the whole batch, (n_ranks · image, …), of which each rank has an equal share, in the order of the ranks.
+
+    Every rank then computes the same loss of the whole batch. Its gradient with respect to the own share comes back
+    multiplied by the number of ranks: the gradients of the weights are averaged over ranks afterwards, and their sum
+    is what is wanted. Gradients of what does not pass through here, such as a learnt temperature, are the same on every
+    rank, and their average is right as it is.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return share
+    gathered: Tensor = _Gather.apply(share)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, share: Tensor) -> Tensor:
+        shares = [torch.empty_like(share) for _ in range(dist.get_world_size())]
+        dist.all_gather(shares, share.contiguous())
+        return torch.cat(shares)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        n_ranks = dist.get_world_size()
+        return gradients[0].chunk(n_ranks)[dist.get_rank()] * n_ranks
+
+
+def synchronise_batch_norm(network: nn.Module, device: torch.device) -> nn.Module:
+    """Return the network with batch norm over all ranks' images; PyTorch's own, which has no version for the CPU."""
+    if device.type == "cuda":
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        return converted
+    for module in network.modules():
+        if type(module) is nn.BatchNorm2d:
+            module.__class__ = _SynchronisedBatchNorm
+    return network
+
+
+class _SynchronisedBatchNorm(nn.BatchNorm2d):
+    """Batch norm with the mean and variance of all ranks' images in training; each rank has equally many."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if not self.training or not dist.is_initialized():
+            return super().forward(maps)
+        n_ranks = dist.get_world_size()
+        mean = _AverageOverRanks.apply(maps.mean((0, 2, 3)))  # type: ignore[no-untyped-call]
+        centred = maps - mean[:, None, None]
+        variance = _AverageOverRanks.apply(centred.square().mean((0, 2, 3)))  # type: ignore[no-untyped-call]
+        n_values = maps.numel() // maps.shape[1] * n_ranks
+        with torch.no_grad():
+            if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
+                self.running_mean.lerp_(mean, self.momentum)
+                self.running_var.lerp_(variance * n_values / (n_values - 1), self.momentum)
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked += 1
+        normalised: Tensor = centred * (variance + self.eps).rsqrt()[:, None, None]
+        return normalised * self.weight[:, None, None] + self.bias[:, None, None]
+
+
+class _AverageOverRanks(torch.autograd.Function):
+    """The mean over ranks of a tensor; the gradient of each rank's is the mean of what comes back to all."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone()
+        dist.all_reduce(total)
+        return total / dist.get_world_size()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total / dist.get_world_size()

@@ -1,0 +1,68 @@
+"""On what to train. Nothing here changes what is trained, but for rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from lightning_fabric import Fabric
+
+from nearshot.data.loading import Residence
+from nearshot.errors import InputError
+from nearshot.training.config import TrainConfig
+
+__all__ = ["Hardware"]
+
+# Compiling takes half a minute, which a short training does not win back.
+STEPS_TO_COMPILE = 2000
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Devices, and how to use them. None means: what is fastest here."""
+
+    accelerator: str = "auto"
+    """auto, cpu, cuda or mps."""
+    devices: int = 1
+    """How many devices of a machine; the batch is shared among them."""
+    nodes: int = 1
+    """How many machines. Start the same command on each with torchrun."""
+    residence: Residence | None = None
+    """Where the images live: on the device, in the host's memory, or on disk, read ahead. None chooses by size."""
+    compile: bool | None = None
+    """Compile the network; None does on a GPU, for trainings long enough to win the time back."""
+    graph: bool | None = None
+    """Replay a step as one CUDA graph; None does on a single GPU."""
+    channels_last: bool | None = None
+    """Keep the channels of a pixel together in memory; None does on a GPU."""
+
+    def fabric(self, config: TrainConfig) -> Fabric:
+        """Return Fabric for this hardware and a configuration's precision."""
+        if self.devices < 1 or self.nodes < 1:
+            raise InputError(f"There must be a device and a machine, not {self.devices} and {self.nodes}.")
+        cuda = self.accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
+        bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and cuda)
+        several = self.devices * self.nodes > 1
+        return Fabric(
+            accelerator=self.accelerator,
+            devices=self.devices,
+            num_nodes=self.nodes,
+            strategy="ddp" if several else "auto",
+            precision="bf16-mixed" if bfloat16 else "32-true",
+        )
+
+    def compiles(self, device: torch.device, n_steps: int) -> bool:
+        """Whether to compile the network."""
+        return self.compile if self.compile is not None else device.type == "cuda" and n_steps >= STEPS_TO_COMPILE
+
+    def captures(self, device: torch.device, n_ranks: int) -> bool:
+        """Whether to replay a step as one graph."""
+        possible = device.type == "cuda" and n_ranks == 1
+        if self.graph and not possible:
+            raise InputError("A CUDA graph needs a single GPU.")
+        return possible if self.graph is None else self.graph
+
+    def memory_format(self, device: torch.device) -> torch.memory_format:
+        """Return how images and weights lie in memory."""
+        last = device.type == "cuda" if self.channels_last is None else self.channels_last
+        return torch.channels_last if last else torch.contiguous_format

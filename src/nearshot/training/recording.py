@@ -1,0 +1,140 @@
+"""What a run leaves behind while it runs: lines for people, lines for programs, curves for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from nearshot.errors import MissingExtraError
+from nearshot.files import append_line, naming_a_full_disk, write_whole
+from nearshot.training.config import TrainConfig
+from nearshot.training.runs import RunFolder
+from nearshot.training.tensorboard import append_scalars, start_events
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Writes and shows a line an epoch. A resumed run's files begin with the epochs up to its checkpoint, and no more.
+
+    Args:
+        folder: the run's.
+        config: its configuration.
+        history: the epochs so far.
+        steps_per_epoch: for the progress bar.
+        show: whether to show anything; None shows a bar on a terminal and plain lines elsewhere.
+        wandb: a Weights & Biases project to log to as well.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: TrainConfig,
+        history: Sequence[dict[str, Any]],
+        steps_per_epoch: int,
+        *,
+        show: bool | None,
+        wandb: str | None = None,
+    ) -> None:
+        self.folder, self.history, self.n_epochs = folder, list(history), config.epochs
+        with write_whole(folder.metrics) as file:
+            file.write("".join(_line(record) for record in self.history).encode())
+        start_events(folder.events, [(record["epoch"], 0.0, _scalars(record)) for record in self.history])
+        self.console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=show is False)
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+        if show is not False and sys.stderr.isatty():
+            self.bar, self.task = self._bar(steps_per_epoch)
+        self.wandb = None if wandb is None else _start_wandb(wandb, folder, config)
+
+    def __enter__(self) -> Self:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        if self.wandb is not None:
+            self.wandb.finish(exit_code=0 if kind is None else 1)
+
+    def step(self) -> None:
+        """Move the bar on."""
+        if self.bar is not None and self.task is not None:
+            self.bar.advance(self.task)
+
+    def epoch(self, record: dict[str, Any], *, seconds: float, images_per_second: float) -> None:
+        """Add an epoch."""
+        self.history.append(record)
+        now = time.time()
+        timing = {"epoch": record["epoch"], "time": now, "seconds": seconds, "images_per_second": images_per_second}
+        append_line(self.folder.metrics, _line(record))
+        append_line(self.folder.timing, _line(timing))
+        with naming_a_full_disk(self.folder.events):
+            append_scalars(self.folder.events, record["epoch"], now, _scalars(record | timing))
+        if self.wandb is not None:
+            self.wandb.log(_scalars(record | timing), step=record["epoch"])
+        self._show(record, seconds, images_per_second)
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence."""
+        (self.bar.console if self.bar is not None else self.console).print(sentence)
+
+    def _show(self, record: dict[str, Any], seconds: float, images_per_second: float) -> None:
+        left = seconds * (self.n_epochs - record["epoch"])
+        measured = ", ".join(f"{name} {value:.2f} %" for name, value in record.get("validation", {}).items())
+        unpaired = record.get("anchors_without_positive", 0)
+        self.say(
+            f"epoch {record['epoch']}/{self.n_epochs}: loss {record['loss']:.4f}, {images_per_second:,.0f} images/s, "
+            f"{_duration(left)} left"
+            + (f", {unpaired:.1f} anchors a batch without a positive" if unpaired else "")
+            + (f"; validation {measured}" if measured else "")
+        )
+
+    def _bar(self, steps_per_epoch: int) -> tuple[Progress, TaskID]:
+        columns = (TextColumn("training"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        bar = Progress(*columns, console=self.console, transient=True)
+        done = len(self.history) * steps_per_epoch
+        return bar, bar.add_task("training", total=self.n_epochs * steps_per_epoch, completed=done)
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record) + "\n"
+
+
+def _scalars(record: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a record, those of inner records under joined names; an infinite or missing one is left."""
+    found: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            found |= {f"{name}/{inner}": number for inner, number in _scalars(value).items()}
+        elif isinstance(value, int | float) and name not in ("epoch", "time") and math.isfinite(value):
+            found[name] = float(value)
+    return found
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"
+
+
+def _start_wandb(project: str, folder: RunFolder, config: TrainConfig) -> Any:
+    try:
+        import wandb  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError(
+            "Logging to Weights & Biases needs the extra: pip install 'nearshot[wandb]'."
+        ) from error
+    return wandb.init(
+        project=project, name=folder.path.name, config=config.as_dict(), resume="allow", id=folder.path.name
+    )

@@ -1,0 +1,20 @@
+"""A configuration for tests: all of training, in a second."""
+
+from __future__ import annotations
+
+from nearshot.data.augment import Augmentation
+from nearshot.training import TrainConfig
+
+TINY = TrainConfig(
+    dataset="tiny",
+    backbone="conv4-32",
+    epochs=3,
+    batch_size=32,
+    n_shot=2,
+    images_per_class=4,
+    learning_rate=0.02,
+    augmentation=Augmentation(scale=(0.6, 1.0)),
+    validate_every=2,
+    validation_episodes=50,
+    validation_way=2,
+)

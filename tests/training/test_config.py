@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nearshot.data import EpisodeShape
+from nearshot.data.augment import Augmentation
+from nearshot.errors import InputError
+from nearshot.training import METHODS, PRESETS, TrainConfig
+from nearshot.training.config import differences
+from nearshot.training.methods import resolve_method
+from nearshot.training.presets import closest_preset
+from nearshot.training.runs import run_name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_survives_json_and_is_closest_to_itself(name: str) -> None:
+    config = PRESETS[name]
+    assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+    assert closest_preset(config) == (name, {})
+    assert run_name(config) == name
+    resolve_method(config)
+
+
+def test_the_presets_have_the_published_batches() -> None:
+    assert PRESETS["cifar-fs-prototypical"].shape == EpisodeShape(32, 5, 11)
+    assert PRESETS["mini-imagenet-matching-snell"].shape == EpisodeShape(20, 5, 15)
+    assert PRESETS["tiered-imagenet-nca"].shape == EpisodeShape(63, 5, 11)
+    assert PRESETS["tiered-imagenet-nca"].batches == "episodes"
+    assert PRESETS["glyphs-nca"].augmentation.flip == 0
+
+
+@given(
+    st.builds(
+        TrainConfig,
+        epochs=st.integers(1, 500),
+        temperature=st.floats(1e-3, 1e3),
+        milestones=st.lists(st.floats(0.01, 0.99), max_size=3).map(tuple),
+        augmentation=st.builds(Augmentation, flip=st.floats(0, 1)),
+        micro_batch=st.none() | st.integers(1, 64),
+    )
+)
+def test_settings_survive_json(config: TrainConfig) -> None:
+    assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+def test_differences_reach_into_the_augmentation() -> None:
+    other = TrainConfig(augmentation=Augmentation(flip=0.0), seed=2)
+    assert differences(TrainConfig(), other) == {"seed": (0, 2), "augmentation.flip": (0.5, 0.0)}
+
+
+def test_names_of_runs_differ_where_settings_do() -> None:
+    base = PRESETS["cifar-fs-nca"]
+    names = {run_name(replace(base, seed=seed, temperature=t)) for seed in range(3) for t in (1.0, 0.5)}
+    assert len(names) == 6
+    long = replace(base, decay=0.123, momentum=0.123, learning_rate=0.123, weight_decay=0.123, background=0.123)
+    shots = tuple(range(1, 30))
+    names = {run_name(replace(long, validation_shots=(*shots, last))) for last in (30, 31)}
+    assert len(names) == 2
+    assert max(map(len, names)) <= 120
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive"),
+        ({"milestones": (1.5,)}, "fractions of the training"),
+        ({"n_way": 5}, "n_way and n_query go together"),
+        ({"warm_up": 200.0}, "longer than the training"),
+        ({"validation_shots": ()}, "validation_shots"),
+        ({"micro_batch": 0}, "micro_batch must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        TrainConfig(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (TrainConfig(method="proto"), "There is no method 'proto'"),
+        (TrainConfig(method="matching", batches="shuffled"), "trained on episodes"),
+        (TrainConfig(method="simpleshot", keep_positives=0.5), "keep_positives is a setting of the method nca"),
+        (TrainConfig(cross_entropy_weight=0.5, keep_negatives=0.5), "does not go together"),
+        (TrainConfig(method="prototypical", batch_size=100), "does not divide"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(config: TrainConfig, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        resolve_method(config)
+
+
+def test_a_function_is_a_method() -> None:
+    def my_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
+        return embeddings.square().mean()
+
+    config = TrainConfig(method=my_loss)
+    assert config.method_name == "my_loss"
+    assert config.as_dict()["method"] == "my_loss"
+    assert resolve_method(config).title == "my_loss"
+
+
+def test_an_unknown_setting_in_a_file_is_named() -> None:
+    with pytest.raises(InputError, match="'colour'"):
+        TrainConfig.from_dict({"colour": 1})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_title_of_its_own(name: str) -> None:
+    assert sum(METHODS[name].title == method.title for method in METHODS.values()) == 1

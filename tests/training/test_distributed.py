@@ -1,0 +1,58 @@
+"""Two processes with half a batch each are one process with the whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from two_processes import CONFIGS
+
+from nearshot.training.checkpoints import read_checkpoint
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+# Sums of the same numbers in another order, over a few dozen steps.
+TOLERANCE = 2e-4
+
+
+def run(data_dir: Path, folder: Path, launcher: list[str]) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
+    subprocess.run(
+        [sys.executable, *launcher, str(SCRIPT), str(data_dir), str(folder)], check=True, env=environment, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def folders(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    one, two = (tmp_path_factory.mktemp("runs") / name for name in ("one", "two"))
+    run(data_dir, one, [])
+    run(data_dir, two, ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
+    return one, two
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "in-parts"])
+def test_two_processes_are_one(folders: tuple[Path, Path], name: str) -> None:
+    histories = [
+        [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()] for folder in folders
+    ]
+    for one, two in zip(*histories, strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=TOLERANCE)
+        assert two.get("positive_pairs") == one.get("positive_pairs")
+    first, second = (read_checkpoint(folder / name / "checkpoint.pt") for folder in folders)
+    for key, expected in first["learner"].items():
+        scale = float(expected.double().abs().max()) + 1e-3
+        torch.testing.assert_close(second["learner"][key], expected, atol=TOLERANCE * scale, rtol=TOLERANCE, msg=key)
+    if first["log_temperature"] is not None:
+        assert float(second["log_temperature"]) == pytest.approx(float(first["log_temperature"]), rel=TOLERANCE)
+
+
+def test_parts_of_a_batch_go_together_with_processes(folders: tuple[Path, Path]) -> None:
+    """Of 32 images, parts of 4: the same parts in one process and in two, so the same weights."""
+    first, second = (read_checkpoint(folder / "in-parts" / "checkpoint.pt") for folder in folders)
+    for key, expected in first["learner"].items():
+        if "running" not in key:  # each process has the statistics of its own images
+            torch.testing.assert_close(second["learner"][key], expected, atol=1e-3, rtol=1e-3, msg=key)

@@ -1,0 +1,94 @@
+"""Gradients of a step: in parts as in one piece, and against a plain loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from settings import TINY
+from torch import Tensor, nn
+
+from nearshot.losses import nca_loss
+from nearshot.training import TrainConfig
+from nearshot.training.learner import Learner
+from nearshot.training.methods import METHODS, resolve_method
+from nearshot.training.step import Step
+
+N_CLASSES, SIDE = 8, 16
+
+
+def make_step(config: TrainConfig, *, without_batch_norm: bool = False) -> Step:
+    torch.manual_seed(0)
+    learner = Learner(config, SIDE, N_CLASSES)
+    if without_batch_norm:
+        for module in learner.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+                module.train = lambda mode=True, module=module: module  # type: ignore[method-assign, misc]
+    fabric = Fabric(accelerator="cpu", devices=1)
+    temperature = nn.Parameter(torch.tensor(0.3)) if config.learn_temperature else None
+    parameters = [*learner.parameters(), *([temperature] if temperature is not None else [])]
+    optimiser = torch.optim.SGD(parameters, lr=0.1)
+    network, wrapped = fabric.setup(learner, optimiser)
+    generator = torch.Generator().manual_seed(1)
+    return Step(fabric, network, learner, wrapped, config, resolve_method(config), generator, temperature)
+
+
+def batch(config: TrainConfig) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    classes = torch.arange(N_CLASSES)
+    labels = torch.cat([classes.repeat_interleave(config.n_shot), classes.repeat_interleave(2)])
+    images = torch.randint(256, (len(labels), SIDE, SIDE, 3), dtype=torch.uint8, generator=generator)
+    return images, labels
+
+
+def gradients(step: Step, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    step(images, labels)
+    found = {name: p.grad.clone() for name, p in step.learner.named_parameters() if p.grad is not None}
+    if step.log_temperature is not None and step.log_temperature.grad is not None:
+        found["temperature"] = step.log_temperature.grad.clone()
+    return found
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("part_size", [1, 5, 32, 100])
+def test_in_parts_the_gradient_is_that_of_the_whole_batch(name: str, part_size: int) -> None:
+    """Without batch norm's statistics, which are of the parts, to float32's rounding: 1e-4 of the largest."""
+    config = replace(TINY, method=name, learn_temperature=name != "simpleshot", projection=12)
+    images, labels = batch(config)
+    whole = gradients(make_step(config, without_batch_norm=True), images, labels)
+    in_parts = gradients(make_step(replace(config, micro_batch=part_size), without_batch_norm=True), images, labels)
+    assert whole.keys() == in_parts.keys()
+    for parameter, expected in whole.items():
+        torch.testing.assert_close(
+            in_parts[parameter], expected, atol=1e-4 * float(expected.abs().max()) + 1e-9, rtol=1e-4
+        )
+
+
+def test_in_parts_batch_norm_sees_each_part_once() -> None:
+    config = replace(TINY, micro_batch=16)
+    step = make_step(config)
+    images, labels = batch(config)
+    step(images, labels)
+    counts = {int(b) for name, b in step.learner.named_buffers() if name.endswith("num_batches_tracked")}
+    assert counts == {2}  # of 32 images, 16 at a time
+
+
+def test_a_step_is_what_a_plain_loop_does() -> None:
+    config = replace(TINY, background=0.0)
+    images, labels = batch(config)
+    step = make_step(config)
+    plain = Learner(config, SIDE, N_CLASSES)
+    plain.load_state_dict(step.learner.state_dict())
+    inputs = step.prepare(images)
+    step.generator.manual_seed(1)
+    loss = step(images, labels)
+    plain.train()
+    expected = nca_loss(plain(inputs).embeddings, labels)
+    expected.backward()
+    assert loss == expected.detach()
+    for (name, parameter), other in zip(plain.named_parameters(), step.learner.parameters(), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(other, parameter - 0.1 * parameter.grad, msg=name)

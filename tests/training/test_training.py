@@ -1,0 +1,174 @@
+"""Training end to end on a tiny dataset."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from settings import TINY
+from torch import Tensor
+
+import nearshot
+from nearshot.data import Store
+from nearshot.errors import LeakError
+from nearshot.evaluation import embed, evaluate_features
+from nearshot.losses import nca_loss
+from nearshot.training import METHODS, TrainConfig, train
+from nearshot.training.batches import Composition, compositions
+from nearshot.training.methods import resolve_method
+from nearshot.training.testing import Request, evaluate_run, evaluate_weights
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_and_its_loss_falls(name: str, data_dir: Path, tmp_path: Path) -> None:
+    result = train(
+        replace(TINY, method=name, epochs=6, temperature=0.5 if name == "supcon" else 1.0),
+        folder=tmp_path / "run",
+        data_dir=data_dir,
+        show=False,
+    )
+    losses = [record["loss"] for record in result.history]
+    assert min(losses[2:]) < losses[0]
+    assert result.finished
+    assert set(result.best) == {"1-shot centroid", "1-shot soft", "5-shot centroid", "5-shot soft"}
+    assert result.best["5-shot centroid"].protocol.split == "val"
+
+
+@pytest.fixture(scope="module")
+def run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(replace(TINY, epochs=5, validate_every=1), folder=folder, data_dir=data_dir, show=False)
+    return folder
+
+
+def test_a_run_is_a_folder_that_says_everything(run: Path, data_dir: Path) -> None:
+    assert TrainConfig.from_dict(json.loads((run / "config.json").read_text())) == replace(
+        TINY, epochs=5, validate_every=1
+    )
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+    assert environment["fingerprints"]["train"] == Store.open("tiny", "train", data_dir).fingerprint
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5]
+    assert len((run / "timing.jsonl").read_text().splitlines()) == 5
+
+
+def test_the_best_epoch_is_kept_for_each_shot_and_classifier(run: Path) -> None:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    best = json.loads((run / "result.json").read_text())["best"]
+    for name, entry in best.items():
+        means = [record["validation"][name] for record in records]
+        assert entry["epoch"] == 1 + means.index(max(means))
+        assert entry["mean"] == max(means)
+    kept = {f"epoch-{epoch:04d}.safetensors" for epoch in {entry["epoch"] for entry in best.values()} | {5}}
+    assert {file.name for file in (run / "weights").iterdir()} == kept
+
+
+def test_weights_load_and_give_the_accuracy_that_was_logged(run: Path, data_dir: Path) -> None:
+    best = json.loads((run / "result.json").read_text())["best"]["5-shot centroid"]
+    backbone = nearshot.load_backbone(run / "weights" / f"epoch-{best['epoch']:04d}.safetensors")
+    store = Store.open("tiny", "val", data_dir)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in backbone.spec.normalisation)
+    images = torch.from_numpy(store.images.copy()).permute(0, 3, 1, 2) / 255
+    features = embed(backbone, (images - mean) / std)
+    accuracy = evaluate_features(features, store.labels, n_way=2, n_episodes=50, centre=backbone.spec.training_mean)
+    assert accuracy.mean == pytest.approx(best["mean"], abs=0.5)
+
+
+def test_a_run_is_measured_with_the_epochs_that_were_best(run: Path, data_dir: Path) -> None:
+    best = json.loads((run / "result.json").read_text())["best"]
+    request = Request(n_way=2, n_episodes=40, classifiers=("centroid", "soft", "knn"))
+    found = evaluate_run(run, request, data_dir=data_dir)
+    assert [(one.n_shot, one.classifier) for one in found] == [
+        (n_shot, name) for n_shot in (1, 5) for name in ("centroid", "soft", "knn")
+    ]
+    for one in found:
+        chosen_by = f"{one.n_shot}-shot {'centroid' if one.classifier == 'knn' else one.classifier}"
+        assert one.weights == f"epoch-{best[chosen_by]['epoch']:04d}.safetensors"
+        alone = evaluate_weights(
+            run / "weights" / one.weights,
+            Request(n_way=2, n_episodes=40, shots=(1, 5), classifiers=(one.classifier,)),  # type: ignore[arg-type]
+            data_dir=data_dir,
+        )
+        twin = next(other for other in alone if other.n_shot == one.n_shot)
+        assert torch.equal(one.accuracy.per_episode, twin.accuracy.per_episode)
+
+
+def test_the_test_split_is_read_once(run: Path, data_dir: Path) -> None:
+    request = Request(n_way=2, n_episodes=30)
+    first = evaluate_run(run, request, data_dir=data_dir)
+    elsewhere = evaluate_run(run, request, data_dir="/there/is/no/data/here")
+    assert [str(one.accuracy) for one in first] == [str(one.accuracy) for one in elsewhere]
+
+
+def test_layers_are_features(run: Path, data_dir: Path) -> None:
+    weights = sorted((run / "weights").iterdir())[0]
+    request = Request(split="val", n_way=2, n_episodes=20, layers=(3, 4))
+    assert evaluate_weights(weights, request, data_dir=data_dir)[0].layers == (3, 4)
+
+
+def test_training_classes_are_not_measured_as_unseen(run: Path, data_dir: Path, tmp_path: Path) -> None:
+    weights = sorted((run / "weights").iterdir())[0]
+    splits = data_dir / "tiny" / "16"
+    (splits / "leaky").symlink_to(splits / "train")
+    try:
+        with pytest.raises(LeakError):
+            evaluate_weights(weights, Request(split="leaky", n_way=2, n_episodes=5), data_dir=data_dir)
+    finally:
+        (splits / "leaky").unlink()
+
+
+def test_equal_seeds_give_equal_runs_and_others_others(data_dir: Path, tmp_path: Path) -> None:
+    logs = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train(replace(TINY, epochs=1, seed=seed), folder=tmp_path / name, data_dir=data_dir, show=False)
+        logs.append((tmp_path / name / "metrics.jsonl").read_text())
+    assert logs[0] == logs[1] != logs[2]
+
+
+def test_a_function_of_ones_own_is_the_built_in_loss_if_it_computes_it(data_dir: Path, tmp_path: Path) -> None:
+    def own(embeddings: Tensor, labels: Tensor) -> Tensor:
+        return nca_loss(embeddings, labels, background=1e-10)
+
+    results = [
+        train(replace(TINY, epochs=1, method=method), folder=tmp_path / name, data_dir=data_dir, show=False)
+        for name, method in (("own", own), ("built-in", "nca"))
+    ]
+    assert results[0].history[0]["loss"] == results[1].history[0]["loss"]
+
+
+@pytest.mark.parametrize("residence", ["memory", "disk"])
+def test_where_the_images_live_changes_nothing(residence: str, data_dir: Path, tmp_path: Path) -> None:
+    from nearshot.training import Hardware
+
+    losses = {
+        train(
+            replace(TINY, epochs=1),
+            folder=tmp_path / str(place),
+            data_dir=data_dir,
+            hardware=Hardware(residence=place),  # type: ignore[arg-type]
+            show=False,
+        ).history[0]["loss"]
+        for place in (None, residence)
+    }
+    assert len(losses) == 1
+
+
+def test_a_batch_is_counted_as_a_loop_counts_it() -> None:
+    labels = torch.tensor([[0, 0, 0, 1, 1, 2], [3, 3, 4, 5, 6, 7]])
+    expected = []
+    for batch in labels.tolist():
+        positive = sum(batch[i] == batch[j] for i in range(6) for j in range(i))
+        alone = sum(batch.count(label) == 1 for label in batch)
+        expected.append(Composition(alone, positive, 15 - positive))
+    assert compositions(labels, TINY, resolve_method(TINY)) == expected
+
+
+def test_shuffled_batches_of_many_classes_are_reported_as_unpaired(data_dir: Path, tmp_path: Path) -> None:
+    config = replace(TINY, epochs=1, batch_size=8)
+    record = train(config, folder=tmp_path / "run", data_dir=data_dir, show=False).history[0]
+    assert record["anchors_without_positive"] > 0
+    assert record["positive_pairs"] + record["negative_pairs"] == 8 * 7 / 2

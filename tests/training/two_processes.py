@@ -1,0 +1,31 @@
+"""Train some configurations, in as many processes as torchrun started.
+
+python two_processes.py DATA_DIR FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from settings import TINY
+
+from nearshot.training import Hardware, train
+
+BASE = replace(TINY, epochs=2, sync_batch_norm=True, learning_rate=0.01)
+CONFIGS = {
+    "nca": replace(BASE, learn_temperature=True),
+    "prototypical": replace(BASE, method="prototypical", projection=16),
+    "simpleshot": replace(BASE, method="simpleshot", nesterov=True),
+    "in-parts": replace(BASE, method="matching", sync_batch_norm=False, micro_batch=4, optimiser="adam"),
+    "subsampled": replace(BASE, keep_positives=0.5, keep_negatives=0.2),
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    hardware = Hardware(accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "1")))
+    for name, config in CONFIGS.items():
+        train(config, folder=Path(sys.argv[2]) / name, data_dir=sys.argv[1], hardware=hardware, show=False)
