@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from layouts import class_folders, picture, write_folder, write_zip
 
-from nearshot.data import Store, open_or_prepare, prepare_folder
+from nearshot.data import open_or_prepare, prepare_folder
 from nearshot.errors import FileFormatError, InputError
 
 ANIMALS = [f"animal {i}" for i in range(10)]
@@ -67,22 +65,6 @@ def test_otherwise_the_error_is_the_command(tmp_path: Path, dataset: str, side: 
         open_or_prepare(dataset, "train", tmp_path, side=side)
     expected = f"Dataset {dataset!r} is not prepared in {tmp_path}. Run: " + command.format(tmp_path)
     assert str(caught.value) == expected
-
-
-def test_a_dataset_that_is_made_here_is_made(tmp_path: Path) -> None:
-    """In a process of its own, as a trainer would; and finished where only a part of it is there."""
-    code = (
-        "import sys; from nearshot.data import open_or_prepare\n"
-        "print(len(open_or_prepare('glyphs', 'val', sys.argv[1], side=8)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
-    store = Store.open("glyphs", "val", tmp_path, side=8)
-    assert int(done.stdout) == len(store) > 1000
-    fingerprint = store.fingerprint
-    store.folder.rename(store.folder.with_name(".val.partial"))
-    assert open_or_prepare("glyphs", "val", tmp_path, side=8).fingerprint == fingerprint
-    with pytest.raises(InputError, match="no split 'validation'"):
-        open_or_prepare("glyphs", "validation", tmp_path, side=8)
 
 
 def test_a_picture_is_never_of_the_other_folder_of_that_name(photos: Path, tmp_path: Path) -> None:
