@@ -133,9 +133,11 @@ PUBLIC_NAMES = {
         "Store",
         "choose_residence",
         "open_files",
+        "open_or_prepare",
         "plan_folder",
         "plan_omniglot",
         "prepare",
+        "prepare_folder",
         "prepare_plan",
     },
     "nearshot.models": {

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from layouts import class_folders, write_folder, write_zip
 from PIL import Image
 
 from nearshot.cli import main
-from nearshot.data import Store
+from nearshot.data import Store, prepare
+from nearshot.data.sources.source import standard_splits
 
 ANIMALS = [f"animal {i}" for i in range(10)]
 
@@ -83,6 +85,19 @@ def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["data", "prepare", "glyphs", "--from", tmp_path], "'glyphs' needs no files; it is made here"),
         (["data", "show", "zoo"], "Dataset 'zoo' is not prepared in"),
         (["data", "prepare", "cifar-fs", "--from", tmp_path / "nowhere"], "There is no file or folder"),
+        (["data", "prepare", tmp_path / "nowhere"], "There is no file or folder"),
+        (["data", "prepare", tmp_path, "--from", tmp_path], "The pictures are given twice: as"),
+        (["data", "prepare", "omniglot", "--seed", "1"], "--seed is for your own pictures; it does not apply to 'omni"),
+        (
+            ["data", "prepare", "cifar-fs", "--fractions", "0.5", "0.5", "0"],
+            "--fractions is for your own pictures; it does not apply to 'cifar-fs'",
+        ),
+        (["data", "prepare", "glyphs", "--val-classes", "a.txt"], "--val-classes is for your own pictures"),
+        (["data", "prepare", "glyphs", "--rotations"], "--rotations is for omniglot; it does not apply to 'glyphs'"),
+        (
+            ["data", "prepare", "zoo", "--from", tmp_path, "--omniglot-split", "vinyals"],
+            "--omniglot-split is for omniglot; it does not apply to 'zoo'",
+        ),
         (["data", "prepare", "cifar-fs", "--from", tmp_path], "lacks 100 classes of CIFAR-FS"),
     ]
     for arguments, message in cases:
@@ -94,3 +109,123 @@ def test_the_installed_command_and_its_help() -> None:
     command = [str(Path(sys.executable).parent / "nearshot"), "data", "prepare", "--help"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "nearshot data prepare cifar-fs --from cifar100.zip" in done.stdout
+    assert "nearshot data prepare ./my-photos" in done.stdout
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder of the user's own, ten classes of four pictures."""
+    return write_folder(tmp_path / "my-photos", class_folders(ANIMALS, 4))
+
+
+def split_classes(dataset: str, data_dir: Path) -> dict[str, tuple[str, ...]]:
+    folders = sorted((data_dir / dataset / "84").iterdir())
+    return {folder.name: Store(folder).class_names for folder in folders}
+
+
+def test_a_folder_is_a_dataset_by_its_path(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "d"))
+    assert run("data", "prepare", "./my-photos") == 0
+    assert "my-photos train: 24 images of 6 classes, 84×84" in capsys.readouterr().out
+    for again in ("./my-photos", photos, "my-photos/", "my-photos"):  # the last is the name that it has now
+        assert run("data", "verify", again) == 0
+        assert "my-photos: 40 images are as they were written" in capsys.readouterr().out
+    assert run("data", "show", "./my-photos", "--classes", "2") == 0
+    assert (tmp_path / "my-photos-train.png").is_file()
+
+
+def test_an_archive_is_a_dataset_by_its_path(tmp_path: Path) -> None:
+    archive = write_zip(tmp_path / "birds.zip", class_folders(ANIMALS, 2))
+    assert run("data", "prepare", archive, "--data-dir", tmp_path / "d") == 0
+    assert sum(len(names) for names in split_classes("birds", tmp_path / "d").values()) == 10
+
+
+def test_two_folders_of_one_name_are_not_mistaken_for_each_other(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their pictures have the same names, too."""
+    other = write_folder(tmp_path / "elsewhere" / "my-photos", class_folders(ANIMALS[::-1], 4))
+    assert run("data", "prepare", photos, "--data-dir", tmp_path / "d") == 0
+    for command in ("prepare", "verify", "show"):
+        capsys.readouterr()
+        assert run("data", command, other, "--data-dir", tmp_path / "d") == 1
+        error = capsys.readouterr().err
+        assert f"The dataset 'my-photos' in {tmp_path / 'd'} is of {photos}, not of {other}." in error
+        assert f"nearshot data prepare NAME --from {other}" in error
+    assert run("data", "prepare", "others", "--from", other, "--data-dir", tmp_path / "d") == 0
+    first, second = (Store.open(name, "train", tmp_path / "d") for name in ("my-photos", "others"))
+    assert not np.array_equal(first.images, second.images)
+
+
+def test_a_folder_with_the_name_of_a_known_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_folder(tmp_path / "glyphs", class_folders(ANIMALS, 2))
+    assert run("data", "prepare", source, "--data-dir", tmp_path / "d") == 1
+    assert "has the name of a known dataset. Give it another name" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_here_needs_a_path(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(photos.parent)
+    assert run("data", "prepare", "my-photos", "--data-dir", tmp_path / "d") == 1
+    assert "--from PATH, or ./my-photos for the folder here." in capsys.readouterr().err
+
+
+def test_classes_are_split_by_lists(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known, new = tmp_path / "known.txt", tmp_path / "new.txt"
+    known.write_text("animal 7\n\nanimal 2\n  animal 3\nanimal 2\n")
+    new.write_text("animal 0\nanimal 9")
+    lists: list[str | Path] = ["--train-classes", known, "--test-classes", new]
+    assert run("data", "prepare", photos, "--data-dir", tmp_path / "d", *lists) == 0
+    assert split_classes("my-photos", tmp_path / "d") == {
+        "train": ("animal 2", "animal 3", "animal 7"),
+        "test": ("animal 0", "animal 9"),
+    }
+    assert len(Store.open("my-photos", "train", tmp_path / "d")) == 12  # a class that is listed twice is there once
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n")
+    cases: list[tuple[list[str | Path], str]] = [
+        ([*lists, "--seed", "1"], "leave out --seed"),
+        ([*lists, "--fractions", "0.5", "0.3", "0.2"], "by lists or by fractions; give one of the two"),
+        (["--train-classes", tmp_path / "none.txt"], "none.txt cannot be read"),
+        (["--train-classes", empty], "empty.txt is empty"),
+        (["--train-classes", known, "--val-classes", known], "is in more than one split"),
+        (["--train-classes", known], "was prepared before with a split 'test', which it does not have now"),
+    ]
+    for options, message in cases:
+        assert run("data", "prepare", photos, "--data-dir", tmp_path / "d", *options) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_classes_are_split_by_fractions(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where: list[str | Path] = ["--data-dir", tmp_path / "d"]
+    assert run("data", "prepare", photos, *where, "--fractions", "0.5", "0.2", "0.3") == 0
+    first = split_classes("my-photos", tmp_path / "d")
+    assert {split: len(names) for split, names in first.items()} == {"train": 5, "val": 2, "test": 3}
+    assert run("data", "prepare", photos, *where, "--fractions", "0.5", "0.2", "0.3", "--seed", "1") == 0
+    assert split_classes("my-photos", tmp_path / "d") != first
+    for wrong in (["0.5", "0.2", "0.4"], ["nan", "0.2", "0.4"]):
+        assert run("data", "prepare", photos, *where, "--fractions", *wrong) == 1
+        assert "must be positive and add up to 1" in capsys.readouterr().err
+
+
+def test_omniglot_in_its_variants_side_by_side(tmp_path: Path) -> None:
+    names = [name for split in standard_splits("omniglot-vinyals").values() for name in split]
+    source = write_zip(tmp_path / "omniglot.zip", class_folders(names, 1, side=4))
+    sizes = {}
+    for options in ([], ["--rotations"], ["--omniglot-split", "background"]):
+        arguments: list[str | Path] = ["--from", source, "--data-dir", tmp_path / "d", "--side", "4", *options]
+        assert run("data", "prepare", "omniglot", *arguments) == 0
+    for dataset in sorted(path.name for path in (tmp_path / "d").iterdir()):
+        folders = sorted((tmp_path / "d" / dataset / "4").iterdir())
+        sizes[dataset] = {folder.name: len(Store(folder).class_names) for folder in folders}
+    assert sizes == {
+        "omniglot": {"train": 1028, "val": 172, "test": 423},
+        "omniglot-rotations": {"train": 4 * 1028, "val": 4 * 172, "test": 4 * 423},
+        "omniglot-background": {"train": 964, "test": 659},
+    }
+    by_name = prepare("omniglot-background", source, data_dir=tmp_path / "e", side=4)["train"]
+    assert by_name.fingerprint == Store.open("omniglot-background", "train", tmp_path / "d").fingerprint

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import unicodedata
 
 import numpy as np
 import pytest
 import torch
 
-from nearshot.data import Store, prepare
+from nearshot.data import Store, open_or_prepare
 from nearshot.data.inspection import repeated_pictures, shared_classes
 from nearshot.data.sources.glyphs import SCRIPTS, _draw, _faces_with, _letters, plan_glyphs
 from nearshot.errors import InputError
@@ -18,7 +19,9 @@ from nearshot.models import build_backbone
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
-    return prepare("glyphs", data_dir=tmp_path_factory.mktemp("glyphs"))
+    """As whoever needs the dataset gets it: opened by name, and made on the way."""
+    folder = tmp_path_factory.mktemp("glyphs")
+    return {split: open_or_prepare("glyphs", split, folder) for split in SCRIPTS}
 
 
 def test_it_is_large_enough(stores: dict[str, Store]) -> None:
@@ -35,6 +38,17 @@ def test_splits_have_different_scripts_and_no_picture_in_common(stores: dict[str
         assert scripts <= set(SCRIPTS[split])
     assert shared_classes(stores) == []
     assert repeated_pictures(stores) == []
+
+
+def test_a_split_that_is_missing_is_made(stores: dict[str, Store]) -> None:
+    """As after a kill; the splits that are there are not touched."""
+    data_dir = stores["val"].folder.parents[2]
+    before = (stores["train"].folder / "images.u8").stat().st_mtime_ns
+    shutil.rmtree(stores["val"].folder)
+    assert open_or_prepare("glyphs", "val", data_dir).fingerprint == stores["val"].fingerprint
+    assert (stores["train"].folder / "images.u8").stat().st_mtime_ns == before
+    with pytest.raises(InputError, match="no split 'validation'"):
+        open_or_prepare("glyphs", "validation", data_dir)
 
 
 def test_letters_that_look_alike_are_kept_once() -> None:

@@ -10,16 +10,22 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from nearshot.data import SOURCES, Store, open_files, plan_folder, prepare, prepare_plan
+from nearshot.data import SOURCES, Store, prepare, prepare_folder
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes
-from nearshot.data.store import data_folder, prepared_splits
+from nearshot.data.preparation import given_path, prepared_name
+from nearshot.data.sources import omniglot_name
+from nearshot.data.sources.source import SPLITS
+from nearshot.data.store import data_folder, prepared_manifests, prepared_splits
 from nearshot.errors import InputError
 
 __all__ = ["Data"]
 
-DEFAULT_FOLDER_SIDE = 84
+OPTIONS_OF_OWN = ("table", "fractions", "seed", "train_classes", "val_classes", "test_classes")
+OPTIONS_OF_OMNIGLOT = ("omniglot_split", "rotations")
 DataDir = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
-Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
+Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")]
+ClassList = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+Fractions = Annotated[tuple[float, float, float] | None, tyro.conf.arg(metavar="TRAIN VAL TEST")]
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,19 @@ class DataList:
 class DataPrepare:
     """Read a dataset, check it, and pack it into one array a split. It can be stopped at any time and goes on later.
 
-    Examples: nearshot data prepare glyphs; nearshot data prepare cifar-fs --from cifar100.zip
+    For instance:
+
+      nearshot data prepare glyphs                            # made here, nothing to download
+      nearshot data prepare cifar-fs --from cifar100.zip
+      nearshot data prepare omniglot --rotations              # as omniglot-rotations
+      nearshot data prepare ./my-photos                       # a folder for each class; as my-photos
+      nearshot data prepare birds --from ~/pictures/birds.zip --fractions 0.5 0.25 0.25
+      nearshot data prepare ./my-photos --train-classes known.txt --test-classes new.txt
     """
 
     name: Name
-    """A known dataset (see `nearshot data list`), or a name for your own folder of pictures."""
+    """A known dataset (see `nearshot data list`); or your own: the path of a folder with a folder for each class, or of
+    an archive of it, which is prepared under the folder's name; or any name, with --from."""
     from_path: Annotated[tuple[Path, ...], tyro.conf.arg(name="from", metavar="PATH [PATH ...]")] = ()
     """The folder or archive; several archives that belong together may be given. Without it, glyphs is
     made here, and cifar-fs and omniglot are downloaded."""
@@ -62,41 +76,79 @@ class DataPrepare:
     """Stop at a picture that cannot be read, or leave it out and list it."""
     table: str | None = None
     """For your own pictures: a CSV file among them with the columns file and label."""
-    seed: int = 0
-    """For your own pictures: another seed splits the classes differently."""
+    fractions: Fractions = None
+    """For your own pictures: the share of the classes of each split; by default 0.64 0.16 0.2."""
+    seed: int | None = None
+    """For your own pictures: another seed than 0 splits the classes differently."""
+    train_classes: ClassList = None
+    """For your own pictures: a text file with the classes of the training split, one a line, instead of fractions.
+    Classes that no list has are left out."""
+    val_classes: ClassList = None
+    """The same for the validation split."""
+    test_classes: ClassList = None
+    """The same for the test split."""
+    omniglot_split: Literal["vinyals", "background"] | None = None
+    """For omniglot: Vinyals et al.'s split into three, the default; or Lake et al.'s background (train) and
+    evaluation (test), prepared as omniglot-background."""
+    rotations: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """For omniglot: take each character turned by 90, 180 and 270 degrees as three more classes, prepared as
+    omniglot-rotations or omniglot-background-rotations."""
 
     def run(self, console: Console) -> None:
         """Prepare all splits and say what they are."""
-        if self.name in SOURCES:
-            stores = prepare(
-                self.name,
-                self.from_path,
-                data_dir=self.data_dir,
-                side=self.side,
-                fit=self.fit,
-                broken=self.broken,
-            )
-        elif not self.from_path:
-            raise InputError(
-                f"{self.name!r} is no known dataset; for your own pictures, say where they are: --from PATH."
-            )
-        else:
-            plan = plan_folder(open_files(self.from_path), table=self.table, seed=self.seed)
-            stores = prepare_plan(
-                self.name,
-                plan,
-                data_dir=self.data_dir,
-                side=self.side or DEFAULT_FOLDER_SIDE,
-                fit=self.fit,
-                broken=self.broken,
-            )
+        self._refuse_what_does_not_apply()
+        stores = self._prepare_known() if self.name in SOURCES else self._prepare_own()
         for split, store in stores.items():
             skipped = f", {len(store.manifest['broken'])} broken left out" if store.manifest["broken"] else ""
             side = store.images.shape[1]
             console.print(
-                f"{self.name} {split}: {len(store):,} images of {len(store.class_names):,} classes, {side}×{side}"
+                f"{store.dataset} {split}: {len(store):,} images of {len(store.class_names):,} classes, {side}×{side}"
                 f"{skipped}; fingerprint {store.fingerprint[:12]}"
             )
+
+    def _prepare_known(self) -> dict[str, Store]:
+        name = self.name
+        if name == "omniglot":
+            name = omniglot_name(self.omniglot_split or "vinyals", rotations=self.rotations)
+        return prepare(name, self.from_path, data_dir=self.data_dir, side=self.side, fit=self.fit, broken=self.broken)
+
+    def _prepare_own(self) -> dict[str, Store]:
+        path = given_path(self.name)
+        if path is not None and self.from_path:
+            raise InputError(f"The pictures are given twice: as {self.name} and by --from. With --from, give a name.")
+        if path is None and not self.from_path:
+            here = f", or ./{self.name} for the folder here" if Path(self.name).is_dir() else ""
+            raise InputError(
+                f"{self.name!r} is no known dataset; for your own pictures, say where they are: --from PATH{here}."
+            )
+        lists = {"train": self.train_classes, "val": self.val_classes, "test": self.test_classes}
+        classes = {split: _read_classes(file) for split, file in lists.items() if file is not None}
+        if classes and self.seed is not None:
+            raise InputError("Lists of classes leave nothing to chance; leave out --seed.")
+        return prepare_folder(
+            self.from_path if path is None else path,
+            name=self.name if path is None else None,
+            table=self.table,
+            classes=classes or None,
+            fractions=None if self.fractions is None else dict(zip(SPLITS, self.fractions, strict=True)),
+            seed=self.seed or 0,
+            data_dir=self.data_dir,
+            side=self.side,
+            fit=self.fit,
+            broken=self.broken,
+        )
+
+    def _refuse_what_does_not_apply(self) -> None:
+        if self.name in SOURCES:
+            self._refuse(OPTIONS_OF_OWN, "your own pictures")
+        if self.name != "omniglot":
+            self._refuse(OPTIONS_OF_OMNIGLOT, "omniglot")
+
+    def _refuse(self, options: tuple[str, ...], whose: str) -> None:
+        for option in options:
+            if getattr(self, option) not in (None, False):
+                flag = option.replace("_", "-")
+                raise InputError(f"--{flag} is for {whose}; it does not apply to {self.name!r}.")
 
 
 @dataclass(frozen=True)
@@ -104,7 +156,7 @@ class DataVerify:
     """Read a prepared dataset again, and report what has changed, classes in two splits, and repeated pictures."""
 
     name: Name
-    """The dataset."""
+    """The dataset, or the path that it was prepared from."""
     data_dir: DataDir = None
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     side: int | None = None
@@ -112,13 +164,14 @@ class DataVerify:
 
     def run(self, console: Console) -> None:
         """Verify all splits; what has changed is an error, repetitions are only reported."""
-        splits = prepared_splits(self.name, self.data_dir, side=self.side)
+        name = prepared_name(self.name, self.data_dir)
+        splits = prepared_splits(name, self.data_dir, side=self.side)
         stores = {split: Store(folder) for split, folder in splits.items()}
         for store in stores.values():
             store.verify()
-        console.print(f"{self.name}: {sum(map(len, stores.values())):,} images are as they were written.")
-        for name in shared_classes(stores):
-            console.print(f"Class {name!r} is in more than one split.")
+        console.print(f"{name}: {sum(map(len, stores.values())):,} images are as they were written.")
+        for class_name in shared_classes(stores):
+            console.print(f"Class {class_name!r} is in more than one split.")
         groups = repeated_pictures(stores)
         across = [group for group in groups if len({occurrence.split for occurrence in group}) > 1]
         console.print(f"{len(groups)} pictures occur more than once, {len(across)} of them in more than one split.")
@@ -131,11 +184,11 @@ class DataShow:
     """Draw a contact sheet: some images of some classes, as a PNG."""
 
     name: Name
-    """The dataset."""
+    """The dataset, or the path that it was prepared from."""
     split: str = "train"
     """Which split."""
     output: Path | None = None
-    """The file; by default NAME-SPLIT.png here."""
+    """The file; by default DATASET-SPLIT.png here."""
     classes: int = 10
     """How many classes, a row each."""
     images: int = 8
@@ -147,8 +200,9 @@ class DataShow:
 
     def run(self, console: Console) -> None:
         """Write the sheet and say where it is."""
-        store = Store.open(self.name, self.split, self.data_dir, side=self.side)
-        output = self.output or Path(f"{self.name}-{self.split}.png")
+        name = prepared_name(self.name, self.data_dir)
+        store = Store.open(name, self.split, self.data_dir, side=self.side)
+        output = self.output or Path(f"{name}-{self.split}.png")
         contact_sheet(store, n_classes=self.classes, n_images=self.images).save(output)
         console.print(f"Written to {output}.")
 
@@ -172,6 +226,17 @@ class Data:
         self.command.run(console)
 
 
+def _read_classes(file: Path) -> list[str]:
+    """Return the lines of a file that are not empty."""
+    try:
+        names = [line.strip() for line in file.expanduser().read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The list of classes {file} cannot be read: {error}.") from error
+    if not any(names):
+        raise InputError(f"The list of classes {file} is empty.")
+    return [name for name in names if name]
+
+
 def _prepared(name: str, data_dir: Path | None) -> str:
-    folders = sorted((data_folder(data_dir) / name).glob("*/[!.]*/manifest.json"))
-    return ", ".join(f"{path.parent.name} at {path.parent.parent.name}" for path in folders)
+    manifests = prepared_manifests(name, data_dir)
+    return ", ".join(f"{path.parent.name} at {path.parent.parent.name}" for path in manifests)

@@ -53,6 +53,7 @@ class _Job:
     source: str
     side: int
     fit: Fit
+    origin: str | None
 
     @property
     def partial(self) -> Path:
@@ -76,6 +77,7 @@ def write_split(
     side: int,
     fit: Fit = "crop",
     broken: Broken = "refuse",
+    origin: str | None = None,
     progress: bool | None = None,
 ) -> Store:
     """Read, resize and pack the pictures of a split, or go on where an earlier call was stopped.
@@ -92,13 +94,14 @@ def write_split(
         side: the side of the square images.
         fit: how pictures are brought to it.
         broken: whether pictures that cannot be read stop everything, or are left out and listed in the manifest.
+        origin: the path of the user's own folder or archive, for the record.
         progress: whether to show a bar; by default on a terminal.
     """
     if not pictures:
         raise InputError(f"{dataset} {split} has no pictures.")
     if broken not in ("refuse", "skip"):
         raise InputError(f"broken must be 'refuse' or 'skip', not {broken!r}.")
-    job = _Job(folder, pictures, dataset, split, source, side, fit)
+    job = _Job(folder, pictures, dataset, split, source, side, fit, origin)
     if (folder / "manifest.json").is_file():
         store = Store(folder)
         if store.manifest.get("plan") == job.plan:
@@ -186,6 +189,7 @@ def _finish(job: _Job, state: dict[str, Any]) -> None:
         "class_names": class_names,
         "broken": state["broken"],
         "plan": job.plan,
+        "origin": job.origin,
     }
     manifest["fingerprint"] = fingerprint_of(manifest, hashes, labels, names)
     with write_whole(job.partial / "labels.npy") as file:

@@ -1,19 +1,26 @@
-"""Preparing a dataset: from whatever it is distributed in to one store a split, once."""
+"""Preparing a dataset: from whatever it is distributed in to one store a split, once.
+
+A dataset is given by its name, or, if it is the user's own, by the path of a folder or archive, which is then prepared
+under the folder's name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from nearshot.data.archives import NoFiles, open_files
+from nearshot.data.archives import TAR_SUFFIXES, NoFiles, open_files
 from nearshot.data.downloads import download
 from nearshot.data.packing import Broken, write_split
 from nearshot.data.pictures import Fit
-from nearshot.data.sources import SOURCES, Plan
-from nearshot.data.store import Store, data_folder
+from nearshot.data.sources import SOURCES, Plan, plan_folder
+from nearshot.data.store import Store, data_folder, prepared_manifests
 from nearshot.errors import InputError, look_up
 
-__all__ = ["prepare", "prepare_plan"]
+__all__ = ["given_path", "open_or_prepare", "prepare", "prepare_folder", "prepare_plan", "prepared_name"]
+
+FOLDER_SIDE = 84
 
 
 def prepare(
@@ -53,6 +60,112 @@ def prepare(
     )
 
 
+def prepare_folder(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    name: str | None = None,
+    table: str | None = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
+    fractions: Mapping[str, float] | None = None,
+    seed: int = 0,
+    data_dir: str | Path | None = None,
+    side: int | None = None,
+    fit: Fit = "crop",
+    broken: Broken = "refuse",
+    progress: bool | None = None,
+) -> dict[str, Store]:
+    """Prepare the user's own pictures; return the store of each split.
+
+    Args:
+        paths: the folder or archive, or several archives that belong together.
+        name: the dataset's name; by default that of the folder, or of the archive without its suffix.
+        table: the name of a CSV file in it with the columns file and label.
+        classes: the classes of each split.
+        fractions: the share of the classes of each split; by default 64 %, 16 % and 20 %.
+        seed: another seed splits the classes differently.
+        data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+        side: the side of the square images; by default 84.
+        fit: how pictures of another shape are brought to it.
+        broken: whether pictures that cannot be read stop everything, or are left out and listed in the manifest.
+        progress: whether to show bars; by default on a terminal.
+    """
+    places = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    plan = plan_folder(open_files(places), table=table, classes=classes, fractions=fractions, seed=seed)
+    return prepare_plan(
+        prepared_name(places[0], data_dir) if name is None else name,
+        plan,
+        data_dir=data_dir,
+        side=side or FOLDER_SIDE,
+        fit=fit,
+        broken=broken,
+        origin=str(places[0].resolve()),
+        progress=progress,
+    )
+
+
+def open_or_prepare(
+    dataset: str | Path, split: str, data_dir: str | Path | None = None, *, side: int | None = None
+) -> Store:
+    """Open a split; prepare it first where that takes no more than is known: a path, or a dataset that is made here.
+
+    What is prepared already is opened as it is, with the options it was prepared with. Pictures that have come to a
+    folder since are not noticed; prepare it again.
+
+    Args:
+        dataset: a name, or the path of the user's own folder or archive; a string is a path if it has a slash in it.
+        split: "train", "val" or "test".
+        data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+        side: the images' side; by default the one it is prepared with, or its usual one.
+    """
+    path, name = given_path(dataset), prepared_name(dataset, data_dir)
+    manifests = prepared_manifests(name, data_dir, side=side)
+    is_made_here = name in SOURCES and not SOURCES[name].needs_files
+    if is_made_here and split not in {manifest.parent.name for manifest in manifests}:
+        prepare(name, data_dir=data_dir, side=side)
+    elif path is not None and not manifests:
+        prepare_folder(path, data_dir=data_dir, side=side)
+    elif not manifests:
+        raise InputError(
+            f"Dataset {name!r} is not prepared in {data_folder(data_dir)}. Run: {_command(name, data_dir, side)}"
+        )
+    return Store.open(name, split, data_dir, side=side)
+
+
+def given_path(dataset: str | Path) -> Path | None:
+    """Return the path that a dataset is given by, or None where it is given by name.
+
+    A string is a path if it has a slash, or is "." or "..", or begins with "~".
+
+    >>> given_path("cifar-fs"), given_path("./birds").name
+    (None, 'birds')
+    """
+    is_path = (
+        isinstance(dataset, Path) or dataset in (".", "..") or dataset[:1] == "~" or bool(set(dataset) & set("/\\"))
+    )
+    return Path(dataset).expanduser() if is_path else None
+
+
+def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> str:
+    """Return the name under which a dataset is prepared: its own, or that of the folder or archive at a path.
+
+    Two folders of one name would be one dataset, so a name that is taken is refused.
+    """
+    path = given_path(dataset)
+    if path is None:
+        return str(dataset)
+    path = path.resolve()
+    suffix = next((suffix for suffix in (".zip", *TAR_SUFFIXES) if path.name.endswith(suffix)), "")
+    name = path.name.removesuffix(suffix)
+    advice = f"Give it another name: nearshot data prepare NAME --from {path}"
+    if name in SOURCES:
+        raise InputError(f"{path} has the name of a known dataset. {advice}")
+    for manifest in prepared_manifests(name, data_dir):
+        origin = json.loads(manifest.read_text()).get("origin")
+        if origin not in (None, str(path)):
+            raise InputError(f"The dataset {name!r} in {data_folder(data_dir)} is of {origin}, not of {path}. {advice}")
+    return name
+
+
 def prepare_plan(
     name: str,
     plan: Plan,
@@ -61,14 +174,25 @@ def prepare_plan(
     data_dir: str | Path | None = None,
     fit: Fit = "crop",
     broken: Broken = "refuse",
+    origin: str | None = None,
     progress: bool | None = None,
 ) -> dict[str, Store]:
-    """Prepare what a source found, such as `plan_folder` or `plan_omniglot` with options of its own."""
+    """Prepare what a source found, such as `plan_folder` or `plan_omniglot` with options of its own.
+
+    `origin`: where it was found, for the record; the others are those of `prepare`.
+    """
     if not 1 <= side <= 4096:
         raise InputError(f"The images' side must be from 1 to 4096, not {side}.")
     if not name or name.startswith(".") or set(name) & set("/\\"):
         raise InputError(f"A dataset's name must be that of a folder, not {name!r}.")
     folder = data_folder(data_dir) / name / str(side)
+    # A split of an earlier plan may have classes that are in another split of this one.
+    for manifest in prepared_manifests(name, data_dir, side=side):
+        if manifest.parent.name not in plan.splits:
+            raise InputError(
+                f"{name!r} was prepared before with a split {manifest.parent.name!r}, which it does not have now. "
+                f"Give it another name, or delete {folder}."
+            )
     return {
         split: write_split(
             folder / split,
@@ -79,7 +203,16 @@ def prepare_plan(
             side=side,
             fit=fit,
             broken=broken,
+            origin=origin,
             progress=progress,
         )
         for split, pictures in plan.splits.items()
     }
+
+
+def _command(name: str, data_dir: str | Path | None, side: int | None) -> str:
+    """Return the command that prepares a dataset."""
+    is_fetched = name in SOURCES and bool(SOURCES[name].downloads)
+    parts = [f"nearshot data prepare {name}", "" if is_fetched else "--from PATH"]
+    parts += ["" if data_dir is None else f"--data-dir {data_dir}", "" if side is None else f"--side {side}"]
+    return " ".join(part for part in parts if part)

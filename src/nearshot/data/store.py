@@ -30,7 +30,17 @@ from nearshot.data.pictures import Pixels
 from nearshot.errors import FileFormatError, InputError
 from nearshot.progress import with_progress
 
-__all__ = ["FORMAT", "HASH_BYTES", "VERSION", "Store", "data_folder", "fingerprint_of", "hash_of", "prepared_splits"]
+__all__ = [
+    "FORMAT",
+    "HASH_BYTES",
+    "VERSION",
+    "Store",
+    "data_folder",
+    "fingerprint_of",
+    "hash_of",
+    "prepared_manifests",
+    "prepared_splits",
+]
 
 FORMAT, VERSION = "nearshot-store", 1
 HASH_BYTES = 16
@@ -45,8 +55,7 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> dict[str, Path]:
     """Return the folders of a dataset's finished splits, at the given side or at the only one there is."""
-    # A name with a dot is one that is being made, and may have its manifest already.
-    manifests = sorted((data_folder(data_dir) / dataset).glob(f"{side or '[0-9]*'}/[!.]*/manifest.json"))
+    manifests = prepared_manifests(dataset, data_dir, side=side)
     sides = sorted({int(path.parent.parent.name) for path in manifests}, reverse=True)
     if not sides:
         at_side = "" if side is None else f" with side {side}"
@@ -54,6 +63,12 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
     if len(sides) > 1:
         raise InputError(f"Dataset {dataset!r} is prepared with sides {sides}; say which.")
     return {path.parent.name: path.parent for path in manifests}
+
+
+def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
+    """Return the manifests of a dataset's finished splits, <side>/<split>/manifest.json; none where there are none."""
+    # A name with a dot is one that is being made, and may have its manifest already.
+    return sorted((data_folder(data_dir) / dataset).glob(f"{side or '[0-9]*'}/[!.]*/manifest.json"))
 
 
 class Store:

@@ -7,12 +7,12 @@ from nearshot.data.sources.cifar_fs import CIFAR_FS
 from nearshot.data.sources.folder import plan_folder
 from nearshot.data.sources.glyphs import GLYPHS, plan_glyphs
 from nearshot.data.sources.mini_imagenet import MINI_IMAGENET
-from nearshot.data.sources.omniglot import OMNIGLOT, plan_omniglot
+from nearshot.data.sources.omniglot import OMNIGLOT, OMNIGLOT_VARIANTS, omniglot_name, plan_omniglot
 from nearshot.data.sources.source import Plan, Source
 from nearshot.data.sources.tiered_imagenet import TIERED_IMAGENET
 
-__all__ = ["SOURCES", "Plan", "Source", "plan_folder", "plan_glyphs", "plan_omniglot"]
+__all__ = ["SOURCES", "Plan", "Source", "omniglot_name", "plan_folder", "plan_glyphs", "plan_omniglot"]
 
 SOURCES: Mapping[str, Source] = MappingProxyType(
-    {source.name: source for source in (GLYPHS, CIFAR_FS, MINI_IMAGENET, TIERED_IMAGENET, OMNIGLOT)}
+    {source.name: source for source in (GLYPHS, CIFAR_FS, MINI_IMAGENET, TIERED_IMAGENET, OMNIGLOT, *OMNIGLOT_VARIANTS)}
 )

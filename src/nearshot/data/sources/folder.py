@@ -33,10 +33,12 @@ def plan_folder(
     Args:
         files: the folder or archive.
         table: the name of a CSV file in it with the columns file (or filename) and label.
-        classes: the classes of each split.
+        classes: the classes of each split; classes that no split lists are left out.
         fractions: the share of the classes of each split; by default 64 %, 16 % and 20 %.
         seed: another seed gives other splits.
     """
+    if classes is not None and fractions is not None:
+        raise InputError("Classes are split by lists or by fractions; give one of the two.")
     if table is not None:
         groups = _from_table(files, table)
         layout = f"table {table}"
@@ -62,7 +64,7 @@ def plan_folder(
         raise InputError(f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes.")
     return Plan(
         layout,
-        {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items() if names},
+        {split: [p for name in sorted(set(names)) for p in groups[name]] for split, names in classes.items() if names},
     )
 
 
@@ -72,7 +74,7 @@ def split_by_lot(names: Sequence[str], fractions: Mapping[str, float], seed: int
     >>> split_by_lot(["ant", "bee", "cat", "dog", "elk"], {"train": 0.6, "test": 0.4}, seed=0)
     {'train': ['ant', 'dog', 'elk'], 'test': ['bee', 'cat']}
     """
-    if any(share < 0 for share in fractions.values()) or abs(sum(fractions.values()) - 1) > 1e-6:
+    if not (all(share >= 0 for share in fractions.values()) and abs(sum(fractions.values()) - 1) <= 1e-6):
         raise InputError(f"The fractions must be positive and add up to 1, not {dict(fractions)}.")
     lots = sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
     shares, start, total = {}, 0, 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -14,7 +15,7 @@ from nearshot.data.pictures import Pixels, decode
 from nearshot.data.sources.source import Plan, Source, pictures_by_folder, split_pictures, standard_splits
 from nearshot.errors import InputError
 
-__all__ = ["OMNIGLOT", "plan_omniglot"]
+__all__ = ["OMNIGLOT", "OMNIGLOT_VARIANTS", "omniglot_name", "plan_omniglot"]
 
 Split = Literal["vinyals", "background"]
 
@@ -49,6 +50,15 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
     return Plan(layout, splits)
 
 
+def omniglot_name(split: Split = "vinyals", *, rotations: bool = False) -> str:
+    """Return the name under which a way to split Omniglot is prepared, so that one does not replace another.
+
+    >>> omniglot_name(), omniglot_name("background", rotations=True)
+    ('omniglot', 'omniglot-background-rotations')
+    """
+    return "omniglot" + ("-background" if split == "background" else "") + ("-rotations" if rotations else "")
+
+
 def _turned(picture: Picture, quarter_turns: int) -> Picture:
     if quarter_turns == 0:
         return picture
@@ -79,4 +89,20 @@ OMNIGLOT = Source(
         _half("images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811", 6_462_886),
     ),
     where="images_background.zip and images_evaluation.zip",
+)
+
+
+def _variant(split: Split, rotations: bool, words: str) -> Source:
+    return replace(
+        OMNIGLOT,
+        name=omniglot_name(split, rotations=rotations),
+        description=f"Omniglot, {words}",
+        plan=partial(plan_omniglot, split=split, rotations=rotations),
+    )
+
+
+OMNIGLOT_VARIANTS = (
+    _variant("vinyals", True, "each character in four rotations, as four classes"),
+    _variant("background", False, "split into background (train) and evaluation (test)"),
+    _variant("background", True, "split into background and evaluation, in four rotations"),
 )
