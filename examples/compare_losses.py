@@ -90,7 +90,9 @@ def trained(config: TrainConfig, n_seeds: int, data_dir: Path | None) -> Row:
 
 def of_pixels(stores: dict[str, Store]) -> Accuracy:
     """Measure the images themselves, centred and normalised as features are."""
-    train_pixels, pixels = (torch.from_numpy(stores[split].images[:]).flatten(1).float() for split in ("train", "test"))
+    train_pixels, pixels = (
+        torch.from_numpy(stores[split].images.copy()).flatten(1).float() for split in ("train", "test")
+    )
     return measured(pixels, stores["test"], train_pixels.mean(0))
 
 
@@ -99,7 +101,7 @@ def of_untrained(stores: dict[str, Store]) -> Accuracy:
     torch.manual_seed(0)
     backbone = build_backbone(BASE.backbone, input_size=28)
     train_images, images = (
-        normalise_images(centre_crop(torch.from_numpy(stores[split].images[:]), 28), *backbone.spec.normalisation)
+        normalise_images(centre_crop(torch.from_numpy(stores[split].images.copy()), 28), *backbone.spec.normalisation)
         for split in ("train", "test")
     )
     with torch.no_grad():

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": FOUNDATION | {"data", "models", "losses", "evaluation"},
     "experiments": FOUNDATION | {"data", "models", "losses", "evaluation", "training"},
     "estimator": FOUNDATION | {"data", "models", "evaluation"},
+    "__main__": {"cli"},
     "cli": FOUNDATION | {"data", "models", "losses", "evaluation", "training", "experiments", "estimator"},
     "__init__": FOUNDATION | {"models", "estimator"},
 }

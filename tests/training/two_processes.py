@@ -20,7 +20,7 @@ CONFIGS = {
     "nca": replace(BASE, learn_temperature=True),
     "prototypical": replace(BASE, method="prototypical", projection=16),
     "simpleshot": replace(BASE, method="simpleshot", nesterov=True),
-    "in-parts": replace(BASE, method="matching", sync_batch_norm=False, micro_batch=4, optimiser="adam"),
+    "in-parts": replace(BASE, method="matching", sync_batch_norm=False, micro_batch=4),
     "subsampled": replace(BASE, keep_positives=0.5, keep_negatives=0.2),
 }
 

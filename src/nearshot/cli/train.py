@@ -42,6 +42,9 @@ class Train:
     """Go on from the run's checkpoint; the result is what it would have been without the interruption."""
     overwrite: bool = False
     """Throw a run in the same folder away, and start again."""
+    checkpoint_seconds: float = 10.0
+    """How old the last checkpoint must be for a new one at the end of an epoch: what a killed run can lose, beside the
+    epoch that it was in."""
     dry_run: bool = False
     """Only print the settings, and what the training costs in steps and images."""
     wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
@@ -59,6 +62,7 @@ class Train:
             hardware=self.hardware,
             resume=self.resume,
             overwrite=self.overwrite,
+            checkpoint_seconds=self.checkpoint_seconds,
             wandb=self.wandb,
         )
         if not result.finished:

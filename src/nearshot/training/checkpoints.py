@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -31,12 +32,19 @@ class CheckpointWriter:
         self.path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._last: Future[None] | None = None
+        self._when = time.monotonic()
 
     def save(self, state: dict[str, Any], *, afterwards: Callable[[], None] | None = None) -> None:
         """Write a state; `afterwards` is called once it is safely on the disk."""
         self.wait()
+        self._when = time.monotonic()
         copied = _copied({"format": FORMAT, "version": VERSION} | state)
         self._last = self._thread.submit(self._write, copied, afterwards)
+
+    @property
+    def seconds_since_last(self) -> float:
+        """How old the last checkpoint is, or the writer where there is none."""
+        return time.monotonic() - self._when
 
     def wait(self) -> None:
         """Wait until everything is written."""

@@ -67,6 +67,7 @@ def train(
     hardware: Hardware | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    checkpoint_seconds: float = 10.0,
     show: bool | None = None,
     wandb: str | None = None,
 ) -> TrainResult:
@@ -79,6 +80,7 @@ def train(
         hardware: on what; by default one GPU if there is one, else the CPU.
         resume: go on from the folder's checkpoint, if it has one.
         overwrite: start again where there is a run already.
+        checkpoint_seconds: how old the last checkpoint must be for a new one at the end of an epoch.
         show: whether to show progress; by default a bar on a terminal and a line an epoch elsewhere.
         wandb: a Weights & Biases project to log to as well (needs the extra `wandb`).
     """
@@ -122,12 +124,12 @@ def train(
         _stop_signal() as stopping,
     ):
 
-        def save(*, epoch_is_over: bool) -> None:
+        def save() -> None:
             if recorder is None:
                 return
             progress.history = recorder.history
             keep = {int(best["epoch"]) for best in progress.best.values()}
-            keep |= {config.epochs} if epoch_is_over and progress.epoch > config.epochs else set()
+            keep |= {config.epochs} if progress.epoch > config.epochs else set()  # the last one stays too
             state = _state(step, sampler, progress) | {"config": config.as_dict(), "fingerprints": fingerprints}
             writer.save(state, afterwards=lambda: run.keep_weights(keep))
 
@@ -149,9 +151,9 @@ def train(
                 if recorder is not None:
                     recorder.step()
                 if stopping() and n_ranks == 1 and number < len(order) - 1:
-                    save(epoch_is_over=False)
+                    save()
                     return _result(run, progress, finished=False)
-            record = progress.epoch_record(config.learning_rate, optimiser)
+            record = progress.epoch_record(optimiser)
             _check_finite(record["loss"], progress.epoch, run)
             seconds = time.perf_counter() - started
             if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
@@ -161,8 +163,10 @@ def train(
             if recorder is not None:
                 recorder.epoch(record, seconds=seconds, images_per_second=len(order) * images_a_batch / seconds)
             progress.next_epoch()
-            save(epoch_is_over=True)
-            if _any_rank(fabric, stopping()) and progress.epoch <= config.epochs:
+            stops = _any_rank(fabric, stopping()) and progress.epoch <= config.epochs
+            if stops or progress.epoch > config.epochs or writer.seconds_since_last >= checkpoint_seconds:
+                save()
+            if stops:
                 return _result(run, progress, finished=False)
         writer.wait()
         if fabric.is_global_zero:
@@ -189,13 +193,13 @@ class _Progress:
         if made_of is not None:
             self.made_of = [total + here for total, here in zip(self.made_of, made_of, strict=True)]
 
-    def epoch_record(self, learning_rate: float, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    def epoch_record(self, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
         """Return what is logged of the epoch."""
         record = {
             "epoch": self.epoch,
             "step": self.step,
             "loss": float(self.loss_sum) / self.n_steps,
-            "learning_rate": float(optimiser.param_groups[0]["lr"]),
+            "learning_rate": float(_inner(optimiser).param_groups[0]["lr"]),
         }
         averages = {name: total / self.n_steps for name, total in zip(Composition._fields, self.made_of, strict=True)}
         return record | (averages if any(self.made_of) else {})

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nearshot.cli import main
+
+QUICK = ["--backbone", "conv4-32", "--epochs", "2", "--batch-size", "32", "--n-shot", "2", "--images-per-class", "4"]
+QUICK += ["--validation-episodes", "20", "--validation-way", "2"]
+
+
+def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--data-dir", str(data_dir)]
+    run = tmp_path / "run"
+    assert main(["train", "--dataset", "tiny", *QUICK, *where, "--output", str(run)]) == 0
+    out, err = capsys.readouterr()
+    assert f"Next: nearshot evaluate {run}" in out
+    assert "epoch 2/2: loss" in err
+    measure = ["evaluate", str(run), *where, "--way", "2", "--episodes", "20", "--classifier", "centroid", "soft"]
+    assert main(measure) == 0
+    assert "centroid" in capsys.readouterr().out
+    assert main([*measure, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["n_shot"], one["classifier"]) for one in found] == [
+        (1, "centroid"),
+        (1, "soft"),
+        (5, "centroid"),
+        (5, "soft"),
+    ]
+    assert found[0]["accuracy"]["protocol"]["split"] == "test"
+    assert main(["train", "--dataset", "tiny", *QUICK, *where, "--output", str(run)]) == 1
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_it_costs_and_does_nothing(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--dataset", "tiny", *QUICK, "--data-dir", str(data_dir), "--dry-run"]
+    assert main(["train", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert json.loads(out[: out.index("\n}") + 2])["batch_size"] == 32
+    assert "2 epochs of" in out
+    assert "pairs a batch" in out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_preset_is_where_the_options_start(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "--preset", "glyphs-matching", "--dataset", "tiny", *QUICK, "--data-dir", str(data_dir)]
+    assert main([*arguments, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    settings = json.loads(out[: out.index("\n}") + 2])
+    assert (settings["method"], settings["epochs"], settings["optimiser"]) == ("matching", 2, "adam")
+    assert main(["train", "--preset=cifar-nca"]) == 1
+    assert "cifar-fs-nca" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["train"], ["evaluate"], ["train", "--preset", "cifar-fs-nca"]])
+def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "Examples:" in out
+    if "cifar-fs-nca" in command:
+        assert "default: 240" in " ".join(out.split())
+
+
+def test_what_is_no_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(tmp_path)]) == 1
+    assert "no config.json" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "weights.safetensors")]) == 1
+    assert "no weights file" in capsys.readouterr().err
