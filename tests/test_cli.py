@@ -61,7 +61,8 @@ def test_verify_reports_repeated_pictures(zoo: Path, capsys: pytest.CaptureFixtu
 def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.png"
     assert run("data", "show", "zoo", "--data-dir", zoo, "--output", sheet, "--classes", "3", "--images", "2") == 0
-    assert Image.open(sheet).size == (2 * 34 + 2, 3 * 34 + 2)
+    with Image.open(sheet) as image:
+        assert image.size == (2 * 34 + 2, 3 * 34 + 2)
 
 
 def test_broken_pictures_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
