@@ -4,7 +4,7 @@ Episodes are drawn and answered in runs. On a CPU each thread takes the next run
 that use that one thread: threads that shared each small operation would wait for each other after every one.
 
 The built-in classifiers answer as if their arithmetic were exact. In float32 two classes can be equally near to as many
-digits as there are; such an episode, one in many, is answered again in float64 from the features as they were given.
+digits as there are; such an episode, one in many, is answered again, in float64, from the features as they were given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nearshot.evaluation.classifiers import BUILT_IN, FROM_IMAGES, Classifier, S
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, QuestionDigest
 from nearshot.evaluation.features import prepare_features
 from nearshot.evaluation.guards import ContentGuard
-from nearshot.evaluation.nearness import Nearness, NearnessOfEpisodes
+from nearshot.evaluation.nearness import Nearness, NearnessFinder, NearnessOfEpisodes
 from nearshot.progress import with_progress
 
 __all__ = ["Job", "Treated", "answer"]
@@ -35,8 +35,8 @@ EPISODES_AT_ONCE_CPU = 128  # their scores stay in a core's cache
 GATHERED_BYTES = 2**29
 GATHERED_BYTES_EXACTLY = 2**25
 EPISODES_FOR_PROGRESS = 50_000
-# Rounding errors of nearness in float32 stay under a third of this, in units of its size: see the tests.
-ROUNDING = 2e-6
+# Rounding errors of nearness stay under a third of this many units in the last place of 1: see the tests.
+ROUNDING = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,18 +134,18 @@ class _BuiltIn:
         if features.device.type != "cpu":
             self.at_once = _at_once(GATHERED_BYTES, features, shape)
         self.at_once_exactly = _at_once(GATHERED_BYTES_EXACTLY, features, shape)
-        self.tolerance = features.new_zeros(())
-        if features.dtype == torch.float32:
-            # Products round in units of the features' squared length, and normalised features in those of 1.
-            length = self.nearness.squares.max().sqrt()
-            self.tolerance = ROUNDING * length * (length.clamp(min=1) if group.normalise else length)
+        # Products round in units of the features' squared length, and normalised features in those of 1.
+        length = self.nearness.squares.max().sqrt()
+        size = length * (length.clamp(min=1) if group.normalise else length)
+        self.tolerance = ROUNDING * torch.finfo(features.dtype).eps * size
 
     def answer(self, rows: Tensor, start: int) -> None:
         """Count the correct answers of a run of episodes; `rows` (episode, image), the first is episode `start`."""
         unsure: dict[Job, list[Tensor]] = {job: [] for job in self.jobs}
+        finder = NearnessFinder(self.nearness, min(self.at_once, len(rows)))
         for offset in range(0, len(rows), self.at_once):
             some = rows[offset : offset + self.at_once]
-            nearness = self.nearness.of(some)
+            nearness = finder.of(some)
             for job in self.jobs:
                 n_correct, is_unsure = count_correct(_scores(job, nearness), self.tolerance)
                 job.n_correct[start + offset : start + offset + len(some)] = n_correct

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nearshot.episodes import EpisodeShape
 
-__all__ = ["Nearness", "NearnessOfEpisodes"]
+__all__ = ["Nearness", "NearnessFinder", "NearnessOfEpisodes"]
 
 CACHE_BYTES = 2 * 2**20
 
@@ -38,7 +38,7 @@ class NearnessOfEpisodes:
 
 @dataclass(frozen=True, eq=False)
 class Nearness:
-    """Finds the nearness of episodes.
+    """What is to be found out about episodes, and of which features.
 
     Attributes:
         features: (image, dim), lying around zero: far from it, 2qs − ‖s‖² loses its digits.
@@ -57,58 +57,84 @@ class Nearness:
         object.__setattr__(self, "squares", self.features.square().sum(1))
 
     @property
-    def episodes_in_cache(self) -> int:
-        """How many episodes' features fit a core's cache."""
-        return max(1, CACHE_BYTES // (self.shape.batch_size * self.features.shape[1] * self.features.element_size()))
+    def n_queries(self) -> int:
+        """Queries in an episode."""
+        return self.shape.n_way * self.shape.n_query
+
+
+class NearnessFinder:
+    """Finds the nearness of up to `at_once` episodes, again and again in the same memory.
+
+    Fresh memory would cost more than the gathering. So what is found is good until the next is found, and every thread
+    needs a finder of its own.
+    """
+
+    def __init__(self, wanted: Nearness, at_once: int) -> None:
+        self.wanted = wanted
+        features, shape, n_queries = wanted.features, wanted.shape, wanted.n_queries
+        self.gather_at_once = at_once
+        if features.device.type == "cpu":
+            self.gather_at_once = max(1, CACHE_BYTES // (shape.batch_size * features[0].nbytes))
+        self.gathered = features.new_empty(self.gather_at_once * shape.batch_size, features.shape[1])
+        self.to_images = features.new_empty(
+            at_once, shape.n_way, shape.n_shot, n_queries if wanted.images_wanted else 0
+        )
+        self.to_means = {n: features.new_empty(at_once, shape.n_way, n_queries) for n in wanted.shots_of_means}
+        self.sums = features.new_empty(self.gather_at_once, shape.n_way, features.shape[1])  # over shots
+        self.squares = {n: features.new_empty(at_once, shape.n_way) for n in wanted.shots_of_means}  # of the sums
 
     def of(self, rows: Tensor) -> NearnessOfEpisodes:
         """Return the nearness of episodes; `rows` (episode, image), queries of all ways first, then support."""
-        n_episodes, n_way, n_shot = len(rows), self.shape.n_way, self.shape.n_shot
-        n_queries = n_way * self.shape.n_query
-        at_once = self.episodes_in_cache if self.features.device.type == "cpu" else n_episodes
-        to_images = self._empty(n_episodes, n_way, n_shot, n_queries) if self.images_wanted else None
-        to_means = {n: self._empty(n_episodes, n_way, n_queries) for n in self.shots_of_means}
-        squares = {n: self._empty(n_episodes, n_way, 1) for n in self.shots_of_means}  # of the shots' sums
-        place = self._empty(min(at_once, n_episodes) * rows.shape[1], self.features.shape[1])
-        for start in range(0, n_episodes, at_once):
-            here = slice(start, min(start + at_once, n_episodes))
-            gathered = _gather(self.features, rows[here], place)  # (episode, image, dim)
-            query = gathered[:, :n_queries]
-            support = gathered[:, n_queries:].unflatten(1, (n_way, n_shot))
-            if to_images is not None:
-                _multiply(support, query, to_images[here])
-            for n, products in to_means.items():
-                sums = support[:, :, :n].sum(2)  # (episode, way, dim)
-                torch.sum(sums.square(), 2, keepdim=True, out=squares[n][here])
-                if to_images is None:
-                    _multiply(sums[:, None], query, products[here][:, None])
-        if to_images is not None:
-            for n, products in to_means.items():
-                torch.sum(to_images[:, :, :n], 2, out=products)  # the sum's product is the sum of the products
-            support_squares = self.squares[rows[:, n_queries:]].view(n_episodes, n_way, n_shot, 1)
-            to_images.mul_(2).sub_(support_squares)
+        if rows.device.type == "cpu":
+            self._products_in_cache(rows)
+        else:
+            self._products(rows)
+        to_images, to_means = self.to_images[: len(rows)], {n: t[: len(rows)] for n, t in self.to_means.items()}
         for n, products in to_means.items():
-            products.mul_(2 / n).sub_(squares[n].div_(n**2))
-        return NearnessOfEpisodes(to_images, to_means)
+            if self.wanted.images_wanted:
+                torch.sum(to_images[:, :, :n], 2, out=products)  # the product of a sum is the sum of the products
+            products.mul_(2 / n).sub_(self.squares[n][: len(rows), :, None].div_(n**2))
+        if not self.wanted.images_wanted:
+            return NearnessOfEpisodes(None, to_means)
+        squares = self.wanted.squares[rows[:, self.wanted.n_queries :]].view(*to_images.shape[:3], 1)
+        return NearnessOfEpisodes(to_images.mul_(2).sub_(squares), to_means)
 
-    def _empty(self, *size: int) -> Tensor:
-        return torch.empty(size, dtype=self.features.dtype, device=self.features.device)
+    def _products_in_cache(self, rows: Tensor) -> None:
+        """Gather features and take every product that is wanted, a few episodes at a time.
 
+        All in NumPy, even the slices: where threads share an interpreter, each call of torch may have to wait for it.
+        """
+        features, all_rows, place, sums = (t.numpy() for t in (self.wanted.features, rows, self.gathered, self.sums))
+        to_images = self.to_images.numpy()
+        means = [(n, self.to_means[n].numpy(), self.squares[n].numpy()) for n in self.wanted.shots_of_means]
+        n_way, n_queries = self.wanted.shape.n_way, self.wanted.n_queries
+        for start in range(0, len(rows), self.gather_at_once):
+            some = all_rows[start : start + self.gather_at_once]
+            n_some, here = len(some), slice(start, start + len(some))
+            # Rows are in range: "clip" spares NumPy the checking, and a copy that it would make for it.
+            gathered = features.take(some.ravel(), axis=0, out=place[: some.size], mode="clip")
+            gathered = gathered.reshape(n_some, some.shape[1], -1)  # (episode, image, dim)
+            query = gathered[:, :n_queries].swapaxes(1, 2)  # (episode, dim, query)
+            support = gathered[:, n_queries:].reshape(n_some, n_way, -1, features.shape[1])
+            if self.wanted.images_wanted:
+                np.matmul(support, query[:, None], out=to_images[here])
+            for n, products, squares in means:
+                np.add.reduce(support[:, :, :n], axis=2, out=sums[:n_some])
+                np.vecdot(sums[:n_some], sums[:n_some], out=squares[here])
+                if not self.wanted.images_wanted:
+                    np.matmul(sums[:n_some], query, out=products[here])
 
-def _gather(features: Tensor, rows: Tensor, place: Tensor) -> Tensor:
-    """Return the features of `rows` (episode, image), in `place`."""
-    flat, taken = rows.reshape(-1), place[: rows.numel()]
-    if features.device.type == "cpu":
-        # Rows are in range: "clip" spares NumPy the checking, and a copy that it would make for it.
-        features.numpy().take(flat.numpy(), axis=0, out=taken.numpy(), mode="clip")
-    else:
-        torch.index_select(features, 0, flat, out=taken)
-    return taken.view(*rows.shape, -1)
-
-
-def _multiply(points: Tensor, query: Tensor, products: Tensor) -> None:
-    """Put points (episode, group, point, dim) times query (episode, query, dim) into (episode, group, point, query)."""
-    if points.device.type == "cpu":
-        np.matmul(points.numpy(), query.numpy().swapaxes(1, 2)[:, None], out=products.numpy())
-    else:
-        torch.bmm(points.flatten(1, 2), query.transpose(1, 2), out=products.flatten(1, 2))
+    def _products(self, rows: Tensor) -> None:
+        """Gather features and take every product that is wanted, for all episodes at once."""
+        shape, n_queries, n_episodes = self.wanted.shape, self.wanted.n_queries, len(rows)
+        gathered = self.gathered[: rows.numel()]
+        torch.index_select(self.wanted.features, 0, rows.flatten(), out=gathered)
+        gathered = gathered.view(*rows.shape, -1)  # (episode, image, dim)
+        query, support = gathered[:, :n_queries].transpose(1, 2), gathered[:, n_queries:]
+        if self.wanted.images_wanted:
+            torch.bmm(support, query, out=self.to_images[:n_episodes].flatten(1, 2))
+        for n, products in self.to_means.items():
+            sums = support.unflatten(1, (shape.n_way, shape.n_shot))[:, :, :n].sum(2)  # (episode, way, dim)
+            torch.sum(sums.square(), 2, out=self.squares[n][:n_episodes])
+            if not self.wanted.images_wanted:
+                torch.bmm(sums, query, out=products[:n_episodes])
