@@ -195,7 +195,7 @@ def adaptation() -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(10).repeat_interleave(25)
     images = torch.randn(len(labels), 3, 28, 28, generator=generator)
-    network = build_backbone("conv4").eval()
+    network = build_backbone("conv4", input_size=28).eval()
     tuned = partial(evaluate_fine_tuned, network, images, labels, loss=nca_loss, n_episodes=20, progress=False)
     features = torch.randn(len(labels), 64, generator=generator)
     metric = partial(evaluate_mahalanobis, features, labels, loss=nca_loss, n_episodes=64, progress=False)

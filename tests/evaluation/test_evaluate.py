@@ -259,6 +259,23 @@ def test_nearness_rounds_less_than_a_third_of_the_tolerance(offset: float) -> No
     assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
 
 
+@pytest.mark.parametrize("images_wanted", [True, False])
+def test_nearness_is_the_same_all_at_once_as_a_few_at_a_time(images_wanted: bool) -> None:
+    """The first is what a GPU does."""
+    shape = EpisodeShape(4, 3, 2)
+    wanted = Nearness(FEATURES, shape, (1, 3), images_wanted)
+    rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
+    finders = [NearnessFinder(wanted, at_once=10) for _ in range(2)]
+    finders[0].gather_at_once = 2
+    finders[0]._products_in_cache(rows)
+    finders[1]._products(rows)
+    for n in (1, 3):
+        torch.testing.assert_close(finders[0].squares[n][:9], finders[1].squares[n][:9])
+        if not images_wanted:
+            torch.testing.assert_close(finders[0].to_means[n][:9], finders[1].to_means[n][:9])
+    torch.testing.assert_close(finders[0].to_images[:9], finders[1].to_images[:9])
+
+
 def test_threads_are_left_as_they_were() -> None:
     before = torch.get_num_threads()
     evaluate_features(FEATURES, LABELS, n_episodes=300)
