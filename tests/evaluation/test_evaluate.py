@@ -17,12 +17,14 @@ from hypothesis import given, settings
 from torch import Tensor
 
 import reference
+from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
     FeatureSet,
     Measured,
     Treatment,
+    answering,
     compare,
     evaluate_features,
     evaluate_many,
@@ -31,6 +33,7 @@ from nearshot.evaluation import (
     score_predictions,
 )
 from nearshot.evaluation.classifiers import k_nearest_neighbours
+from nearshot.evaluation.nearness import Nearness, NearnessFinder
 
 few = settings(max_examples=30, deadline=None)
 LABELS = torch.arange(8).repeat_interleave(25)
@@ -224,6 +227,66 @@ def test_features_far_from_zero_lose_no_digits(offset: float, normalise: bool) -
     for classify in CLASSIFIERS.values():
         expected = classify(support.double(), query.double()).argmax(2)
         assert (classify(support, query).argmax(2) == expected).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_answers_in_float32_are_those_of_float64(normalise: bool) -> None:
+    """On whole numbers of few dimensions, where many distances are equal or nearly so."""
+    features = (3 * FEATURES).round().float() + 0.125
+    treatments = [Treatment(False, normalise)]
+    ours = evaluate_many(features, LABELS, n_episodes=500, treatments=treatments)
+    exact = evaluate_many(features.double(), LABELS, n_episodes=500, treatments=treatments)
+    for key, accuracy in ours.items():
+        assert torch.equal(accuracy.per_episode, exact[key].per_episode)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+def test_nearness_rounds_less_than_a_third_of_the_tolerance(offset: float) -> None:
+    """Against float64 from the features as they were given."""
+    labels = torch.arange(10).repeat_interleave(30)
+    given = (features_for(labels, dim=640, noise=2.0) + offset).float()
+    shape, rows = EpisodeShape(5, 5, 15), torch.stack([torch.randperm(300)[:100] for _ in range(100)])
+    found = []
+    for features in (given, given.double()):
+        prepared = prepare_features(features)
+        wanted = Nearness(prepared - prepare_features(given).mean(0), shape, (5,), images_wanted=True)
+        found.append(NearnessFinder(wanted, at_once=100).of(rows))
+    (ours, exact), length = found, wanted.squares.max().sqrt()
+    assert ours.to_images is not None
+    assert exact.to_images is not None
+    allowed = answering.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
+    assert (ours.to_images - exact.to_images).abs().max() < allowed
+    assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
+
+
+@pytest.mark.parametrize("images_wanted", [True, False])
+def test_nearness_is_the_same_all_at_once_as_a_few_at_a_time(images_wanted: bool) -> None:
+    """The first is what a GPU does."""
+    shape = EpisodeShape(4, 3, 2)
+    wanted = Nearness(FEATURES, shape, (1, 3), images_wanted)
+    rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
+    finders = [NearnessFinder(wanted, at_once=10) for _ in range(2)]
+    finders[0].gather_at_once = 2
+    finders[0]._products_in_cache(rows)
+    finders[1]._products(rows)
+    for n in (1, 3):
+        torch.testing.assert_close(finders[0].squares[n][:9], finders[1].squares[n][:9])
+        if not images_wanted:
+            torch.testing.assert_close(finders[0].to_means[n][:9], finders[1].to_means[n][:9])
+    torch.testing.assert_close(finders[0].to_images[:9], finders[1].to_images[:9])
+
+
+def test_threads_are_left_as_they_were() -> None:
+    before = torch.get_num_threads()
+    evaluate_features(FEATURES, LABELS, n_episodes=300)
+    assert torch.get_num_threads() == before
+    with pytest.raises(RuntimeError, match="in a thread"):
+        list(answering.in_threads(_fail, range(9), n_threads=2))
+    assert torch.get_num_threads() == before
+
+
+def _fail(_: int) -> Tensor:
+    raise RuntimeError("in a thread")
 
 
 @pytest.mark.parametrize("scale", [1e25, 1e-25])

@@ -7,10 +7,11 @@ A classifier is a function of `support` (episode, way, shot, dim) and `query` (e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,38 +20,32 @@ from nearshot.errors import InputError
 __all__ = [
     "BUILT_IN",
     "CLASSIFIERS",
+    "FROM_IMAGES",
     "Classifier",
     "ClassifierName",
-    "Task",
+    "Scores",
     "classifier_name",
     "k_nearest_neighbours",
     "nearest_centroid",
+    "neighbour_scores",
     "soft_assignment",
+    "soft_scores",
 ]
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
 ClassifierName = Literal["centroid", "soft", "knn"]
 
 
-class Task:
-    """Episodes to be answered, whose features lie around zero.
+class Scores(NamedTuple):
+    """What a classifier makes of episodes.
 
-    Where they lie changes no distance. But far from zero, ‖q‖² + ‖s‖² − 2qs loses its digits.
+    Attributes:
+        values: (episode, way, query); the way with the highest is the answer.
+        gap: (episode, query) a difference between nearnesses that decided before the values did, if one did.
     """
 
-    def __init__(self, support: Tensor, query: Tensor) -> None:
-        self.support, self.query = support, query
-
-    @classmethod
-    def around_zero(cls, support: Tensor, query: Tensor) -> Task:
-        """Move the features of each episode to around zero."""
-        offset = support.mean((1, 2))  # (episode, dim)
-        return cls(support - offset[:, None, None], query - offset[:, None])
-
-    @cached_property
-    def closeness(self) -> Tensor:
-        """‖q‖² − ‖q − s‖² for every query and support image, (episode, query, way, shot)."""
-        return _closeness(self.support, self.query)
+    values: Tensor
+    gap: Tensor | None = None
 
 
 def nearest_centroid(support: Tensor, query: Tensor) -> Tensor:
@@ -60,7 +55,7 @@ def nearest_centroid(support: Tensor, query: Tensor) -> Tensor:
     >>> nearest_centroid(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)
     tensor([[0, 1]])
     """
-    return _centroid_scores(Task.around_zero(support, query))
+    return _nearness(*_around_zero(support.mean(2, keepdim=True), query))[:, :, 0].transpose(1, 2)
 
 
 def soft_assignment(support: Tensor, query: Tensor) -> Tensor:
@@ -70,7 +65,7 @@ def soft_assignment(support: Tensor, query: Tensor) -> Tensor:
     >>> soft_assignment(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)
     tensor([[0, 1]])
     """
-    return _soft_scores(Task.around_zero(support, query))
+    return soft_scores(_nearness(*_around_zero(support, query))).values.transpose(1, 2)
 
 
 def k_nearest_neighbours(support: Tensor, query: Tensor, k: int | None = None) -> Tensor:
@@ -85,7 +80,17 @@ def k_nearest_neighbours(support: Tensor, query: Tensor, k: int | None = None) -
     >>> k_nearest_neighbours(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)  # of 2 and 5, 2 is nearer to 3
     tensor([[0, 1]])
     """
-    return _votes(Task.around_zero(support, query), k)
+    n_way, n_shot = support.shape[1:3]
+    k = n_shot if k is None else k
+    if not 1 <= k <= n_way * n_shot:
+        raise InputError(f"k-NN with k = {k} does not fit a support of {n_way} ways × {n_shot} shots; lower k.")
+    nearness = _nearness(*_around_zero(support, query)).permute(0, 3, 1, 2)  # (episode, query, way, shot)
+    neighbours = nearness.flatten(2).topk(k, dim=2, sorted=False).indices // n_shot  # the way of each neighbour
+    votes = nearness.new_zeros(nearness.shape[:3])  # (episode, query, way)
+    votes.scatter_add_(2, neighbours, nearness.new_ones(()).expand(neighbours.shape))
+    # A rank under 1 decides between equals: it is highest for the way with the nearest support image.
+    rank = nearness.amax(3).argsort(2).argsort(2)
+    return votes + rank / n_way
 
 
 def classifier_name(classifier: str | Callable[..., Tensor]) -> str:
@@ -102,44 +107,62 @@ def classifier_name(classifier: str | Callable[..., Tensor]) -> str:
     return str(getattr(classifier, "__name__", None) or type(classifier).__name__)
 
 
-def _closeness(support: Tensor, query: Tensor) -> Tensor:
-    n_way, n_shot = support.shape[1:3]
-    points = support.flatten(1, 2)  # (episode, way · shot, dim)
-    lengths = points.square().sum(2, keepdim=True)
-    # Few points and many queries: the product is faster this way round, and so is what is done with it.
-    products: Tensor = torch.baddbmm(lengths, points, query.transpose(1, 2), beta=-1, alpha=2)
-    return products.view(len(query), n_way, n_shot, -1).permute(0, 3, 1, 2)
+def soft_scores(nearness: Tensor) -> Scores:
+    """Soft assignment from the nearness to the support images, (episode, way, shot, query).
+
+    The log of the mean exponential, by exp(x) − 1: where all distances are tiny, exp(x) has no digits left.
+    """
+    largest = nearness.amax(2, keepdim=True)
+    return Scores(largest[:, :, 0] + (nearness - largest).expm1_().mean(2).log1p_())
 
 
-def _centroid_scores(task: Task) -> Tensor:
-    centroids = task.support.mean(2, keepdim=True)  # (episode, way, 1, dim)
-    return _closeness(centroids, task.query)[..., 0]
+def neighbour_scores(nearness: Tensor) -> Scores:
+    """k-NN from the nearness to the support images, with k the number of shots: that of each way's nearest image.
+
+    Only the ways with the most votes take part; the others have −∞. Where the last neighbour that votes is hardly
+    nearer than the first that does not, the gap says so.
+    """
+    k, n_points = nearness.shape[2], nearness.shape[1] * nearness.shape[2]
+    if n_points == k:  # one way
+        return Scores(nearness.amax(2))
+    last_in, first_out = _largest(nearness.flatten(1, 2), k)
+    votes = (nearness >= last_in[:, None, None]).sum(2, dtype=torch.int32)  # (episode, way, query)
+    outvoted = votes < votes.amax(1, keepdim=True)
+    return Scores(nearness.amax(2).masked_fill_(outvoted, -torch.inf), last_in - first_out)
 
 
-def _soft_scores(task: Task) -> Tensor:
-    """The log of the mean exponential, by exp(x) − 1: where all distances are tiny, exp(x) has no digits left."""
-    largest = task.closeness.amax(3, keepdim=True)
-    return largest[..., 0] + (task.closeness - largest).expm1_().mean(3).log1p_()
+def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k-th and the (k + 1)-th largest along dimension 1 of (episode, point, query)."""
+    if values.device.type != "cpu":
+        largest = values.topk(k + 1, dim=1).values
+        return largest[:, k - 1], largest[:, k]
+    # NumPy, since it partitions short rows several times faster than torch finds their largest.
+    n_points = values.shape[1]
+    rows = np.ascontiguousarray(values.numpy().swapaxes(1, 2))
+    rows.partition((n_points - k - 1, n_points - k), axis=2)
+    ordered = torch.from_numpy(rows)
+    return ordered[:, :, n_points - k], ordered[:, :, n_points - k - 1]
 
 
-def _votes(task: Task, k: int | None = None) -> Tensor:
-    closeness = task.closeness
-    n_way, n_shot = closeness.shape[2:]
-    k = n_shot if k is None else k
-    if not 1 <= k <= n_way * n_shot:
-        raise InputError(f"k-NN with k = {k} does not fit a support of {n_way} ways × {n_shot} shots; lower k.")
-    neighbours = closeness.flatten(2).topk(k, dim=2, sorted=False).indices // n_shot  # the way of each neighbour
-    votes = closeness.new_zeros(closeness.shape[:3])  # (episode, query, way)
-    votes.scatter_add_(2, neighbours, closeness.new_ones(()).expand(neighbours.shape))
-    # A rank under 1 decides between equals: it is highest for the way with the nearest support image.
-    rank = closeness.amax(3).argsort(2).argsort(2)
-    return votes + rank / n_way
+def _around_zero(points: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    """Move the features of each episode to around zero, where 2qs − ‖s‖² has its digits; no distance changes."""
+    offset = points.mean((1, 2))  # (episode, dim)
+    return points - offset[:, None, None], query - offset[:, None]
+
+
+def _nearness(points: Tensor, query: Tensor) -> Tensor:
+    """‖q‖² − ‖q − s‖² for every point and query, (episode, way, shot, query)."""
+    flat = points.flatten(1, 2)  # (episode, way · shot, dim)
+    squares = flat.square().sum(2, keepdim=True)
+    products: Tensor = torch.baddbmm(squares, flat, query.transpose(1, 2), beta=-1, alpha=2)
+    return products.view(*points.shape[:3], -1)
 
 
 CLASSIFIERS: Mapping[ClassifierName, Classifier] = MappingProxyType(
     {"centroid": nearest_centroid, "soft": soft_assignment, "knn": k_nearest_neighbours}
 )
-# The same as functions of a task, which classifiers can share.
-BUILT_IN: Mapping[Classifier, Callable[[Task], Tensor]] = MappingProxyType(
-    {nearest_centroid: _centroid_scores, soft_assignment: _soft_scores, k_nearest_neighbours: _votes}
+BUILT_IN = frozenset(CLASSIFIERS.values())
+# Those that need the nearness to each support image, as functions of it; they can share it.
+FROM_IMAGES: Mapping[Classifier, Callable[[Tensor], Scores]] = MappingProxyType(
+    {soft_assignment: soft_scores, k_nearest_neighbours: neighbour_scores}
 )

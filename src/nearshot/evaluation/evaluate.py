@@ -1,9 +1,9 @@
-"""Accuracy over episodes: features gathered once per episode and shared by all that is measured on it."""
+"""Accuracy over episodes, of features, and of what other code predicted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,28 +11,14 @@ from torch import Tensor
 
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
-from nearshot.evaluation.classifiers import (
-    BUILT_IN,
-    CLASSIFIERS,
-    Classifier,
-    ClassifierName,
-    Task,
-    classifier_name,
-)
-from nearshot.evaluation.episodes import Episodes, EpisodeSource, QuestionDigest, SmallClasses, check_classes
-from nearshot.evaluation.features import FeatureSet, check_one_label_each, prepare_features
-from nearshot.evaluation.guards import ContentGuard, check_unseen_classes
+from nearshot.evaluation.answering import Job, Treated, answer
+from nearshot.evaluation.classifiers import BUILT_IN, CLASSIFIERS, Classifier, ClassifierName, classifier_name
+from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes
+from nearshot.evaluation.features import FeatureSet, check_one_label_each
+from nearshot.evaluation.guards import check_unseen_classes
 from nearshot.evaluation.statistics import Accuracy, Protocol
-from nearshot.progress import with_progress
 
 __all__ = ["Measured", "Treatment", "evaluate_features", "evaluate_many", "score_predictions"]
-
-# Episodes are drawn in larger runs than they are gathered in: drawing has a fixed cost, gathered features should stay
-# in the cache of a CPU, and fill a GPU.
-EPISODES_PER_DRAW = 2048
-GATHERED_BYTES_CPU = 8 * 2**20
-GATHERED_BYTES = 2**29
-EPISODES_FOR_PROGRESS = 50_000
 
 
 class Treatment(NamedTuple):
@@ -48,15 +34,6 @@ class Measured(NamedTuple):
     n_shot: int
     classifier: str
     treatment: Treatment
-
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """One accuracy to be: of which shots and classifier, and where its correct answers are counted."""
-
-    measured: Measured
-    classify: Classifier
-    n_correct: Tensor  # (episode,)
 
 
 def evaluate_features(
@@ -198,18 +175,14 @@ def evaluate_many(
     source = _source(data, n_way, n_shots, n_query, n_episodes, seed, episodes, small_classes)
 
     jobs = {
-        treatment: [
-            _Job(
-                Measured(n_shot, name, treatment),
-                function,
-                torch.zeros(len(source), dtype=torch.int32, device=data.features.device),
-            )
-            for n_shot in n_shots
-            for name, function in functions.items()
-        ]
+        Measured(n_shot, name, treatment): Job(
+            n_shot, name, function, torch.zeros(len(source), dtype=torch.int32, device=data.features.device)
+        )
         for treatment in treatments
+        for n_shot in n_shots
+        for name, function in functions.items()
     }
-    digest = _answer(_groups(data, jobs), source, data.content, progress)
+    digest = answer(_treated(data, jobs), source, data.content, progress)
 
     base = Protocol(
         n_way=source.shape.n_way,
@@ -226,19 +199,18 @@ def evaluate_many(
         classes_left_out=source.n_classes_left_out,
     )
     return {
-        job.measured: Accuracy.of_counts(
+        measured: Accuracy.of_counts(
             job.n_correct,
             replace(
                 base,
-                n_shot=job.measured.n_shot,
-                classifier=job.measured.classifier,
-                centred=treatment.centred,
-                normalised=treatment.normalised,
+                n_shot=measured.n_shot,
+                classifier=measured.classifier,
+                centred=measured.treatment.centred,
+                normalised=measured.treatment.normalised,
                 inductive=job.classify in BUILT_IN or bool(inductive),
             ),
         )
-        for treatment in treatments
-        for job in jobs[treatment]
+        for measured, job in jobs.items()
     }
 
 
@@ -342,94 +314,17 @@ def _source(
     return episodes
 
 
-def _groups(data: FeatureSet, jobs: Mapping[Treatment, Sequence[_Job]]) -> list[tuple[Tensor, list[_Job]]]:
-    """Return the prepared features, each with the jobs that want them.
-
-    The built-in classifiers look at distances alone. Theirs are moved to around zero, where float32 has its digits,
-    unless they are there already. A function of the user's gets the features as they are.
-    """
-    groups = []
-    for treatment, some_jobs in jobs.items():
-        centre = data.centre if treatment.centred else None
-        prepared = prepare_features(data.features.detach(), centre=centre, normalise=treatment.normalised).contiguous()
-        own = [job for job in some_jobs if job.classify not in BUILT_IN]
-        built_in = [job for job in some_jobs if job.classify in BUILT_IN]
-        if own:
-            groups.append((prepared, own))
-        if built_in:
-            mean, some = prepared.mean(0), prepared[:: max(1, len(prepared) // 256)]
-            far = mean.square().sum() > 0.1 * some.square().sum(1).mean()
-            groups.append((prepared - mean if far else prepared, built_in))
-    return groups
-
-
-def _answer(
-    groups: Sequence[tuple[Tensor, Sequence[_Job]]],
-    source: EpisodeSource | Episodes,
-    content: Tensor | None,
-    progress: bool | None,
-) -> str:
-    """Go through the episodes once and count every job's correct answers; return the digest of the questions."""
-    some_features = groups[0][0]
-    shape, dim, device = source.shape, some_features.shape[1], some_features.device
-    n_queries, n_images = shape.n_way * shape.n_query, shape.batch_size
-    truth = torch.arange(shape.n_way, device=device).repeat_interleave(shape.n_query)  # (query,)
-    room = GATHERED_BYTES_CPU if device.type == "cpu" else GATHERED_BYTES
-    n_at_once = max(1, min(EPISODES_PER_DRAW, room // (n_images * dim * some_features.element_size())))
-    # One place for the gathered rows, used again and again: fresh memory would cost more than the gathering.
-    buffer = torch.empty(n_at_once * n_images, dim, dtype=some_features.dtype, device=device)
-    digest = QuestionDigest()
-    guard = None if content is None else ContentGuard(content)
-
-    only_built_in = all(job.classify in BUILT_IN for _, jobs in groups for job in jobs)
-    quickest = (
-        torch.inference_mode() if only_built_in else torch.no_grad()
-    )  # a function of the user's may want gradients
-    with quickest, torch.autocast(device.type, enabled=False):
-        for start, drawn in _runs(source, progress):
-            digest.update(drawn, shape.n_query)
-            if guard is not None:
-                guard.check(drawn, shape.n_query, start)
-            # queries of all ways, then support of all ways: (episode, image)
-            order = torch.cat([drawn[:, :, : shape.n_query].flatten(1), drawn[:, :, shape.n_query :].flatten(1)], dim=1)
-            order = order.to(device)
-            for offset in range(0, len(order), n_at_once):
-                rows = order[offset : offset + n_at_once]
-                here = slice(start + offset, start + offset + len(rows))
-                for features, jobs in groups:
-                    gathered = buffer[: rows.numel()]
-                    torch.index_select(features, 0, rows.flatten(), out=gathered)
-                    gathered = gathered.view(len(rows), n_images, dim)
-                    query = gathered[:, :n_queries]  # (episode, query, dim)
-                    support = gathered[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot))
-                    for job, scores in _scores(jobs, support, query):
-                        answers = scores.max(2).indices  # (episode, query)
-                        job.n_correct[here] = (answers == truth).sum(1, dtype=torch.int32)
-    return digest.hexdigest()
-
-
-def _scores(jobs: Sequence[_Job], support: Tensor, query: Tensor) -> Iterator[tuple[_Job, Tensor]]:
-    """Yield the scores of each job on some episodes; the built-in classifiers share what they look at."""
-    tasks: dict[int, Task] = {}
-    for job in jobs:
-        n_shot = job.measured.n_shot
-        shots = support[:, :, :n_shot]
-        if job.classify in BUILT_IN:
-            task = tasks.setdefault(n_shot, Task(shots, query))
-            yield job, BUILT_IN[job.classify](task)
-        else:
-            scores = job.classify(shots.clone(), query.clone())  # theirs to change
-            _check_scores(scores, query, support.shape[1], job.measured.classifier)
-            yield job, scores
-
-
-def _runs(source: EpisodeSource | Episodes, progress: bool | None) -> Iterator[tuple[int, Tensor]]:
-    """Yield runs of episodes, with their first number; under a progress bar if there are many and someone watches."""
-    starts = range(0, len(source), EPISODES_PER_DRAW)
-    if progress is None and len(source) < EPISODES_FOR_PROGRESS:
-        progress = False  # it takes about a second
-    for start in with_progress(starts, f"{len(source):,} episodes", show=progress):
-        yield start, source.draw(start, min(start + EPISODES_PER_DRAW, len(source)))
+def _treated(data: FeatureSet, jobs: Mapping[Measured, Job]) -> list[Treated]:
+    """Return each treatment of the features with the jobs that want it."""
+    return [
+        Treated(
+            data.features.detach(),
+            data.centre if treatment.centred else None,
+            treatment.normalised,
+            [job for measured, job in jobs.items() if measured.treatment == treatment],
+        )
+        for treatment in dict.fromkeys(measured.treatment for measured in jobs)
+    ]
 
 
 def _functions(
@@ -452,14 +347,3 @@ def _functions(
         else:
             functions[name] = entry
     return functions
-
-
-def _check_scores(scores: Tensor, query: Tensor, n_way: int, classifier: str) -> None:
-    expected = (*query.shape[:2], n_way)
-    if not isinstance(scores, Tensor) or scores.shape != expected:
-        came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise InputError(
-            f"Classifier {classifier!r} returned {came}; expected scores {expected}, (episode, query, way)."
-        )
-    if scores.isnan().any():
-        raise InputError(f"Classifier {classifier!r} returned scores that are NaN.")

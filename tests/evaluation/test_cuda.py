@@ -1,0 +1,64 @@
+"""The same episodes and answers on a GPU as on the CPU, without waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from nearshot.episodes import EpisodeShape
+from nearshot.evaluation import CLASSIFIERS, evaluate_features, evaluate_many
+from nearshot.evaluation.answering import count_correct
+from nearshot.evaluation.classifiers import FROM_IMAGES, Scores
+from nearshot.evaluation.nearness import Nearness, NearnessFinder
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+LABELS = torch.arange(10).repeat_interleave(30)
+
+
+def features() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(10, 64, generator=generator)[LABELS] + 3 * torch.randn(300, 64, generator=generator)
+
+
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_every_episode_is_answered_as_on_the_cpu(name: Any) -> None:
+    centre = features().mean(0)
+    here = evaluate_features(features(), LABELS, n_episodes=5000, classifier=name, centre=centre)
+    there = evaluate_features(features().cuda(), LABELS, n_episodes=5000, classifier=name, centre=centre.cuda())
+    assert torch.equal(here.per_episode.cpu(), there.per_episode.cpu())
+    assert here.protocol.episodes == there.protocol.episodes
+
+
+def test_many_at_once_are_as_on_the_cpu() -> None:
+    here = evaluate_many(features(), LABELS, n_episodes=500)
+    there = evaluate_many(features().cuda(), LABELS, n_episodes=500)
+    for key, accuracy in here.items():
+        assert torch.equal(accuracy.per_episode.cpu(), there[key].per_episode.cpu())
+
+
+def test_nothing_in_a_chunk_waits_for_the_gpu() -> None:
+    shape = EpisodeShape(5, 5, 15)
+    wanted = Nearness(features().cuda(), shape, (1, 5), images_wanted=True)
+    finder = NearnessFinder(wanted, at_once=8)
+    rows = torch.stack([torch.randperm(300)[:100] for _ in range(8)]).cuda()
+    tolerance = torch.tensor(1e-6, device="cuda")
+    with waiting_is_an_error(), torch.inference_mode():
+        nearness = finder.of(rows)
+        assert nearness.to_images is not None
+        for classify in FROM_IMAGES.values():
+            count_correct(classify(nearness.to_images), tolerance)
+        count_correct(Scores(nearness.to_means[5]), tolerance)
