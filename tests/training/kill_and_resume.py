@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from settings import TINY
 
-from nearshot.training import TrainConfig, train
+from nearshot.training import Hardware, TrainConfig, train
 
 CONFIG = replace(TINY, epochs=8, learn_temperature=True, backbone="conv4-32", seed=5)
 
@@ -27,10 +27,11 @@ def child(config: TrainConfig, data_dir: Path, folder: Path) -> int:
     process = os.fork()
     if process == 0:
         torch.set_num_threads(1)
-        finished = train(
-            config, folder=folder, data_dir=data_dir, resume=True, show=False, checkpoint_seconds=0
-        ).finished
-        os._exit(0 if finished else 3)
+        cpu = Hardware(accelerator="cpu")
+        result = train(
+            config, folder=folder, data_dir=data_dir, hardware=cpu, resume=True, checkpoint_seconds=0, show=False
+        )
+        os._exit(0 if result.finished else 3)
     return process
 
 

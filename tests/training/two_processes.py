@@ -21,7 +21,7 @@ CONFIGS = {
     "prototypical": replace(BASE, method="prototypical", projection=16),
     "simpleshot": replace(BASE, method="simpleshot", nesterov=True),
     "in-parts": replace(BASE, method="matching", sync_batch_norm=False, micro_batch=4),
-    "subsampled": replace(BASE, keep_positives=0.5, keep_negatives=0.2),
+    "subsampled": replace(BASE, epochs=1, keep_positives=0.5, keep_negatives=0.2),
 }
 
 if __name__ == "__main__":

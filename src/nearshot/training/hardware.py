@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +33,8 @@ class Hardware:
     compile: bool | None = None
     """Compile the network; None does on a GPU, for trainings long enough to win the time back."""
     graph: bool | None = None
-    """Replay a step as one CUDA graph; None does on a single GPU."""
+    """Replay a step as one CUDA graph; None does on a single GPU, unless the loss is a function of your own: a graph
+    repeats what the device did, and not what Python decided."""
     channels_last: bool | None = None
     """Keep the channels of a pixel together in memory; None does on a GPU."""
 
@@ -42,6 +44,7 @@ class Hardware:
             raise InputError(f"There must be a device and a machine, not {self.devices} and {self.nodes}.")
         cuda = self.accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
         bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and cuda)
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells what is in the run's files anyway
         several = self.devices * self.nodes > 1
         return Fabric(
             accelerator=self.accelerator,
@@ -55,12 +58,12 @@ class Hardware:
         """Whether to compile the network."""
         return self.compile if self.compile is not None else device.type == "cuda" and n_steps >= STEPS_TO_COMPILE
 
-    def captures(self, device: torch.device, n_ranks: int) -> bool:
+    def captures(self, device: torch.device, n_ranks: int, config: TrainConfig) -> bool:
         """Whether to replay a step as one graph."""
         possible = device.type == "cuda" and n_ranks == 1
         if self.graph and not possible:
             raise InputError("A CUDA graph needs a single GPU.")
-        return possible if self.graph is None else self.graph
+        return possible and isinstance(config.method, str) if self.graph is None else self.graph
 
     def memory_format(self, device: torch.device) -> torch.memory_format:
         """Return how images and weights lie in memory."""

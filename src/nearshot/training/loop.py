@@ -141,7 +141,7 @@ def train(
             own = order.view(len(order), n_ranks, share)[:, fabric.global_rank].flatten()
             batches = zip(sampler, feed.batches(own, share), batch_labels, strict=True)
             for number, (_, images, its_labels) in enumerate(batches):
-                if hardware.captures(device, n_ranks) and take_step is step:
+                if hardware.captures(device, n_ranks, config) and take_step is step:
                     take_step = captured(step, images, its_labels)
                 _set_learning_rate(optimiser, config, progress.step, n_steps, len(sampler))
                 loss = take_step(images, its_labels)

@@ -110,10 +110,11 @@ class RunFolder:
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return versions, hardware, command and the state of the code."""
-    packages = ("torch", "numpy", "pillow", "lightning-fabric")
+    packages = ("numpy", "pillow", "lightning-fabric")
     return {
         "nearshot": __version__,
         "python": platform.python_version(),
+        "torch": torch.__version__,
         **{name: _version_of(name) for name in packages},
         "system": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
