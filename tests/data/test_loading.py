@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 import hashlib
 import json
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
