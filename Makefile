@@ -27,7 +27,7 @@ $(DOCS_READY): $(READY)
 
 demo: $(READY)  ## train and compare the losses on letters of unseen scripts, in three minutes
 	@mkdir -p examples/output
-	$(BIN)/python examples/compare_losses.py --output examples/output/compare_losses.txt
+	$(BIN)/python examples/compare_losses.py --output examples/output
 
 test: check  ## what CI runs: checks, every test, doctests, examples
 	$(BIN)/python -m pytest
@@ -47,6 +47,7 @@ format: $(READY)  ## format the code and mend what can be mended
 bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/results
 	$(BIN)/python benchmarks/nca_loss.py
 	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/augmentation.py
 
 docs: $(DOCS_READY)  ## build the documentation into site/

@@ -141,6 +141,15 @@ PUBLIC_NAMES = {
         "prepare_folder",
         "prepare_plan",
     },
+    "nearshot.training": {
+        "METHODS",
+        "PRESETS",
+        "Hardware",
+        "RunFolder",
+        "TrainConfig",
+        "TrainResult",
+        "train",
+    },
     "nearshot.models": {
         "BACKBONES",
         "IMAGENET",

@@ -31,6 +31,7 @@ class Step:
         optimiser: as Fabric set it up.
         generator: where augmentation and pair subsampling draw from, the same on all ranks.
         log_temperature: a parameter, where the temperature is learnt.
+        memory_format: how the network takes its images.
     """
 
     def __init__(
@@ -42,11 +43,12 @@ class Step:
         config: TrainConfig,
         method: Method,
         generator: torch.Generator,
-        log_temperature: nn.Parameter | None,
+        log_temperature: nn.Parameter | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self.fabric, self.network, self.learner, self.optimiser = fabric, network, learner, optimiser
         self.config, self.method, self.generator = config, method, generator
-        self.log_temperature = log_temperature
+        self.log_temperature, self.memory_format = log_temperature, memory_format
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take a step. `images`: (image, height, width, 3) uint8, this rank's share; `labels`: (whole batch,)."""
@@ -67,7 +69,7 @@ class Step:
         pictures = augment(
             images, self.config.augmentation, size=spec.input_size, generator=self.generator, share=share
         )
-        return normalise_images(pictures, *spec.normalisation)
+        return normalise_images(pictures, *spec.normalisation).contiguous(memory_format=self.memory_format)
 
     def loss(self, embedded: Embedded, labels: Tensor) -> Tensor:
         """Return the loss of the whole batch, of which this rank has embedded its share."""
@@ -123,8 +125,9 @@ def make_step(
         n_steps: how long the training is, which decides whether compiling pays.
     """
     device = fabric.device
+    memory_format = hardware.memory_format(device)
     learner = Learner(config, input_size, n_classes).to(device)
-    learner = learner.to(memory_format=hardware.memory_format(device))  # type: ignore[call-overload]
+    learner = learner.to(memory_format=memory_format)  # type: ignore[call-overload]
     if config.sync_batch_norm and fabric.world_size > 1:
         synchronise_batch_norm(learner, device)
     if hardware.compiles(device, n_steps):
@@ -134,7 +137,8 @@ def make_step(
     learner.train()
     torch.backends.cudnn.benchmark = True  # the sizes never change, so the fastest algorithm is worth looking for
     generator = torch.Generator(device).manual_seed(config.seed)
-    return Step(fabric, network, learner, optimiser, config, resolve_method(config), generator, log_temperature)
+    method = resolve_method(config)
+    return Step(fabric, network, learner, optimiser, config, method, generator, log_temperature, memory_format)
 
 
 def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
