@@ -1,0 +1,58 @@
+"""Which trainings are the same. A run is identified by its resolved loss, batches and settings, not by its name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from nearshot.training import TrainConfig
+from nearshot.training.methods import resolve_method
+
+__all__ = ["resolved", "run_id"]
+
+# Settings that change what is measured along the way, but not the weights that come out.
+WATCHING = ("validate_every", "validation_episodes", "validation_shots", "validation_way")
+
+
+def resolved(config: TrainConfig) -> dict[str, Any]:
+    """Return what a training does, in one way for each thing that can be said in several.
+
+    One shot makes Prototypical Networks Matching Networks, and NCA on queries and prototypes NCA on the whole batch.
+    NCA does not look at roles, so its episodes have images of a class and no shots. Settings that a method does not
+    have, or that its batches do not use, are left out.
+
+    >>> one_shot = {"n_shot": 1, "images_per_class": 8}
+    >>> resolved(TrainConfig(method="prototypical", **one_shot)) == resolved(TrainConfig(method="matching", **one_shot))
+    True
+    """
+    method = resolve_method(config)
+    settings = {name: value for name, value in config.as_dict().items() if name not in WATCHING}
+    for name in ("n_way", "n_query", "n_shot", "images_per_class", "batch_size", "batches", "method"):
+        del settings[name]
+    kind = config.batches or method.batches
+    name = config.method_name
+    if kind == "episodes":
+        shape = config.shape
+        if shape.n_shot == 1:
+            name = {"prototypical": "matching", "nca-prototypes": "nca"}.get(name, name)
+        has_roles = name in ("prototypical", "matching", "nca-prototypes")
+        settings["batches"] = ["episodes", shape.n_way, shape.images_per_class, shape.n_shot if has_roles else None]
+    else:
+        settings["batches"] = [kind, config.batch_size]
+    if name == "simpleshot":
+        for unused in ("background", "temperature", "learn_temperature", "distance", "projection"):
+            del settings[unused]
+    if name != "supcon":
+        del settings["supcon_variant"]
+    if config.optimiser == "adam":
+        del settings["momentum"], settings["nesterov"]
+    if config.schedule != "steps":
+        del settings["milestones"], settings["decay"]
+    return settings | {"method": name}
+
+
+def run_id(config: TrainConfig) -> str:
+    """Return a short name for a training: equal for equal ones, different for different ones."""
+    content = json.dumps(resolved(config), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]

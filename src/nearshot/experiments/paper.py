@@ -1,0 +1,258 @@
+"""What the paper prints, with its table or section, and its errata. No other file holds a number of the paper.
+
+Accuracies are (mean, half the 95 % interval) in per cent; an interval that the paper does not print is None.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nearshot.episodes import EpisodeShape
+
+__all__ = [
+    "ABLATION_PAIRS",
+    "ADAPTATION",
+    "BATCH_SIZE_TABLE",
+    "CLASSIFIERS_TABLE",
+    "COMPARISON",
+    "ERRATA",
+    "PN_IMPLEMENTATIONS",
+    "QUOTED",
+    "SCHEDULE",
+    "SUPCON",
+    "BatchSizeRow",
+    "Erratum",
+    "Number",
+]
+
+
+class Number(NamedTuple):
+    """An accuracy of the paper, in per cent."""
+
+    mean: float
+    interval95: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" if self.interval95 is None else f"{self.mean:.2f} ± {self.interval95:.2f}"
+
+
+Shots = tuple[Number, Number]  # 1-shot, 5-shot
+
+
+class BatchSizeRow(NamedTuple):
+    """A row of Appendix E's table: CIFAR-FS, validation split, nearest centroid. No shape for NCA."""
+
+    batch_size: int
+    shape: EpisodeShape | None
+    accuracy: Shots
+    positives: int
+    negatives: int
+    total: int
+
+
+def _row(
+    batch_size: int, setup: tuple[int, int] | None, one: float, five: float, pairs: tuple[int, int, int], *, ci: str
+) -> BatchSizeRow:
+    shape = None if setup is None else EpisodeShape.from_batch(batch_size, *setup)
+    first, second = (float(f"0.{digits}") for digits in ci.split())
+    return BatchSizeRow(batch_size, shape, (Number(one, first), Number(five, second)), *pairs)
+
+
+# Appendix E, Table "Number of positives and negatives used in the experiments of Figure 2".
+BATCH_SIZE_TABLE = (
+    _row(512, None, 62.84, 77.07, (1792, 129024, 130816), ci="13 10"),
+    _row(512, (5, 16), 60.53, 75.79, (1760, 54560, 56320), ci="13 11"),
+    _row(512, (5, 8), 59.85, 74.99, (960, 60480, 61440), ci="13 11"),
+    _row(512, (5, 32), 59.82, 74.44, (2160, 32400, 34560), ci="13 11"),
+    _row(512, (1, 8), 58.01, 71.80, (448, 28224, 28672), ci="14 11"),
+    _row(512, (1, 16), 51.75, 65.77, (465, 14415, 14880), ci="13 12"),
+    _row(512, (1, 32), 41.49, 52.90, (496, 7440, 7936), ci="12 12"),
+    _row(256, None, 62.07, 76.26, (384, 32256, 32640), ci="14 10"),
+    _row(256, (5, 16), 59.60, 74.64, (880, 13200, 14080), ci="13 11"),
+    _row(256, (5, 8), 58.80, 74.03, (480, 14880, 15360), ci="13 11"),
+    _row(256, (5, 32), 57.62, 72.53, (1080, 7560, 8640), ci="13 11"),
+    _row(256, (1, 8), 57.61, 71.49, (224, 6944, 7168), ci="14 11"),
+    _row(256, (1, 16), 48.46, 61.64, (240, 3600, 3840), ci="13 12"),
+    _row(256, (1, 32), 37.96, 48.38, (248, 1736, 1984), ci="11 11"),
+    _row(128, None, 58.36, 72.69, (64, 8064, 8128), ci="14 11"),
+    _row(128, (5, 16), 57.02, 72.05, (440, 3280, 3520), ci="13 11"),
+    _row(128, (5, 8), 56.45, 71.42, (240, 3600, 3840), ci="13 11"),
+    _row(128, (5, 32), 49.88, 64.50, (540, 1620, 2160), ci="13 11"),
+    _row(128, (1, 8), 51.75, 65.77, (112, 1680, 1792), ci="13 12"),
+    _row(128, (1, 16), 40.46, 52.27, (120, 840, 960), ci="12 11"),
+    _row(128, (1, 32), 28.54, 33.50, (124, 372, 496), ci="09 09"),
+)
+# Appendix E's text: pairs of the ablations' rows, batches of 256, 5-shot, m+n = 8.
+ABLATION_PAIRS = {3: (896, 31744), 6: (480, 14880), 7: (576, 20170)}
+
+
+class Erratum(NamedTuple):
+    """A number that disagrees with the paper's own formulas."""
+
+    where: str
+    printed: str
+    follows: str
+    reason: str
+
+
+ERRATA = (
+    Erratum(
+        "Appendix E's table, batch 128, 5-shot m+n=16, negatives",
+        "3,280",
+        "3,080",
+        "w(w−1)mn with w=8, m=11, n=5; the printed total, 3,520, is right",
+    ),
+    Erratum(
+        "Appendix E's table, batch 512, 1-shot m+n=16",
+        "465 / 14,415 / 14,880",
+        "480 / 14,880 / 15,360",
+        "wmn and w(w−1)mn with w=32, m=15, n=1; the printed numbers follow for w=31",
+    ),
+    Erratum(
+        "Appendix E's table, batch 512, 1-shot m+n=16, accuracies",
+        "51.75 / 65.77",
+        "unknown",
+        "the same two numbers stand at batch 128, 1-shot m+n=8: possibly a copy",
+    ),
+    Erratum(
+        "Appendix E's text, row 7 of the ablations, negatives",
+        "20,170",
+        "19,840",
+        "a prototype counts for its images against a query, and a distance between two prototypes counts once; the "
+        "positives, 576, do follow",
+    ),
+)
+
+# Section 3.5, the big table, test splits. The order is miniImageNet, CIFAR-FS, tieredImageNet.
+DATASETS = ("mini-imagenet", "cifar-fs", "tiered-imagenet")
+
+
+def _shots(one: float, ci_one: float, five: float, ci_five: float) -> Shots:
+    return Number(one, ci_one), Number(five, ci_five)
+
+
+COMPARISON: dict[str, dict[str, Shots]] = {
+    "MN (Snell's episodes)": {
+        "mini-imagenet": _shots(58.91, 0.12, 72.48, 0.10),
+        "cifar-fs": _shots(69.28, 0.13, 80.79, 0.10),
+        "tiered-imagenet": _shots(65.75, 0.13, 78.40, 0.10),
+    },
+    "PN (Snell's episodes)": {
+        "mini-imagenet": _shots(59.78, 0.12, 75.42, 0.09),
+        "cifar-fs": _shots(69.94, 0.12, 84.01, 0.09),
+        "tiered-imagenet": _shots(65.80, 0.13, 81.26, 0.10),
+    },
+    "MN (our episodes)": {
+        "mini-imagenet": _shots(60.77, 0.12, 73.82, 0.09),
+        "cifar-fs": _shots(71.86, 0.13, 82.41, 0.10),
+        "tiered-imagenet": _shots(66.53, 0.13, 79.08, 0.10),
+    },
+    "PN (our episodes)": {
+        "mini-imagenet": _shots(61.32, 0.12, 77.77, 0.09),
+        "cifar-fs": _shots(70.41, 0.12, 84.61, 0.10),
+        "tiered-imagenet": _shots(66.89, 0.14, 82.20, 0.09),
+    },
+    "SimpleShot": {
+        "mini-imagenet": _shots(62.16, 0.12, 78.33, 0.09),
+        "cifar-fs": _shots(69.98, 0.12, 84.40, 0.09),
+        "tiered-imagenet": _shots(66.67, 0.14, 81.57, 0.10),
+    },
+    "NCA soft assignment": {
+        "mini-imagenet": _shots(62.55, 0.12, 76.93, 0.11),
+        "cifar-fs": _shots(72.49, 0.12, 83.38, 0.09),
+        "tiered-imagenet": _shots(68.35, 0.13, 81.04, 0.09),
+    },
+    "NCA nearest centroid": {
+        "mini-imagenet": _shots(62.55, 0.12, 78.27, 0.09),
+        "cifar-fs": _shots(72.49, 0.12, 85.15, 0.09),
+        "tiered-imagenet": _shots(68.35, 0.13, 83.20, 0.10),
+    },
+}
+
+
+def _quoted(*cells: tuple[float, float | None, float, float | None] | None) -> dict[str, Shots]:
+    return {
+        dataset: (Number(cell[0], cell[1]), Number(cell[2], cell[3]))
+        for dataset, cell in zip(DATASETS, cells, strict=True)
+        if cell is not None
+    }
+
+
+# The other methods' rows, quoted by the paper from their publications.
+QUOTED: dict[str, dict[str, Shots]] = {
+    "adaResNet": _quoted((56.88, 0.62, 71.94, 0.57), None, None),
+    "TADAM": _quoted((58.50, 0.30, 76.70, 0.30), None, None),
+    "Shot-Free": _quoted((60.71, None, 77.64, None), (69.2, None, 84.7, None), (63.52, None, 82.59, None)),
+    "TEAM": _quoted((60.07, None, 75.90, None), None, None),
+    "MTL": _quoted((61.20, 1.80, 75.50, 0.80), None, None),
+    "TapNet": _quoted((61.65, 0.15, 76.36, 0.10), None, (63.08, 0.15, 80.26, 0.12)),
+    "MetaOptNet-SVM": _quoted((62.64, 0.61, 78.63, 0.46), (72.0, 0.7, 84.2, 0.5), (65.99, 0.72, 81.56, 0.53)),
+    "Variational FSL": _quoted((61.23, 0.26, 77.69, 0.17), None, None),
+    "Transductive fine-tuning": _quoted((62.35, 0.66, 74.53, 0.54), (70.76, 0.74, 81.56, 0.53), None),
+    "RFIC-simple": _quoted((62.02, 0.63, 79.64, 0.44), (71.5, 0.8, 86.0, 0.5), (69.74, 0.72, 84.41, 0.55)),
+    "Meta-Baseline": _quoted((63.17, 0.23, 79.26, 0.17), None, (68.62, 0.27, 83.29, 0.18)),
+}
+
+# Appendix D: 5-shot, validation and test.
+CLASSIFIERS_TABLE: dict[str, dict[str, tuple[Number, Number]]] = {
+    "mini-imagenet": {
+        "knn": (Number(75.82, 0.11), Number(73.52, 0.10)),
+        "soft": (Number(79.11, 0.12), Number(77.16, 0.10)),
+        "centroid": (Number(80.61, 0.12), Number(78.30, 0.10)),
+    },
+    "cifar-fs": {
+        "knn": (Number(73.46, 0.12), Number(80.94, 0.10)),
+        "soft": (Number(76.12, 0.12), Number(83.31, 0.10)),
+        "centroid": (Number(77.80, 0.12), Number(85.13, 0.10)),
+    },
+}
+
+# Appendix F: validation splits, batches of 256, nearest centroid.
+SCHEDULE: dict[str, dict[str, Shots]] = {
+    "PN (SimpleShot's schedule)": {
+        "mini-imagenet": _shots(57.99, 0.21, 74.33, 0.16),
+        "cifar-fs": _shots(53.76, 0.22, 68.54, 0.19),
+    },
+    "PN (the paper's)": {
+        "mini-imagenet": _shots(62.79, 0.12, 78.82, 0.09),
+        "cifar-fs": _shots(59.60, 0.13, 74.64, 0.11),
+    },
+    "NCA (SimpleShot's schedule)": {
+        "mini-imagenet": _shots(61.21, 0.22, 76.39, 0.16),
+        "cifar-fs": _shots(59.41, 0.24, 73.29, 0.19),
+    },
+    "NCA (the paper's)": {
+        "mini-imagenet": _shots(64.94, 0.13, 80.12, 0.09),
+        "cifar-fs": _shots(62.07, 0.14, 76.26, 0.10),
+    },
+}
+
+# Appendix G: test splits, nearest centroid; no 1-shot with adaptation.
+ADAPTATION: dict[str, dict[str, tuple[Number | None, Number]]] = {
+    "NCA": {
+        "mini-imagenet": (Number(62.52, 0.24), Number(78.3, 0.14)),
+        "cifar-fs": (Number(72.48, 0.40), Number(85.13, 0.29)),
+    },
+    "NCA multi-layer": {
+        "mini-imagenet": (Number(63.21, 0.08), Number(79.27, 0.08)),
+        "cifar-fs": (Number(72.44, 0.36), Number(85.42, 0.29)),
+    },
+    "NCA multi-layer + support set": {
+        "mini-imagenet": (None, Number(79.79, 0.08)),
+        "cifar-fs": (None, Number(85.66, 0.32)),
+    },
+}
+
+# Appendix C: miniImageNet, test split.
+SUPCON: Shots = (Number(51.05), Number(63.36))
+
+# Appendix I: miniImageNet, test split; implementation, architecture.
+PN_IMPLEMENTATIONS: dict[tuple[str, str], Shots] = {
+    ("Chen et al.", "ResNet10"): _shots(51.98, 0.84, 72.64, 0.64),
+    ("Chen et al.", "ResNet18"): _shots(54.16, 0.82, 73.68, 0.65),
+    ("Chen et al.", "ResNet34"): _shots(53.90, 0.83, 74.65, 0.64),
+    ("Gidaris et al.", "WideResNet-28-10"): _shots(55.85, 0.48, 68.72, 0.36),
+    ("Lee et al.", "ResNet12"): _shots(59.25, 0.64, 75.60, 0.84),
+    ("the paper, Snell's episodes", "ResNet12"): _shots(59.78, 0.12, 75.42, 0.09),
+    ("the paper, best episodes", "ResNet12"): _shots(61.32, 0.12, 77.77, 0.09),
+}

@@ -1,0 +1,149 @@
+"""Results on disk: one small file a trained run, from which all tables and figures are made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nearshot.errors import FileFormatError
+from nearshot.evaluation import Accuracy
+from nearshot.experiments.identity import run_id
+from nearshot.files import write_whole
+from nearshot.training import RunFolder, TrainConfig
+from nearshot.training.testing import Evaluation
+
+__all__ = ["Measurement", "Results", "RunResult", "result_of"]
+
+FORMAT, VERSION = "nearshot-result", 1
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What of a run is wanted: a split, shots and a classifier, the features, and how they are adapted.
+
+    The weights are those of the epoch that was best for these shots and this classifier on the validation split.
+    """
+
+    split: str
+    n_shot: int
+    classifier: str
+    layers: tuple[int, ...] = ()
+    adapted: str | None = None
+    treatment: str = "centred and normalised"
+
+    @property
+    def name(self) -> str:
+        """A name for the file."""
+        layers = f"layers {'+'.join(map(str, self.layers))}" if self.layers else ""
+        parts = [self.split, f"{self.n_shot}-shot", self.classifier, layers, self.adapted or ""]
+        parts += [self.treatment] if self.treatment != "centred and normalised" else []
+        return " ".join(part for part in parts if part)
+
+
+class RunResult:
+    """What a training gave: its settings, its log and its accuracies, each with all episodes."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        if content.get("format") != FORMAT or content.get("version") != VERSION:
+            raise FileFormatError(f"This is not a result of format {VERSION}.")
+        self.content = content
+        self.id: str = content["id"]
+        self.scale: str = content["scale"]
+        self.history: list[dict[str, Any]] = content["history"]
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """The training's settings."""
+        return TrainConfig.from_dict(self.content["config"])
+
+    @property
+    def seed(self) -> int:
+        """The training's seed."""
+        return self.config.seed
+
+    @property
+    def seconds(self) -> float:
+        """How long the training took."""
+        return float(self.content["seconds"])
+
+    def has(self, wanted: Measurement) -> bool:
+        """Whether something was measured."""
+        return wanted.name in self.content["accuracies"]
+
+    def accuracy(self, wanted: Measurement) -> Accuracy:
+        """Return a measured accuracy."""
+        return Accuracy.from_dict(self.content["accuracies"][wanted.name])
+
+    def epoch(self, wanted: Measurement) -> int:
+        """Return the epoch whose weights were measured."""
+        return int(self.content["accuracies"][wanted.name]["epoch"])
+
+
+class Results:
+    """A folder of results, by scale and dataset."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def path(self, config: TrainConfig, scale: str) -> Path:
+        """Return where a training's result is, or will be."""
+        return self.folder / scale / config.dataset / f"{run_id(config)}.json"
+
+    def get(self, config: TrainConfig, scale: str) -> RunResult | None:
+        """Return a training's result, or None where it has not been run."""
+        path = self.path(config, scale)
+        return self._read(path) if path.is_file() else None
+
+    def put(self, result: RunResult) -> None:
+        """Write a result, whole or not at all."""
+        path = self.path(result.config, result.scale)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_whole(path) as file:
+            file.write((json.dumps(result.content, ensure_ascii=False, indent=1) + "\n").encode())
+
+    def __iter__(self) -> Iterator[RunResult]:
+        for path in sorted(self.folder.glob("*/*/*.json")):
+            yield self._read(path)
+
+    @staticmethod
+    def _read(path: Path) -> RunResult:
+        try:
+            return RunResult(json.loads(path.read_text()))
+        except (ValueError, KeyError) as error:
+            raise FileFormatError(f"{path} is damaged: {error}.") from error
+
+
+def result_of(run: RunFolder, scale: str, evaluations: dict[Measurement, Evaluation]) -> RunResult:
+    """Make the result of a finished run: the validation accuracies of its best epochs, and what was measured since."""
+    content = run.read("result.json")
+    config = TrainConfig.from_dict(content["config"])
+    accuracies = {}
+    for name, best in content["best"].items():
+        shots, classifier = name.split("-shot ")
+        accuracies[Measurement("val", int(shots), classifier).name] = best
+    for wanted, evaluation in evaluations.items():
+        epoch = int(evaluation.weights.removeprefix("epoch-").removesuffix(".safetensors"))
+        accuracies[wanted.name] = evaluation.accuracy.as_dict() | {"epoch": epoch}
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    timing = [json.loads(line) for line in run.timing.read_text().splitlines()]
+    last_time = {line["epoch"]: line for line in timing}  # an epoch may have been run again after a kill
+    rates = sorted(line["images_per_second"] for line in last_time.values())
+    return RunResult(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "id": run_id(config),
+            "scale": scale,
+            "config": config.as_dict(),
+            "fingerprints": content["fingerprints"],
+            "environment": content["environment"],
+            "seconds": sum(line["seconds"] for line in last_time.values()),
+            "images_per_second": rates[len(rates) // 2],
+            "accuracies": accuracies,
+            "history": lines,
+        }
+    )

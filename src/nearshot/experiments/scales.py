@@ -1,0 +1,92 @@
+"""How large an experiment is: the paper's own setting, or a smaller one that never passes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from nearshot.data.augment import Augmentation
+from nearshot.errors import InputError
+from nearshot.training import TrainConfig
+
+__all__ = ["PAPER", "QUICK", "Scale", "smaller"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A size of experiments.
+
+    Attributes:
+        name: the folder of its results.
+        label: what every table and figure says about it.
+        change: what it makes of the paper's settings.
+        dataset: the only dataset it has; None for the paper's.
+        is_papers: whether its numbers may be compared with the paper's as a reproduction.
+    """
+
+    name: str
+    label: str
+    change: Callable[[TrainConfig], TrainConfig]
+    dataset: str | None = None
+    is_papers: bool = False
+
+
+def _quick(config: TrainConfig) -> TrainConfig:
+    """A setting for letters on a CPU: the method, batches and loss stay, the rest is made small.
+
+    With fewer images and steps, SGD at the paper's rate does not get anywhere, so it is Adam; and letters are not
+    mirrored. Half the paper's batch.
+    """
+    n_way = None if config.n_way is None else min(config.n_way, 10)
+    return replace(
+        config,
+        dataset="glyphs",
+        backbone="conv4-32",
+        input_size=28,
+        epochs=1,
+        steps_per_epoch=100,
+        batch_size=max(64, config.batch_size // 2),
+        n_way=n_way,
+        optimiser="adam",
+        learning_rate=1e-3,
+        weight_decay=0.0,
+        schedule="cosine",
+        augmentation=Augmentation(crop="centre", flip=0.0),
+        validate_every=1,
+        validation_episodes=2000,
+    )
+
+
+PAPER = Scale("paper", "the paper's setting", lambda config: config, is_papers=True)
+QUICK = Scale(
+    "quick",
+    "QUICK: glyphs at 28×28, Conv-4 with 32 channels, 100 steps, half the batch; not a reproduction",
+    _quick,
+    dataset="glyphs",
+)
+
+
+def smaller(input_size: int | None = None, steps: int | None = None, quick: bool = False) -> Scale:
+    """Return the scale that options ask for: smaller inputs, or only so many steps a run, to try things out.
+
+    >>> smaller(input_size=32).label
+    "32×32 inputs instead of the paper's 84×84; not a reproduction"
+    """
+    scale = QUICK if quick else PAPER
+    if input_size is not None:
+        if quick:
+            raise InputError("The quick form has a size of its own; leave the input size out.")
+        label = f"{input_size}×{input_size} inputs instead of the paper's 84×84; not a reproduction"
+        scale = Scale(f"{input_size}px", label, lambda config: replace(config, input_size=input_size))
+    if steps is not None:
+        scale = _few_steps(scale, steps)
+    return scale
+
+
+def _few_steps(scale: Scale, steps: int) -> Scale:
+    def change(config: TrainConfig) -> TrainConfig:
+        return replace(
+            scale.change(config), epochs=1, steps_per_epoch=steps, warm_up=0.0, validation_episodes=20, validate_every=1
+        )
+
+    return Scale(f"{scale.name}-{steps}-steps", f"{steps} STEPS A RUN, a trial; {scale.label}", change, scale.dataset)
