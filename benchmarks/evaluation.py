@@ -305,7 +305,7 @@ def markdown(report: dict[str, Any]) -> str:
     ]
     lines += [
         f"| {row['classifier']} | {row['nearshot_s']:.2f} s | {row['peer']} | {row['peer_s']:.1f} s | "
-        f"{row['times_faster']:.0f} | {row['times_the_floor']:.1f} | "
+        f"{row['times_faster']:.1f} | {row['times_the_floor']:.1f} | "
         f"{row['different_answers']} of {row['answers']:,} | {row.get('different_episodes', '–')} |"
         for row in report["rows"]
     ]
@@ -341,7 +341,7 @@ def show(report: dict[str, Any]) -> None:
             f"{row['nearshot_s']:.2f} s",
             row["peer"],
             f"{row['peer_s']:.1f} s",
-            f"{row['times_faster']:.0f}×",
+            f"{row['times_faster']:.1f}×",
             f"{row['times_the_floor']:.1f}",
             f"{row['different_answers']}, {row.get('different_episodes', '–')}",
         )

@@ -31,7 +31,7 @@ __all__ = ["Job", "Treated", "answer"]
 # Drawing has a fixed cost, so runs are long; but there should be several for each thread.
 EPISODES_PER_RUN, LEAST_EPISODES_PER_RUN, RUNS_PER_THREAD = 1024, 128, 4
 EPISODES_PER_RUN_ELSEWHERE = 4096  # to fill a GPU
-EPISODES_AT_ONCE_CPU = 128  # their scores stay in a core's cache
+EPISODES_AT_ONCE_CPU = 256  # their scores stay in a core's cache
 GATHERED_BYTES = 2**29
 GATHERED_BYTES_EXACTLY = 2**25
 EPISODES_FOR_PROGRESS = 50_000

@@ -128,7 +128,8 @@ class QuestionDigest:
 
     def update(self, drawn: Tensor, n_query: int) -> None:
         """Add the episodes of a run, (episode, way, query + shot)."""
-        queries = drawn[:, :, :n_query].cpu().long().contiguous().numpy().astype("<i8")
+        # In NumPy, on this thread alone, since all others may be busy answering.
+        queries = np.ascontiguousarray(drawn.cpu().numpy()[:, :, :n_query], dtype="<i8")
         self._shape = queries.shape[1:]
         self._hash.update(queries.tobytes())
 

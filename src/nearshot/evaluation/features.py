@@ -141,7 +141,9 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
                 )
             features = features / largest
             lengths = features.norm(dim=1, keepdim=True)
-        return features / lengths
+            return features / lengths
+        # In place if the memory is ours already: fresh memory costs more than the division.
+        return features / lengths if centre is None else features.div_(lengths)
     if not features.square().sum().isfinite():
         raise InputError("The features are so large that squared distances are infinite. Normalise or scale them.")
     return features

@@ -20,7 +20,7 @@ from nearshot.episodes import EpisodeShape
 
 __all__ = ["Nearness", "NearnessFinder", "NearnessOfEpisodes"]
 
-CACHE_BYTES = 2 * 2**20
+CACHE_BYTES = 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Nearness:
     squares: Tensor = field(init=False)  # (image,) ‖s‖²
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "squares", self.features.square().sum(1))
+        object.__setattr__(self, "squares", torch.linalg.vector_norm(self.features, dim=1).square())
 
     @property
     def n_queries(self) -> int:
