@@ -355,3 +355,12 @@ def test_every_ordered_draw_is_equally_likely(upper: int) -> None:
     expected = n_rows / n_outcomes
     chi_square = ((counts - expected) ** 2 / expected).sum()
     assert chi_square < n_outcomes - 1 + 5 * math.sqrt(2 * (n_outcomes - 1))
+
+
+def test_a_short_epoch_of_shuffled_batches_repeats_nothing_and_shuffles_anew() -> None:
+    batches = ShuffledBatches(20, batch_size=4, n_batches=3, seed=0)
+    epochs = [torch.cat(list(batches)) for _ in range(30)]
+    assert all(len(epoch.unique()) == 12 for epoch in epochs)
+    assert len(torch.cat(epochs).unique()) == 20
+    with pytest.raises(InputError, match="fill 5 shuffled batches of 4; 6 were asked for"):
+        ShuffledBatches(20, batch_size=4, n_batches=6)

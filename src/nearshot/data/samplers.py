@@ -123,6 +123,7 @@ class ShuffledBatches(Batches):
         batch_size: images in a batch, over all ranks; the last batch of an epoch may be smaller.
         seed: a seed, or a CPU generator.
         drop_last: leave out a last batch that is not full.
+        n_batches: end an epoch after so many batches; the next one shuffles all images anew.
         rank: which rank's share of each batch to yield.
         n_ranks: among how many ranks a batch is shared.
     """
@@ -134,12 +135,20 @@ class ShuffledBatches(Batches):
         *,
         seed: int | torch.Generator = 0,
         drop_last: bool = False,
+        n_batches: int | None = None,
         rank: int = 0,
         n_ranks: int = 1,
     ) -> None:
         _check_batch_size(batch_size, n_images, at_most=n_images if drop_last else None)
         super().__init__(batch_size, n_images, seed, rank, n_ranks)
         self.drop_last = drop_last
+        most = n_images // batch_size if drop_last else -(-n_images // batch_size)
+        self.n_batches = _batches_an_epoch(n_batches, most)
+        if self.n_batches > most:
+            raise InputError(
+                f"{n_images} images fill {most} shuffled batches of {batch_size}; {n_batches} were asked for. Have "
+                "more epochs instead, or independent batches."
+            )
         if not drop_last and n_images % batch_size % n_ranks:
             raise InputError(
                 f"The last batch of an epoch has {n_images % batch_size} images, which do not divide among {n_ranks} "
@@ -147,7 +156,7 @@ class ShuffledBatches(Batches):
             )
 
     def __len__(self) -> int:
-        return self.n_images // self.batch_size if self.drop_last else -(-self.n_images // self.batch_size)
+        return self.n_batches
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
         return torch.randperm(self.n_images, generator=generator)[: len(self) * self.batch_size]

@@ -39,11 +39,10 @@ def make_batches(
             seed=config.seed,
             n_ranks=n_ranks,
         )
-    if kind == "independent" or (kind == "shuffled" and config.steps_per_epoch is not None):
-        return IndependentBatches(
-            len(labels), config.batch_size, n_batches=config.steps_per_epoch, seed=config.seed, n_ranks=n_ranks
-        )
-    return ShuffledBatches(len(labels), config.batch_size, seed=config.seed, drop_last=True, n_ranks=n_ranks)
+    n_images, n_batches, seed = len(labels), config.steps_per_epoch, config.seed
+    if kind == "independent":
+        return IndependentBatches(n_images, config.batch_size, n_batches=n_batches, seed=seed, n_ranks=n_ranks)
+    return ShuffledBatches(n_images, config.batch_size, n_batches=n_batches, seed=seed, drop_last=True, n_ranks=n_ranks)
 
 
 def compositions(labels: Tensor, config: TrainConfig, method: Method) -> list[Composition] | None:

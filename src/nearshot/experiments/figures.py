@@ -1,0 +1,82 @@
+"""What the figures share: styles that hold in grey and for the colour-blind, lines with bands, bars with errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+from nearshot.evaluation import PooledAccuracy
+
+__all__ = ["NEGATIVE", "POSITIVE", "bars", "line_with_band", "new_drawing", "style_of"]
+
+# Okabe and Ito's colours, which the colour-blind tell apart; markers and dashes tell the lines apart in grey.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = "oDs^vP*"
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+HATCHES = ("", "///", "...")
+GREYS = ("0.35", "0.65", "0.9")
+POSITIVE: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "linewidth": 1.6, "zorder": 2}
+NEGATIVE: dict[str, Any] = {"color": "#D55E00", "linestyle": ":", "linewidth": 0.9, "zorder": 1}
+
+
+def new_drawing(width: float, height: float) -> Drawing:
+    """Return an empty drawing, without a window behind it."""
+    return Drawing(figsize=(width, height), layout="constrained")
+
+
+def style_of(number: int) -> dict[str, Any]:
+    """Return colour, marker and dashes of the n-th line."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": DASHES[number % len(DASHES)],
+        "markersize": 5,
+    }
+
+
+def line_with_band(
+    axes: Axes, points: Sequence[tuple[float, PooledAccuracy | None]], label: str, style: Mapping[str, Any]
+) -> None:
+    """Draw accuracies against something, with the 95 % interval as a band; points that are missing are left out."""
+    there = [(x, accuracy) for x, accuracy in points if accuracy is not None]
+    if not there:
+        return
+    xs = [x for x, _ in there]
+    means = [accuracy.mean for _, accuracy in there]
+    half = [accuracy.interval95 for _, accuracy in there]
+    if len(there) == 1:
+        axes.errorbar(xs, means, half, label=label, capsize=3, **{**style, "linestyle": "none"})
+        return
+    axes.plot(xs, means, label=label, **style)
+    low, high = ([m + sign * h for m, h in zip(means, half, strict=True)] for sign in (-1, 1))
+    axes.fill_between(xs, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def bars(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledAccuracy | None]]) -> None:
+    """Draw groups of horizontal bars with errors, a bar of each group for each name."""
+    height = 0.8 / len(groups)
+    shown = [accuracy.mean for values in groups.values() for accuracy in values if accuracy is not None]
+    for number, (group, values) in enumerate(groups.items()):
+        places = [place + (number - (len(groups) - 1) / 2) * height for place in range(len(names))]
+        there = [(y, accuracy) for y, accuracy in zip(places, values, strict=True) if accuracy is not None]
+        axes.barh(
+            [y for y, _ in there],
+            [accuracy.mean for _, accuracy in there],
+            height,
+            xerr=[accuracy.interval95 for _, accuracy in there],
+            label=group,
+            color=GREYS[number % 3],
+            hatch=HATCHES[number % 3],
+            edgecolor="black",
+            linewidth=0.5,
+            error_kw={"elinewidth": 0.8},
+        )
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.invert_yaxis()
+    if shown:
+        axes.set_xlim(max(0, min(shown) - 4), min(100, max(shown) + 2))
+        axes.legend(fontsize=7)
+    axes.set_xlabel("accuracy, %")

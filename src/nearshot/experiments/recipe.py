@@ -1,0 +1,89 @@
+"""A recipe is a table or figure of the paper: which trainings it needs, and what it makes of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from nearshot.episodes import EpisodeShape
+from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
+from nearshot.experiments.results import Measurement, Results, RunResult
+from nearshot.experiments.scales import Scale
+from nearshot.experiments.tables import Figure, Table
+from nearshot.training import TrainConfig
+
+__all__ = ["Found", "Recipe", "Wanted"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A training that a recipe needs, whatever its seed, and what is to be measured of it.
+
+    Attributes:
+        config: the settings; the seed is filled in.
+        measurements: beyond the validation accuracies, which every training has.
+    """
+
+    config: TrainConfig
+    measurements: tuple[Measurement, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The results there are, for a scale and seeds: what a recipe's outputs are made from.
+
+    Attributes:
+        results: the folder.
+        scale: which size of experiment.
+        seeds: which training seeds.
+        episode: for a picture of the pairs of an episode, which.
+    """
+
+    results: Results
+    scale: Scale
+    seeds: tuple[int, ...]
+    episode: EpisodeShape | None = None
+
+    def runs(self, config: TrainConfig) -> list[RunResult]:
+        """Return the results of a training, a seed each; those that are missing are left out."""
+        changed = self.scale.change(config)
+        found = (self.results.get(replace(changed, seed=seed), self.scale.name) for seed in self.seeds)
+        return [result for result in found if result is not None]
+
+    def accuracies(self, config: TrainConfig, measurement: Measurement) -> list[Accuracy]:
+        """Return an accuracy for each seed that has it."""
+        return [run.accuracy(measurement) for run in self.runs(config) if run.has(measurement)]
+
+    def pooled(self, config: TrainConfig, measurement: Measurement) -> PooledAccuracy | None:
+        """Return the accuracy over seeds, or None where nothing was run."""
+        accuracies = self.accuracies(config, measurement)
+        return pool_seeds(accuracies) if accuracies else None
+
+    @property
+    def label(self) -> str:
+        """What every output says about its scale."""
+        seeds = f"{len(self.seeds)} training seeds" if len(self.seeds) > 1 else f"training seed {self.seeds[0]}"
+        return f"{self.scale.label}; {seeds}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One table or figure.
+
+    Attributes:
+        name: what `nearshot reproduce` is told.
+        title: what it is, with the paper's table, figure or section.
+        datasets: on which datasets the paper has it.
+        wanted: the trainings it needs on a dataset.
+        tables: its tables, from what was found.
+        figures: its figures.
+        seeds: how many training seeds the paper uses.
+    """
+
+    name: str
+    title: str
+    datasets: tuple[str, ...]
+    wanted: Callable[[str], Sequence[Wanted]]
+    tables: Callable[[Found, str], Sequence[Table]]
+    figures: Callable[[Found, str], Sequence[Figure]] = field(default=lambda found, dataset: ())
+    seeds: int = 3

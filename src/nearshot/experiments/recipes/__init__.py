@@ -1,0 +1,36 @@
+"""The recipes by name, in the order of the paper."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from nearshot.experiments.recipe import Recipe
+from nearshot.experiments.recipes import (
+    ablations,
+    adaptation,
+    batch_size,
+    choices,
+    classifiers,
+    comparison,
+    pair_subsampling,
+    pairs,
+    pn_implementations,
+    schedule,
+    supcon,
+)
+
+__all__ = ["RECIPES"]
+
+_MODULES = (
+    pairs,
+    batch_size,
+    pair_subsampling,
+    ablations,
+    comparison,
+    classifiers,
+    schedule,
+    adaptation,
+    supcon,
+    pn_implementations,
+    choices,
+)
+RECIPES: Mapping[str, Recipe] = MappingProxyType({module.RECIPE.name: module.RECIPE for module in _MODULES})

@@ -1,0 +1,119 @@
+"""Figure 4 and Appendix H: from NCA to Prototypical and Matching Networks, one difference at a time.
+
+    nearshot reproduce ablations --dataset cifar-fs --seeds 3
+
+Rows 1 to 7 with batches of 128, 256 and 512 and m+n = 8; validation split. Rows 1 and 2: NCA on shuffled batches and
+with replacement; 3: NCA on batches of fixed composition; 4 and 5: PN with one shot and five; 6: without prototypes; 7:
+without the separation of support and query. The Matching Networks version is rows 1 to 3, MN with one shot (which is
+row 4) and five (row 6), with soft assignment. The paper gives no numbers beyond those of Figure 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from matplotlib.figure import Figure as Drawing
+
+from nearshot.experiments.figures import bars, new_drawing
+from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.results import Measurement
+from nearshot.experiments.settings import BATCH_SIZES, TITLES, episodes_of, figure_config
+from nearshot.experiments.tables import Figure, Row, Table, cell
+from nearshot.training import TrainConfig
+
+__all__ = ["RECIPE", "ROWS", "row_config"]
+
+ROWS = {
+    1: "NCA",
+    2: "NCA, with replacement",
+    3: "NCA, fixed batch composition",
+    4: "PN 1-shot",
+    5: "PN 5-shot",
+    6: "PN 5-shot, no prototypes",
+    7: "PN 5-shot, no support/query",
+}
+MATCHING_ROWS = {1: ROWS[1], 2: ROWS[2], 3: ROWS[3], 4: "MN 1-shot", 6: "MN 5-shot"}
+IMAGES_PER_CLASS = 8
+
+
+def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
+    """Return the settings of a row of Figure 4."""
+    five = figure_config(dataset, "prototypical", batch_size, shot=5, images_per_class=IMAGES_PER_CLASS)
+    return {
+        1: replace(five, method="nca"),
+        2: replace(five, method="nca", batches="independent"),
+        3: episodes_of(five),
+        4: replace(five, n_shot=1),
+        5: five,
+        6: replace(five, method="matching"),
+        7: replace(five, method="nca-prototypes"),
+    }[row]
+
+
+def _wanted(dataset: str) -> Sequence[Wanted]:
+    return [Wanted(row_config(dataset, row, size)) for size in reversed(BATCH_SIZES) for row in ROWS]
+
+
+def _tables(found: Found, dataset: str) -> Sequence[Table]:
+    tables = []
+    for name, rows, classifier in (("pn", ROWS, "centroid"), ("mn", MATCHING_ROWS, "soft")):
+        lines: list[Row] = [
+            (
+                str(row),
+                title,
+                *(
+                    cell(found.pooled(row_config(dataset, row, size), Measurement("val", shot, classifier)))
+                    for shot in (1, 5)
+                    for size in BATCH_SIZES
+                ),
+            )
+            for row, title in rows.items()
+        ]
+        headings = [f"{shot}-shot, {size}" for shot in (1, 5) for size in BATCH_SIZES]
+        where = "Figure 4" if name == "pn" else "Appendix H"
+        tables.append(
+            Table(
+                f"ablations-{dataset}-{name}",
+                f"Ablations ({where}): {dataset}, validation split, {TITLES[classifier]}",
+                found.label,
+                ("row", "trained with", *headings),
+                tuple(lines),
+            )
+        )
+    return tables
+
+
+def _figures(found: Found, dataset: str) -> Sequence[Figure]:
+    title = f"Ablations on the validation split of {dataset} (Figure 4 and Appendix H)"
+    return [Figure(f"ablations-{dataset}", title, found.label, lambda: _draw(found, dataset))]
+
+
+def _draw(found: Found, dataset: str) -> Drawing:
+    drawing = new_drawing(12, 6)
+    for number, (rows, classifier, shot) in enumerate(
+        [(rows, c, shot) for rows, c in ((ROWS, "centroid"), (MATCHING_ROWS, "soft")) for shot in (1, 5)], 1
+    ):
+        axes = drawing.add_subplot(2, 2, number)
+        groups = {
+            f"batch {size}": [
+                found.pooled(row_config(dataset, row, size), Measurement("val", shot, classifier)) for row in rows
+            ]
+            for size in BATCH_SIZES
+        }
+        bars(axes, [f"{row}. {title}" for row, title in rows.items()], groups)
+        axes.set_title(
+            f"{shot}-shot, {'nearest centroid' if classifier == 'centroid' else 'soft assignment'}", fontsize=9
+        )
+    drawing.suptitle(found.label, fontsize=8)
+    return drawing
+
+
+RECIPE = Recipe(
+    name="ablations",
+    title="Figure 4 and Appendix H: from NCA to episodes, one difference at a time",
+    datasets=("cifar-fs", "mini-imagenet"),
+    wanted=_wanted,
+    tables=_tables,
+    figures=_figures,
+)

@@ -1,0 +1,114 @@
+"""Figure 3: NCA with a random fraction of its pairs, and where Prototypical and Matching Networks lie on that curve.
+
+    nearshot reproduce pair-subsampling --dataset mini-imagenet --seeds 3
+
+Batches of 256; NCA keeps 1, 5, 10, 20, 40, 80 and 100 % of its positive and negative pairs; validation split. The paper
+gives no numbers, only the figure: PN and MN lie close to the curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from matplotlib.figure import Figure as Drawing
+
+from nearshot.experiments.figures import line_with_band, new_drawing, style_of
+from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, setup_config
+from nearshot.experiments.results import Measurement
+from nearshot.experiments.tables import Cell, Figure, Table, cell
+from nearshot.losses import count_pairs
+from nearshot.training import TrainConfig
+
+__all__ = ["BATCH_SIZE", "FRACTIONS", "RECIPE", "share_of_pairs", "subsampled"]
+
+BATCH_SIZE = 256
+FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+
+
+def subsampled(dataset: str, fraction: float) -> TrainConfig:
+    """Return NCA that keeps a fraction of its pairs."""
+    return replace(setup_config(dataset, "nca", BATCH_SIZE, None), keep_positives=fraction, keep_negatives=fraction)
+
+
+def share_of_pairs(config: TrainConfig) -> float:
+    """Return the share of all pairs of the batch that an episodic loss uses."""
+    n_images = config.shape.batch_size
+    separate = count_pairs(config.shape, prototypes=False, separate=True)
+    return separate.total / (n_images * (n_images - 1) / 2)
+
+
+def _wanted(dataset: str) -> Sequence[Wanted]:
+    episodic = [setup_config(dataset, method, BATCH_SIZE, setup) for setup in IN_FIGURE for method in METHODS]
+    return [Wanted(config) for config in (*(subsampled(dataset, f) for f in reversed(FRACTIONS)), *episodic)]
+
+
+def _tables(found: Found, dataset: str) -> Sequence[Table]:
+    rows: list[tuple[Cell | str, ...]] = []
+    for fraction in FRACTIONS:
+        config = subsampled(dataset, fraction)
+        values = [
+            cell(found.pooled(config, Measurement("val", shot, classifier)))
+            for classifier in ("centroid", "soft")
+            for shot in (1, 5)
+        ]
+        rows.append(("NCA", Cell(f"{100 * fraction:g} %", fraction), *values))
+    for method, (short, classifier) in METHODS.items():
+        for setup in IN_FIGURE:
+            config = setup_config(dataset, method, BATCH_SIZE, setup)
+            share = share_of_pairs(found.scale.change(config))
+            own = [cell(found.pooled(config, Measurement("val", shot, classifier))) for shot in (1, 5)]
+            empty = [Cell("")] * 2
+            values = [*own, *empty] if classifier == "centroid" else [*empty, *own]
+            name = f"{short} {setup[0]}-shot m+n={setup[1]}"
+            rows.append((name, Cell(f"{100 * share:.1f} %", share), *values))
+    return [
+        Table(
+            f"pair-subsampling-{dataset}",
+            f"A fraction of the pairs of a batch (Figure 3): {dataset}, validation split",
+            found.label,
+            ("trained with", "pairs", "1-shot centroid", "5-shot centroid", "1-shot soft", "5-shot soft"),
+            tuple(rows),
+        )
+    ]
+
+
+def _figures(found: Found, dataset: str) -> Sequence[Figure]:
+    title = f"Accuracy on the validation split of {dataset} with a fraction of the pairs (Figure 3)"
+    return [Figure(f"pair-subsampling-{dataset}", title, found.label, lambda: _draw(found, dataset))]
+
+
+def _draw(found: Found, dataset: str) -> Drawing:
+    drawing = new_drawing(13, 3.6)
+    for number, (method, shot) in enumerate([(method, shot) for method in METHODS for shot in (1, 5)], 1):
+        short, classifier = METHODS[method]
+        wanted = Measurement("val", shot, classifier)
+        axes = drawing.add_subplot(1, 4, number)
+        points = [(100 * fraction, found.pooled(subsampled(dataset, fraction), wanted)) for fraction in FRACTIONS]
+        line_with_band(axes, points, "NCA, subsampled", style_of(0))
+        for line, setup in enumerate(IN_FIGURE, 1):
+            config = setup_config(dataset, method, BATCH_SIZE, setup)
+            share = 100 * share_of_pairs(found.scale.change(config))
+            line_with_band(
+                axes,
+                [(share, found.pooled(config, wanted))],
+                f"{short} {setup[0]}-shot, m+n={setup[1]}",
+                style_of(line),
+            )
+        axes.set(title=f"{shot}-shot, {short}", xlabel="pairs used, %", xscale="log")
+        if number == 1:
+            axes.set_ylabel("accuracy, %")
+        axes.legend(fontsize=7)
+    drawing.suptitle(found.label, fontsize=8)
+    return drawing
+
+
+RECIPE = Recipe(
+    name="pair-subsampling",
+    title="Figure 3: a random fraction of the pairs against episodes",
+    datasets=("mini-imagenet", "cifar-fs"),
+    wanted=_wanted,
+    tables=_tables,
+    figures=_figures,
+)

@@ -1,0 +1,194 @@
+"""Table 1, Appendix E's pair counts and Figure 1: how many distances a batch gives a loss, and which.
+
+    nearshot reproduce pairs                        # no training; a second
+    nearshot reproduce pairs --episode 2 4 1        # Figure 1 for another number of ways, shots and queries
+
+Expected: equal to the paper, except for the errata that the table marks. All numbers are counted on the losses' own
+choice of anchors and candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from matplotlib.figure import Figure as Drawing
+
+from nearshot.episodes import EpisodeShape
+from nearshot.experiments.figures import NEGATIVE, POSITIVE, new_drawing
+from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
+from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.tables import Cell, Figure, Table
+from nearshot.losses import PairCounts, count_pairs
+from nearshot.losses.episodic import episode_roles
+from nearshot.losses.neighbours import pair_masks
+
+__all__ = ["RECIPE", "drawn_pairs"]
+
+LABEL = "counted, not trained"
+FIGURE_1 = EpisodeShape(n_way=2, n_shot=4, n_query=1)
+EXAMPLES = (FIGURE_1, EpisodeShape(20, 5, 15), EpisodeShape(32, 5, 11))
+N_TRAINING_CLASSES = 64  # of miniImageNet and CIFAR-FS
+ABLATION_ROWS = {3: (False, False), 6: (False, True), 7: (True, False)}
+
+
+def _wanted(dataset: str) -> Sequence[Wanted]:
+    return ()
+
+
+def _tables(found: Found, dataset: str) -> Sequence[Table]:
+    return (_table_1(), _appendix_e())
+
+
+def _table_1() -> Table:
+    rows: list[tuple[Cell | str, ...]] = [
+        ("formula", "no episodes", "C(m+n, 2) w", "C(w, 2) (m+n)²"),
+        ("formula", "episodes", "w m n", "w (w−1) m n"),
+        ("formula", "pairs lost", "w/2 (m²+n²−m−n)", "w/2 (w−1) (m²+n²)"),
+    ]
+    for shape in EXAMPLES:
+        name = f"w={shape.n_way}, n={shape.n_shot}, m={shape.n_query}"
+        everything = count_pairs(shape, prototypes=False, separate=False)
+        episodes = count_pairs(shape, prototypes=True, separate=True)
+        lost = PairCounts(everything.positives - episodes.positives, everything.negatives - episodes.negatives)
+        gains = [f"{count:,} (+{100 * count / base:.0f} %)" for count, base in zip(lost, episodes, strict=True)]
+        rows.append((name, "no episodes", _count(everything.positives), _count(everything.negatives)))
+        rows.append((name, "episodes", _count(episodes.positives), _count(episodes.negatives)))
+        rows.append((name, "pairs lost", Cell(gains[0], lost.positives), Cell(gains[1], lost.negatives)))
+    return Table(
+        "pairs-table-1",
+        "Pairs that a batch gives with and without episodes (Table 1)",
+        LABEL,
+        ("batch", "", "positives", "negatives"),
+        tuple(rows),
+    )
+
+
+def _appendix_e() -> Table:
+    rows: list[tuple[Cell | str, ...]] = []
+    for row in BATCH_SIZE_TABLE:
+        if row.shape is None:
+            per_class = row.batch_size // N_TRAINING_CLASSES
+            shape = EpisodeShape(N_TRAINING_CLASSES, 1, per_class - 1)
+            name, counts = "NCA", count_pairs(shape, prototypes=False, separate=False)
+        else:
+            name = f"PN {row.shape.n_shot}-shot m+n={row.shape.images_per_class}"
+            counts = count_pairs(row.shape, prototypes=True, separate=True)
+        rows.append(_compared(f"batch {row.batch_size}", name, (*counts, counts.total), row[3:]))
+    shape = EpisodeShape.from_batch(256, n_shot=5, images_per_class=8)
+    for number, (prototypes, separate) in ABLATION_ROWS.items():
+        counts = count_pairs(shape, prototypes=prototypes, separate=separate)
+        printed = ABLATION_PAIRS[number]
+        rows.append(
+            _compared("batch 256", f"ablations, row {number}", (*counts, counts.total), (*printed, sum(printed)))
+        )
+    notes = tuple(
+        f"Erratum: {erratum.where}: printed {erratum.printed}, follows {erratum.follows} ({erratum.reason})."
+        for erratum in ERRATA
+    )
+    return Table(
+        "pairs-appendix-e",
+        "Pairs in the setups of Figures 2 and 4 (Appendix E); the paper's number in brackets where it differs",
+        LABEL,
+        ("batch", "loss", "positives", "negatives", "total"),
+        tuple(rows),
+        notes,
+    )
+
+
+def _compared(batch: str, name: str, counts: Sequence[int], printed: Sequence[int]) -> tuple[Cell | str, ...]:
+    cells = [
+        Cell(f"{here:,}" if here == there else f"{here:,} (paper: {there:,})", here)
+        for here, there in zip(counts, printed, strict=True)
+    ]
+    return (batch, name, *cells)
+
+
+def _count(number: int) -> Cell:
+    return Cell(f"{number:,}", number)
+
+
+def _figures(found: Found, dataset: str) -> Sequence[Figure]:
+    return (pairs_figure(found.episode or FIGURE_1),)
+
+
+def pairs_figure(shape: EpisodeShape) -> Figure:
+    """Return Figure 1 for any episode."""
+    name = f"pairs-{shape.n_way}-way-{shape.n_shot}-shot-{shape.n_query}-query"
+    title = f"Distances used by {shape.n_way} ways, {shape.n_shot} shots and {shape.n_query} queries (Figure 1)"
+    return Figure(name, title, LABEL, lambda: _draw(shape))
+
+
+def drawn_pairs(
+    shape: EpisodeShape, *, prototypes: bool, separate: bool
+) -> tuple[torch.Tensor, torch.Tensor, list[tuple[int, int, bool]]]:
+    """Return the points (point, 2) that a loss compares, their classes, and its pairs (one, other, positive).
+
+    The loss's own choice of anchors and candidates, made on points of a plane.
+    """
+    points, labels = _places(shape)
+    roles = episode_roles(points, labels, shape, prototypes=prototypes, separate=separate)
+    positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
+    if roles.same_set:
+        upper = torch.ones_like(positive).triu(1)
+        positive, negative = positive & upper, negative & upper
+        everything, classes, offset = roles.anchors, roles.anchor_labels, 0
+    else:
+        everything = torch.cat([roles.anchors, roles.candidates])
+        classes = torch.cat([roles.anchor_labels, roles.candidate_labels])
+        offset = len(roles.anchors)
+    pairs = [
+        (int(one), int(other) + offset, is_positive)
+        for mask, is_positive in ((negative, False), (positive, True))
+        for one, other in mask.nonzero()
+    ]
+    return everything, classes, pairs
+
+
+def _places(shape: EpisodeShape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put the classes around a circle, and the images of each around their class: support first, then query."""
+    classes = torch.arange(shape.n_way)
+    labels = torch.cat([classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)])
+    numbers = torch.cat(
+        [torch.arange(shape.n_shot).repeat(shape.n_way), shape.n_shot + torch.arange(shape.n_query).repeat(shape.n_way)]
+    )
+    around = 2 * math.pi * labels / shape.n_way
+    within = 2 * math.pi * (numbers + 0.35 * labels) / shape.images_per_class + 0.4
+    radius = 0.35 + 0.08 * (numbers % 2)
+    centres = torch.stack([around.cos(), around.sin()], 1)
+    return centres + radius[:, None] * torch.stack([within.cos(), within.sin()], 1), labels
+
+
+def _draw(shape: EpisodeShape) -> Drawing:
+    kinds = {
+        "Prototypical Networks": (True, True),
+        "Matching Networks": (False, True),
+        "no episodes: NCA": (False, False),
+    }
+    drawing = new_drawing(9, 3.4)
+    for number, (title, (prototypes, separate)) in enumerate(kinds.items(), 1):
+        axes = drawing.add_subplot(1, 3, number)
+        points, classes, pairs = drawn_pairs(shape, prototypes=prototypes, separate=separate)
+        for one, other, positive in pairs:
+            ends = points[[one, other]]
+            axes.plot(ends[:, 0], ends[:, 1], **(POSITIVE if positive else NEGATIVE))
+        for label, marker in zip(range(shape.n_way), "osD^vP*X" * shape.n_way, strict=False):
+            own = points[classes == label]
+            axes.plot(own[:, 0], own[:, 1], marker, color="black", markersize=6, markerfacecolor="white", zorder=3)
+        counts = count_pairs(shape, prototypes=prototypes, separate=separate)
+        axes.set_title(f"{title}\n{counts.positives} positive, {counts.negatives} negative pairs", fontsize=9)
+        axes.set_aspect("equal")
+        axes.axis("off")
+    return drawing
+
+
+RECIPE = Recipe(
+    name="pairs",
+    title="Table 1, Appendix E's counts, Figure 1: the pairs that a batch gives a loss",
+    datasets=("cifar-fs",),
+    wanted=_wanted,
+    tables=_tables,
+    figures=_figures,
+    seeds=1,
+)

@@ -1,0 +1,38 @@
+"""The paper's trainings by their names in its tables and figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nearshot.training import PRESETS, TrainConfig
+
+__all__ = ["BATCH_SIZES", "TITLES", "episodes_of", "figure_config", "simpleshot_schedule"]
+
+BATCH_SIZES = (128, 256, 512)
+TITLES = {"centroid": "nearest centroid", "soft": "soft assignment", "knn": "k-NN"}
+
+
+def figure_config(
+    dataset: str, method: str, batch_size: int, *, shot: int = 5, images_per_class: int = 16
+) -> TrainConfig:
+    """Return the settings of Figures 2 to 4: 120 epochs, no projection, no temperature."""
+    preset = PRESETS[f"{dataset}-prototypical"]
+    return replace(
+        preset,
+        method=method,
+        epochs=120,
+        batch_size=batch_size,
+        n_shot=shot,
+        images_per_class=images_per_class,
+        steps_per_epoch=None,
+    )
+
+
+def episodes_of(config: TrainConfig) -> TrainConfig:
+    """Return NCA on batches of fixed composition, row 3 of Figure 4."""
+    return replace(config, method="nca", batches="episodes")
+
+
+def simpleshot_schedule(config: TrainConfig) -> TrainConfig:
+    """Return the settings with SimpleShot's schedule instead of the paper's."""
+    return replace(config, epochs=90, milestones=(0.5, 0.73), weight_decay=1e-4)

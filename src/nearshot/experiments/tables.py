@@ -1,0 +1,149 @@
+"""Tables for the terminal, Markdown, LaTeX and CSV, and figures as PNG and SVG."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import rich.table
+from matplotlib.figure import Figure as Drawing
+
+from nearshot.evaluation import PooledAccuracy
+from nearshot.experiments.paper import Number
+from nearshot.files import write_whole
+
+__all__ = ["Cell", "Figure", "Row", "Table", "beside", "cell", "difference"]
+
+MISSING = "–"
+LATEX = str.maketrans(
+    {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a table: a text, and the number behind it, if there is one, for sorting and CSV."""
+
+    text: str
+    value: float | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Row = tuple[Cell | str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, and what it is of.
+
+    Attributes:
+        name: a file name.
+        title: a sentence, with where the paper has it.
+        label: the scale and seeds; stands under the title in every form.
+        headings: of the columns.
+        rows: cells, or plain texts.
+        notes: sentences under the table.
+    """
+
+    name: str
+    title: str
+    label: str
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    def for_terminal(self) -> rich.table.Table:
+        """Return a table that rich prints."""
+        table = rich.table.Table(title=f"{self.title}\n{self.label}", caption="\n".join(self.notes) or None)
+        for number, heading in enumerate(self.headings):
+            table.add_column(heading, justify="left" if number == 0 else "right")
+        for row in self.rows:
+            table.add_row(*map(str, row))
+        return table
+
+    def as_markdown(self) -> str:
+        """Return Markdown."""
+        rule = ["---", *["---:"] * (len(self.headings) - 1)]
+        lines = [" | ".join(line) for line in (self.headings, rule, *(map(str, row) for row in self.rows))]
+        body = "\n".join(f"| {line} |" for line in lines)
+        notes = "".join(f"\n\n{note}" for note in self.notes)
+        return f"**{self.title}.** {self.label}.\n\n{body}{notes}\n"
+
+    def as_latex(self) -> str:
+        """Return a tabular in a table, with its caption."""
+        lines = [" & ".join(str(item).translate(LATEX) for item in row) + r" \\" for row in self.rows]
+        head = " & ".join(heading.translate(LATEX) for heading in self.headings) + r" \\"
+        caption = " ".join((f"{self.title}. {self.label}.", *self.notes)).translate(LATEX)
+        columns = "l" + "r" * (len(self.headings) - 1)
+        body = "\n".join([r"\toprule", head, r"\midrule", *lines, r"\bottomrule"])
+        return (
+            f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
+            f"\\caption{{{caption}}}\n\\end{{table}}\n"
+        )
+
+    def as_csv(self) -> str:
+        """Return comma-separated values: the numbers unrounded, where there are any."""
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(self.headings)
+        for row in self.rows:
+            writer.writerow(
+                [item.value if isinstance(item, Cell) and item.value is not None else str(item) for item in row]
+            )
+        return buffer.getvalue()
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write all forms; return their files."""
+        forms = {".md": self.as_markdown(), ".tex": self.as_latex(), ".csv": self.as_csv()}
+        files = []
+        for suffix, text in forms.items():
+            files.append(folder / f"{self.name}{suffix}")
+            with write_whole(files[-1]) as file:
+                file.write(text.encode())
+        return files
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """A figure: a name, a title and a function that draws it."""
+
+    name: str
+    title: str
+    label: str
+    draw: Callable[[], Drawing]
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write it as PNG and SVG; return the files."""
+        drawing = self.draw()
+        files = []
+        for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
+            files.append(folder / f"{self.name}{suffix}")
+            with write_whole(files[-1]) as file:
+                drawing.savefig(file, format=suffix[1:], dpi=150, metadata=metadata)
+        return files
+
+
+def _number_or_text(item: Cell | str) -> float | str:
+    return item.value if isinstance(item, Cell) and item.value is not None else str(item)
+
+
+def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
+    """Return an accuracy with its interval, or a dash."""
+    return Cell(MISSING) if accuracy is None else Cell(str(accuracy), accuracy.mean)
+
+
+def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
+    """Return ours minus the paper's."""
+    if ours is None or paper is None:
+        return Cell(MISSING)
+    return Cell(f"{ours.mean - paper.mean:+.2f}".replace("-", "−"), ours.mean - paper.mean)
+
+
+def beside(ours: Sequence[PooledAccuracy | None], paper: Sequence[Number | None]) -> tuple[Cell, ...]:
+    """Return, for each pair, three cells: ours, the paper's, the difference."""
+    return tuple(item for a, b in zip(ours, paper, strict=True) for item in (cell(a), cell(b), difference(a, b)))
