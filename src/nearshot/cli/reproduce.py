@@ -1,0 +1,137 @@
+"""`nearshot reproduce`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from nearshot.episodes import EpisodeShape
+from nearshot.errors import InputError, NearshotError
+from nearshot.experiments.jobs import jobs_of
+from nearshot.experiments.reproduce import chosen_recipes, reproduce
+from nearshot.experiments.results import Results
+from nearshot.experiments.runner import LocalMachine, Outcome, Place
+from nearshot.experiments.scales import Scale, smaller
+from nearshot.training import TrainConfig
+
+__all__ = ["Reproduce"]
+
+TRAINING_IMAGES = {"cifar-fs": 38_400, "mini-imagenet": 38_400, "tiered-imagenet": 448_695, "glyphs": 32_120}
+IMAGES_PER_SECOND = {"an H200": 15_000}  # at 84×84, for estimates; a recipe's own runs replace it
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Regenerate tables and figures of the paper: train what is missing, and write them with the paper's beside ours.
+
+    Examples: nearshot reproduce --list; nearshot reproduce pairs;
+    nearshot reproduce batch-size --dataset cifar-fs --seeds 3; nearshot reproduce --all --quick
+    """
+
+    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[NAME ...]")] = ()
+    """Which tables or figures; --list shows all."""
+    all: bool = False
+    """All of them."""
+    list: bool = False
+    """Only list them, with what is done and what is left to train."""
+    dataset: str | None = None
+    """cifar-fs, mini-imagenet or tiered-imagenet; by default each recipe's first."""
+    seeds: int | None = None
+    """How many training seeds; by default 3, as in the paper, and 1 in the quick form."""
+    quick: bool = False
+    """A small form of everything, on the embedded glyphs and a CPU, in minutes. Not a reproduction, and says so."""
+    input_size: int | None = None
+    """Train on smaller images than the paper's 84×84, such as 32; the results are kept apart."""
+    steps: int | None = None
+    """Only so many steps a training, to try everything out; the results are kept apart."""
+    tables_only: bool = False
+    """Train nothing; make the tables and figures of what there is."""
+    episode: tuple[int, int, int] | None = None
+    """For pairs: the ways, shots and queries of the episode to draw."""
+    on: Literal["here", "ray"] = "here"
+    """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
+    gpus_per_run: float = 1.0
+    """On Ray: how much of a GPU a training takes; 0 for none."""
+    results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("results")
+    """Where the results are, and where tables and figures go."""
+    runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/experiments")
+    """Where the trainings' folders are."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
+
+    def run(self, console: Console) -> None:
+        """Run, show the tables, and say where everything is."""
+        scale = smaller(self.input_size, self.steps, self.quick)
+        seeds = self.seeds if self.seeds is not None else (1 if self.quick or self.steps else 3)
+        if self.list:
+            console.print(_listing(self, scale, seeds))
+            return
+        if not self.names and not self.all:
+            raise InputError("Say which tables or figures to regenerate, or --all; --list shows them.")
+        done = reproduce(
+            self.names,
+            dataset=self.dataset,
+            seeds=seeds,
+            scale=scale,
+            results=self.results,
+            runs=self.runs,
+            data_dir=self.data_dir,
+            place=self._place(),
+            episode=EpisodeShape(*self.episode) if self.episode else None,
+            train_missing=not self.tables_only,
+            console=Console(stderr=True, highlight=False),
+        )
+        for table in done.tables:
+            console.print(table.for_terminal())
+        if done.files:
+            console.print(f"{len(done.files)} files are in {done.files[0].parent}.")
+        _report_failures(done.outcome, console)
+
+    def _place(self) -> Place:
+        if self.on == "here":
+            return LocalMachine(Results(self.results), self.runs, self.data_dir)
+        from nearshot.experiments.on_ray import RayCluster  # noqa: PLC0415
+
+        return RayCluster(Results(self.results), self.runs, self.data_dir, gpus_per_run=self.gpus_per_run)
+
+
+def _report_failures(outcome: Outcome, console: Console) -> None:
+    for failure in outcome.failed:
+        console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
+    if outcome.failed:
+        raise NearshotError(f"{len(outcome.failed)} trainings failed; the same command tries them again.")
+
+
+def _images_of(config: TrainConfig) -> int:
+    """Return how many images a training sees; of a dataset that may not be prepared, by its usual size."""
+    steps = config.steps_per_epoch or TRAINING_IMAGES[config.dataset] // config.batch_size
+    return config.epochs * steps * config.batch_size
+
+
+def _listing(command: Reproduce, scale: Scale, seeds: int) -> Table:
+    """Return a table of all recipes: what they are, and what is left to do."""
+    table = Table(title=f"{scale.label}; {seeds} seed{'s' if seeds > 1 else ''}")
+    for heading in ("name", "what", "datasets", "trainings", "done", "images left", "on an H200"):
+        table.add_column(heading)
+    results = Results(command.results)
+    for recipe in chosen_recipes(command.names):
+        jobs = jobs_of([recipe], command.dataset, scale, range(seeds))
+        left = [job for job in jobs if not job.is_done(results)]
+        images = sum(_images_of(job.config) for job in left)
+        hours = images / IMAGES_PER_SECOND["an H200"] / 3600
+        cost = ("about " + (f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min")) if images else "–"
+        table.add_row(
+            recipe.name,
+            recipe.title,
+            scale.dataset or ", ".join(recipe.datasets),
+            str(len(jobs)),
+            str(len(jobs) - len(left)),
+            f"{images / 1e6:.1f} M",
+            cost if scale.is_papers else "–",
+        )
+    return table

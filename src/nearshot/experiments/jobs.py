@@ -1,0 +1,124 @@
+"""Jobs: the trainings that recipes want and that there are no results of yet, each once, whoever wants it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nearshot.errors import NearshotError
+from nearshot.experiments.identity import run_id
+from nearshot.experiments.measuring import measure
+from nearshot.experiments.recipe import Recipe
+from nearshot.experiments.results import Measurement, Results, RunResult, result_of
+from nearshot.experiments.scales import Scale
+from nearshot.training import Hardware, RunFolder, TrainConfig, train
+from nearshot.training.runs import run_name
+
+__all__ = ["InterruptedJobError", "Job", "do", "jobs_of"]
+
+
+class InterruptedJobError(NearshotError):
+    """A job was asked to stop, and has saved what it had."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training, what is to be measured of it, and who wants it.
+
+    Attributes:
+        config: the settings, with a seed.
+        scale: the scale's name.
+        measurements: what to measure beyond validation.
+        wanted_by: names of recipes.
+    """
+
+    config: TrainConfig
+    scale: str
+    measurements: tuple[Measurement, ...]
+    wanted_by: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """What identifies the training."""
+        return run_id(self.config)
+
+    @property
+    def name(self) -> str:
+        """What to call it: its nearest preset and what differs."""
+        return run_name(self.config)
+
+    def is_done(self, results: Results) -> bool:
+        """Whether its result is there, with all that is to be measured."""
+        result = results.get(self.config, self.scale)
+        return result is not None and all(result.has(one) for one in self.measurements)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        measurements = [vars(one) | {"layers": list(one.layers)} for one in self.measurements]
+        return {
+            "config": self.config.as_dict(),
+            "scale": self.scale,
+            "measurements": measurements,
+            "wanted_by": list(self.wanted_by),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        """Return the job of which `as_dict` gave the values."""
+        measurements = (Measurement(**one | {"layers": tuple(one["layers"])}) for one in values["measurements"])
+        config = TrainConfig.from_dict(values["config"])
+        return cls(config, values["scale"], tuple(measurements), tuple(values["wanted_by"]))
+
+
+def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds: Iterable[int]) -> list[Job]:
+    """Return the jobs of some recipes. Trainings that are the same, by whatever name, are one job.
+
+    Seed by seed, so that every table has its first numbers early. Without a dataset, each recipe's first.
+    """
+    jobs: dict[str, Job] = {}
+    for seed in seeds:
+        for recipe in recipes:
+            for wanted in recipe.wanted(dataset or recipe.datasets[0]):
+                config = replace(scale.change(wanted.config), seed=seed)
+                key = run_id(config)
+                if key in jobs:
+                    old = jobs[key]
+                    measurements = tuple(dict.fromkeys(old.measurements + wanted.measurements))
+                    names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
+                    jobs[key] = Job(old.config, scale.name, measurements, names)
+                else:
+                    jobs[key] = Job(config, scale.name, wanted.measurements, (recipe.name,))
+    return list(jobs.values())
+
+
+def do(
+    job: Job,
+    run_folder: Path,
+    *,
+    data_dir: str | Path | None = None,
+    hardware: Hardware | None = None,
+    show: bool | None = None,
+) -> RunResult:
+    """Do a job, or what is left of it: train, measure, and return the result."""
+    outcome = train(job.config, folder=run_folder, data_dir=data_dir, hardware=hardware, resume=True, show=show)
+    if not outcome.finished:
+        raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
+    run = RunFolder(run_folder)
+    config = job.config
+    evaluations = measure(
+        run,
+        job.measurements,
+        data_dir=data_dir,
+        device="cpu" if hardware is not None and hardware.accelerator == "cpu" else None,
+        n_episodes=config.validation_episodes,
+        n_way=config.validation_way,
+    )
+    return result_of(run, job.scale, evaluations)
+
+
+def read_job(path: Path) -> Job:
+    """Read a job that was written for another process."""
+    return Job.from_dict(json.loads(path.read_text()))

@@ -1,0 +1,114 @@
+"""Regenerating tables and figures: run what is missing, then write what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from nearshot.episodes import EpisodeShape
+from nearshot.errors import InputError, look_up
+from nearshot.experiments.jobs import jobs_of
+from nearshot.experiments.recipe import Found, Recipe
+from nearshot.experiments.recipes import RECIPES
+from nearshot.experiments.results import Results
+from nearshot.experiments.runner import LocalMachine, Outcome, Place, run_jobs
+from nearshot.experiments.scales import PAPER, Scale
+from nearshot.experiments.tables import Figure, Table
+
+__all__ = ["Reproduction", "chosen_recipes", "reproduce", "write_outputs"]
+
+
+@dataclass(frozen=True, eq=False)
+class Reproduction:
+    """What was regenerated.
+
+    Attributes:
+        outcome: what became of the trainings.
+        tables: the tables.
+        figures: the figures.
+        files: all that was written.
+    """
+
+    outcome: Outcome
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    files: tuple[Path, ...]
+
+
+def chosen_recipes(names: Sequence[str]) -> list[Recipe]:
+    """Return recipes by name, all of them for no name."""
+    return [look_up(RECIPES, name, "recipe") for name in names] if names else list(RECIPES.values())
+
+
+def reproduce(
+    names: Sequence[str] = (),
+    *,
+    dataset: str | None = None,
+    seeds: int = 3,
+    scale: Scale = PAPER,
+    results: str | Path = "results",
+    runs: str | Path = "runs/experiments",
+    data_dir: str | Path | None = None,
+    place: Place | None = None,
+    episode: EpisodeShape | None = None,
+    train_missing: bool = True,
+    console: Console | None = None,
+) -> Reproduction:
+    """Run what is missing of some tables and figures, and write them, with our numbers beside the paper's.
+
+    Args:
+        names: of recipes; none for all.
+        dataset: which dataset; by default each recipe's first.
+        seeds: how many training seeds; the paper uses 3.
+        scale: the paper's setting, or a smaller one.
+        results: the folder of result files, which tables and figures are made from.
+        runs: where the trainings' folders are.
+        data_dir: where prepared datasets live.
+        place: where to run; by default this machine.
+        episode: for `pairs`, the episode to draw.
+        train_missing: whether to train at all; False makes tables and figures of what there is.
+        console: where to show progress.
+    """
+    recipes = chosen_recipes(names)
+    _check_dataset(recipes, dataset, scale)
+    store, console = Results(results), console or Console(stderr=True)
+    outcome = Outcome()
+    if train_missing:
+        jobs = jobs_of(recipes, dataset, scale, range(seeds))
+        place = place or LocalMachine(store, Path(runs), data_dir)
+        outcome = run_jobs(jobs, store, Path(runs), place, console=console)
+    found = Found(store, scale, tuple(range(seeds)), episode)
+    tables, figures = outputs_of(recipes, found, dataset)
+    files = write_outputs(tables, figures, Path(results) / "tables" / scale.name)
+    return Reproduction(outcome, tuple(tables), tuple(figures), tuple(files))
+
+
+def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> tuple[list[Table], list[Figure]]:
+    """Return the tables and figures of some recipes, made from what was found."""
+    tables: list[Table] = []
+    figures: list[Figure] = []
+    for recipe in recipes:
+        chosen = dataset or recipe.datasets[0]
+        tables += recipe.tables(found, chosen)
+        figures += recipe.figures(found, chosen)
+    return tables, figures
+
+
+def write_outputs(tables: Sequence[Table], figures: Sequence[Figure], folder: Path) -> list[Path]:
+    """Write tables as Markdown, LaTeX and CSV and figures as PNG and SVG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [file for table in tables for file in table.write(folder)]
+    return files + [file for figure in figures for file in figure.write(folder)]
+
+
+def _check_dataset(recipes: Sequence[Recipe], dataset: str | None, scale: Scale) -> None:
+    if dataset is None:
+        return
+    if scale.dataset is not None:
+        raise InputError(f"The quick form runs on {scale.dataset}; leave the dataset out.")
+    for recipe in recipes:
+        if dataset not in recipe.datasets:
+            raise InputError(f"{recipe.name} is about {', '.join(recipe.datasets)}, not about {dataset!r}.")

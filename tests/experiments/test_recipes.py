@@ -1,0 +1,135 @@
+"""Every recipe runs end to end, two steps a training, on a tiny dataset."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from settings import TINY
+from tiny import prepare_tiny
+
+from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
+from nearshot.experiments.jobs import jobs_of
+from nearshot.experiments.runner import ThisProcess
+from nearshot.experiments.scales import QUICK, Scale, smaller
+from nearshot.training import Hardware, TrainConfig
+
+QUIET = Console(quiet=True)
+
+
+def _tiny(config: TrainConfig) -> TrainConfig:
+    """Two steps on sixteen classes of forty images, batches of an eighth of the paper's."""
+    return replace(
+        config,
+        dataset="tiny",
+        backbone="conv4-32",
+        input_size=16,
+        epochs=1,
+        steps_per_epoch=2 + (config.epochs == 90) + 2 * (config.epochs == 240),
+        batch_size=max(config.batch_size // 4, 64),
+        n_way=None if config.n_way is None else 6,
+        n_query=None if config.n_way is None else 6,
+        augmentation=TINY.augmentation,
+        validation_episodes=20,
+        validation_way=2,
+        learning_rate=0.01,
+    )
+
+
+TINY_SCALE = Scale("tiny", "TINY: a test", _tiny, dataset="tiny")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    prepare_tiny(folder, n_classes=32, n_images=40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("experiments")
+
+
+def run(name: str, folder: Path, data: Path) -> Reproduction:
+    results = folder / "results"
+    place = ThisProcess(Results(results), folder / "runs", data, Hardware(accelerator="cpu"))
+    return reproduce(
+        [name],
+        scale=TINY_SCALE,
+        seeds=1,
+        results=results,
+        runs=folder / "runs",
+        data_dir=data,
+        place=place,
+        console=QUIET,
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_trains_and_fills_its_tables(name: str, folder: Path, data: Path) -> None:
+    done = run(name, folder, data)
+    assert not done.outcome.failed
+    assert done.tables
+    for table in done.tables:
+        assert name == "pairs" or "TINY" in table.label
+        ours = [row for row in table.rows if "quoted" not in str(row[0])]
+        assert ours
+        numbers = [cell for row in ours for cell in row[1:] if not isinstance(cell, str)]
+        assert any(cell.value is not None for cell in numbers), table.name
+        # Markdown, LaTeX and CSV have all rows, and say what scale it is.
+        assert table.as_markdown().count("\n| ") == len(table.rows) + 2
+        assert table.as_latex().count(r"\\") == len(table.rows) + 1
+        assert len(list(csv.reader(io.StringIO(table.as_csv())))) == len(table.rows) + 1
+    assert all(file.stat().st_size > 100 for file in done.files)
+    assert len(done.files) == 3 * len(done.tables) + 2 * len(done.figures)
+
+
+def test_again_trains_nothing(folder: Path, data: Path) -> None:
+    run("ablations", folder, data)
+    place = ThisProcess(Results(folder / "results"), folder / "runs", Path("/nothing/here"))
+    again = reproduce(["ablations"], scale=TINY_SCALE, seeds=1, results=folder / "results", place=place, console=QUIET)
+    assert len(again.outcome.done) == len(jobs_of([RECIPES["ablations"]], None, TINY_SCALE, [0]))
+
+
+def test_a_result_is_small_and_says_where_it_is_from(folder: Path, data: Path) -> None:
+    run("schedule", folder, data)
+    for path in (folder / "results").glob("*/*/*.json"):
+        assert path.stat().st_size < 100_000
+    result = next(iter(Results(folder / "results")))
+    assert result.scale == "tiny"
+    assert result.content["fingerprints"].keys() == {"train", "val"}
+    assert result.content["environment"]["torch"]
+    assert result.seconds > 0
+
+
+def test_recipes_share_their_trainings() -> None:
+    def ids(*names: str) -> list[set[str]]:
+        return [{job.id for job in jobs_of([RECIPES[name]], "cifar-fs", smaller(), [0])} for name in names]
+
+    batch, ablations, schedule, subsampling = ids("batch-size", "ablations", "schedule", "pair-subsampling")
+    assert len(batch) == 30  # 3 NCA, 6 setups × 3 sizes × 2 methods, less 9 of one shot that are the same
+    assert len(ablations) == 21
+    # NCA, PN and MN of five shots and PN of one, with eight images of a class, at three sizes
+    assert len(batch & ablations) == 12
+    assert len(schedule - batch) == 2
+    assert len(subsampling - batch) == 6
+    comparison, classifiers, adaptation = ids("comparison", "classifiers", "adaptation")
+    assert classifiers <= comparison
+    assert adaptation <= comparison
+
+
+def test_seeds_are_other_trainings_and_scales_have_folders_of_their_own() -> None:
+    recipe = RECIPES["schedule"]
+    assert len(jobs_of([recipe], "cifar-fs", smaller(), range(3))) == 3 * 4
+    names = {scale.name for scale in (smaller(), smaller(input_size=32), smaller(quick=True), smaller(steps=2), QUICK)}
+    assert names == {"paper", "32px", "quick", "paper-2-steps"}
+    assert [scale.is_papers for scale in (smaller(), smaller(input_size=32), smaller(quick=True))] == [
+        True,
+        False,
+        False,
+    ]
