@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +15,15 @@ import torch
 from settings import TINY
 from torch import Tensor
 
-from nearshot.errors import InputError, NearshotError
+from nearshot.cli import main
+from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.losses import nca_loss
 from nearshot.training import train
 from nearshot.training.checkpoints import CheckpointWriter, read_checkpoint
+from nearshot.training.testing import Request, evaluate_run
 
+# What else a checkpoint must have.
+FILLER: dict[str, object] = dict.fromkeys(("config", "fingerprints", "optimiser", "sampler", "generator", "progress"))
 MOUNT, UNMOUNT = shutil.which("mount"), shutil.which("umount")
 
 
@@ -40,7 +46,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_state_before_it(data_dir: 
     steps = int(read_checkpoint(tmp_path / "count" / "checkpoint.pt")["progress"]["step"])
     config = replace(TINY, epochs=3, method=BreaksLater(steps + 1))
     with pytest.raises(NearshotError, match="The loss is nan in epoch 2"):
-        train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
+        train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
     state = read_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert state["progress"]["epoch"] == 2
     assert all(value.isfinite().all() for value in state["learner"].values())
@@ -64,10 +70,10 @@ def test_a_full_disk_stops_and_keeps_the_last_checkpoint(tmp_path: Path) -> None
             pytest.raises(NearshotError, match="The disk is full"),
             CheckpointWriter(mount / "checkpoint.pt") as writer,
         ):
-            writer.save({"weights": torch.ones(1000)})
+            writer.save(FILLER | {"learner": {"weights": torch.ones(1000)}})
             writer.wait()
-            writer.save({"weights": torch.ones(1_000_000)})
-        assert read_checkpoint(mount / "checkpoint.pt")["weights"].numel() == 1000
+            writer.save(FILLER | {"learner": {"weights": torch.ones(1_000_000)}})
+        assert read_checkpoint(mount / "checkpoint.pt")["learner"]["weights"].numel() == 1000
         assert [file.name for file in mount.iterdir()] == ["checkpoint.pt"]
     finally:
         subprocess.run([UNMOUNT, str(mount)], check=True)
@@ -88,6 +94,94 @@ def test_a_batch_larger_than_the_dataset_is_refused(data_dir: Path, tmp_path: Pa
 def test_writing_goes_on_in_another_thread_and_copies_first(tmp_path: Path) -> None:
     weights = torch.zeros(100_000)
     with CheckpointWriter(tmp_path / "checkpoint.pt") as writer:
-        writer.save({"weights": weights})
+        writer.save(FILLER | {"learner": {"weights": weights}})
         weights.fill_(1)  # training goes on
-    assert not read_checkpoint(tmp_path / "checkpoint.pt")["weights"].any()
+    assert not read_checkpoint(tmp_path / "checkpoint.pt")["learner"]["weights"].any()
+
+
+def test_weights_that_came_while_a_checkpoint_was_written_are_not_removed(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow disk, the tidying after a checkpoint comes when a later epoch has been the best already."""
+    write = CheckpointWriter._write
+
+    def slowly(self: CheckpointWriter, state: dict[str, object], afterwards: Callable[[], None] | None) -> None:
+        def later() -> None:
+            time.sleep(0.7)
+            if afterwards is not None:
+                afterwards()
+
+        write(self, state, later)
+
+    monkeypatch.setattr(CheckpointWriter, "_write", slowly)
+    config = replace(TINY, epochs=8, validate_every=1)
+    result = train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0.3, show=False)
+    files = {file.name for file in (tmp_path / "run" / "weights").iterdir()}
+    assert files == {f"epoch-{epoch:04d}.safetensors" for epoch in {*result.best_epochs.values(), 8}}
+
+
+@pytest.mark.parametrize("method", ["nca", "simpleshot"])
+def test_weights_that_are_no_numbers_are_never_saved(method: str, data_dir: Path, tmp_path: Path) -> None:
+    config = replace(TINY, method=method, epochs=30, learning_rate=1e12, steps_per_epoch=1, validate_every=30)
+    with pytest.raises(NearshotError, match=r"in epoch \d+, so training stopped; .*A lower learning rate"):
+        train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
+    if (tmp_path / "run" / "checkpoint.pt").is_file():
+        state = read_checkpoint(tmp_path / "run" / "checkpoint.pt")
+        assert all(value.isfinite().all() for value in state["learner"].values())
+
+
+@pytest.mark.skipif(MOUNT is None or UNMOUNT is None, reason="this system has no mount")
+def test_a_full_disk_stops_a_training_with_one_sentence(data_dir: Path, tmp_path: Path) -> None:
+    assert MOUNT is not None
+    assert UNMOUNT is not None
+    mount = tmp_path / "small"
+    mount.mkdir()
+    made = subprocess.run(
+        [MOUNT, "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(mount)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("this system does not let us mount a small file system")
+    try:
+        with pytest.raises(NearshotError, match="The disk is full"):
+            train(replace(TINY, epochs=3), folder=mount / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
+    finally:
+        subprocess.run([UNMOUNT, str(mount)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "--accelerator", "nope"], "cannot train on"),
+        (["train", "--accelerator", "cuda"], "cannot train on"),
+        (["train", "--output", "/dev/null/run"], "cannot be made"),
+        (["train", "--resume", "--overwrite"], "--resume or --overwrite"),
+        (["evaluate", "RUN", "--device", "nope"], "no device 'nope'"),
+        (["evaluate", "RUN", "--split", "nope"], "no split 'nope'"),
+    ],
+)
+def test_what_is_asked_for_wrongly_gets_one_sentence(
+    arguments: list[str], sentence: str, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "cuda" in arguments and torch.cuda.is_available():
+        pytest.skip("there is one")
+    config = replace(TINY, epochs=1)
+    if "RUN" in arguments:
+        train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
+    given = [str(tmp_path / "run") if argument == "RUN" else argument for argument in arguments]
+    if arguments[0] == "train":
+        given += ["--dataset", "tiny", "--backbone", "conv4-32", "--batch-size", "32", "--validation-way", "2"]
+        given += [] if "--output" in arguments else ["--output", str(tmp_path / "new")]
+    assert main([*given, "--data-dir", str(data_dir)]) == 1
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("result.json", "{}"), ("config.json", "[]"), ("config.json", '{"epochs": "x"}')]
+)
+def test_a_damaged_run_is_refused(name: str, content: str, data_dir: Path, tmp_path: Path) -> None:
+    train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
+    (tmp_path / "run" / name).write_text(content)
+    with pytest.raises(FileFormatError, match=name):
+        evaluate_run(tmp_path / "run", Request(n_way=2), data_dir=data_dir)

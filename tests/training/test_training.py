@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from settings import TINY
+from tiny import prepare_tiny
 from torch import Tensor
 
 import nearshot
 from nearshot.data import Store
-from nearshot.errors import LeakError
+from nearshot.errors import InputError, LeakError, NearshotError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.losses import nca_loss
 from nearshot.training import METHODS, TrainConfig, train
@@ -100,8 +101,31 @@ def test_a_run_is_measured_with_the_epochs_that_were_best(run: Path, data_dir: P
 def test_the_test_split_is_read_once(run: Path, data_dir: Path) -> None:
     request = Request(n_way=2, n_episodes=30)
     first = evaluate_run(run, request, data_dir=data_dir)
-    elsewhere = evaluate_run(run, request, data_dir="/there/is/no/data/here")
-    assert [str(one.accuracy) for one in first] == [str(one.accuracy) for one in elsewhere]
+    (run / "weights").rename(run / "elsewhere")  # so nothing can be measured
+    try:
+        again = evaluate_run(run, request, data_dir=data_dir)
+        with pytest.raises(InputError, match="no weights file"):
+            evaluate_run(run, replace(request, seed=1), data_dir=data_dir)
+    finally:
+        (run / "elsewhere").rename(run / "weights")
+    assert [one.as_dict() for one in again] == [one.as_dict() for one in first]
+
+
+def test_other_data_of_the_same_name_are_measured_anew(run: Path, data_dir: Path, tmp_path: Path) -> None:
+    prepare_tiny(tmp_path, seed=7)
+    request = Request(n_way=2, n_episodes=30, shots=(1,))
+    fingerprints = {
+        one.accuracy.protocol.fingerprint
+        for where in (data_dir, tmp_path)
+        for one in evaluate_run(run, request, data_dir=where)
+    }
+    assert len(fingerprints) == 2
+
+
+def test_only_the_shots_that_are_asked_for_are_measured(run: Path, data_dir: Path) -> None:
+    """Classes have 20 images: 19 queries leave one shot."""
+    found = evaluate_run(run, Request(n_way=2, n_episodes=5, shots=(1,), n_query=19), data_dir=data_dir)
+    assert [one.n_shot for one in found] == [1]
 
 
 def test_layers_are_features(run: Path, data_dir: Path) -> None:
@@ -172,3 +196,57 @@ def test_shuffled_batches_of_many_classes_are_reported_as_unpaired(data_dir: Pat
     record = train(config, folder=tmp_path / "run", data_dir=data_dir, show=False).history[0]
     assert record["anchors_without_positive"] > 0
     assert record["positive_pairs"] + record["negative_pairs"] == 8 * 7 / 2
+
+
+def test_kept_fractions_are_counted(data_dir: Path, tmp_path: Path) -> None:
+    config = replace(TINY, epochs=1, keep_positives=0.25, keep_negatives=0.1)
+    some = train(config, folder=tmp_path / "some", data_dir=data_dir, show=False).history[0]
+    every = train(replace(TINY, epochs=1), folder=tmp_path / "all", data_dir=data_dir, show=False).history[0]
+    assert some["positive_pairs"] == pytest.approx(0.25 * every["positive_pairs"], abs=0.5)
+    assert some["negative_pairs"] == pytest.approx(0.1 * every["negative_pairs"], abs=0.5)
+
+
+def test_too_few_validation_classes_are_noticed_before_training(data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--validation-way"):
+        train(replace(TINY, validation_way=9), folder=tmp_path / "run", data_dir=data_dir, show=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_learnt_temperature_is_logged(data_dir: Path, tmp_path: Path) -> None:
+    config = replace(TINY, epochs=2, learn_temperature=True, temperature=3.0)
+    history = train(config, folder=tmp_path / "run", data_dir=data_dir, show=False).history
+    assert history[0]["temperature"] != history[1]["temperature"]
+    assert history[0]["temperature"] == pytest.approx(3.0, rel=0.5)
+
+
+def test_a_folder_has_one_training_at_a_time(data_dir: Path, tmp_path: Path) -> None:
+    from nearshot.training import RunFolder
+
+    owner = RunFolder(tmp_path / "run")
+    owner.start(resume=False, overwrite=False)
+    try:
+        with pytest.raises(NearshotError, match="Another training is running"):
+            train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
+    finally:
+        owner.release()
+    assert train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False).finished
+
+
+def test_overwriting_a_run_leaves_what_is_not_of_it(data_dir: Path, tmp_path: Path) -> None:
+    config = replace(TINY, epochs=1)
+    train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
+    (tmp_path / "run" / "thesis.tex").write_text("precious")
+    train(replace(config, seed=3), folder=tmp_path / "run", data_dir=data_dir, overwrite=True, show=False)
+    assert (tmp_path / "run" / "thesis.tex").read_text() == "precious"
+    with pytest.raises(InputError, match="--resume or --overwrite"):
+        train(config, folder=tmp_path / "run", data_dir=data_dir, overwrite=True, resume=True, show=False)
+
+
+def test_a_dataset_without_validation_keeps_the_last_epoch(data_dir: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(data_dir / "tiny", tmp_path / "tiny")
+    shutil.rmtree(tmp_path / "tiny" / "16" / "val")
+    result = train(replace(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, show=False)
+    assert result.best == {}
+    assert [file.name for file in (tmp_path / "run" / "weights").iterdir()] == ["epoch-0002.safetensors"]

@@ -29,3 +29,5 @@ if __name__ == "__main__":
     hardware = Hardware(accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "1")))
     for name, config in CONFIGS.items():
         train(config, folder=Path(sys.argv[2]) / name, data_dir=sys.argv[1], hardware=hardware, show=False)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -25,8 +25,17 @@ def main(arguments: list[str] | None = None) -> int:
     except NearshotError as error:
         Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(f"nearshot: {error}")
         return 1
+    except BrokenPipeError:  # whoever was reading has enough
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        about = f" {error.filename}" if error.filename else ""
+        Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(
+            f"nearshot: {error.strerror or error}:{about}".rstrip(":")
+        )
+        return 1
     except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped. Run the same command again to go on.")
+        Console(stderr=True).print("Stopped. What was begun can go on: run the same command again (train: --resume).")
         return 130
     return 0
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import tyro
 from rich.console import Console
 
@@ -18,6 +20,8 @@ from nearshot.training.methods import resolve_method
 from nearshot.training.runs import run_name
 
 __all__ = ["Train", "chosen_preset"]
+
+STOPPED = 143  # as the shell has it for what SIGTERM has ended, so that nobody takes the run for finished
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,13 @@ class Train:
             checkpoint_seconds=self.checkpoint_seconds,
             wandb=self.wandb,
         )
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        if int(os.environ.get("RANK", "0")):
+            return  # the first rank says it for all
         if not result.finished:
             console.print(f"Stopped, and saved. Go on with the same command and --resume: {result.folder}")
-            return
+            raise SystemExit(STOPPED)
         for name, accuracy in result.best.items():
             console.print(f"{name}: {accuracy} % on the validation split, best at epoch {result.best_epochs[name]}")
         console.print(f"The run is in {result.folder}. Next: nearshot evaluate {result.folder}")

@@ -69,6 +69,7 @@ class ImageFeed:
         device: where batches are wanted.
         residence: where the images live; by default `choose_residence` decides.
         prefetch: how many batches are gathered ahead of use, where the images are not on the device.
+        n_processes: how many processes of this machine have a feed of the same images.
 
     Attributes:
         device: where batches are wanted.
@@ -87,10 +88,11 @@ class ImageFeed:
         *,
         residence: Residence | None = None,
         prefetch: int = 2,
+        n_processes: int = 1,
     ) -> None:
         _check(images, residence, prefetch)
         self.device = torch.device(device)
-        self.residence: Residence = residence or choose_residence(images.nbytes, self.device)
+        self.residence: Residence = residence or choose_residence(images.nbytes, self.device, n_processes=n_processes)
         self._shape = images.shape
         self._prefetch = prefetch
         file = _file_behind(images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from nearshot.data import EpisodeBatches, IndependentBatches, ShuffledBatches
 from nearshot.data.samplers import Batches
-from nearshot.losses import PairCounts, count_pairs
+from nearshot.losses import count_pairs
 from nearshot.training.config import TrainConfig
 from nearshot.training.methods import Method
 
@@ -21,8 +22,8 @@ class Composition(NamedTuple):
     """What a batch is made of: anchors that have no other image of their class, and the pairs that a loss uses."""
 
     anchors_without_positive: int
-    positive_pairs: int
-    negative_pairs: int
+    positive_pairs: float
+    negative_pairs: float
 
 
 def make_batches(
@@ -52,12 +53,18 @@ def compositions(labels: Tensor, config: TrainConfig, method: Method) -> list[Co
     prototypes, separate = method.roles
     if prototypes or separate:
         return [Composition(0, *count_pairs(config.shape, prototypes=prototypes, separate=separate))] * len(labels)
-    return [_all_pairs(batch) for batch in labels.numpy()]
+    return [_all_pairs(batch, config.keep_positives, config.keep_negatives) for batch in labels.numpy()]
 
 
-def _all_pairs(labels: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Composition:
-    """Count the pairs of a batch in which all are compared with all, each pair once."""
+def _all_pairs(
+    labels: np.ndarray[tuple[int, ...], np.dtype[np.int64]], keep_positives: float, keep_negatives: float
+) -> Composition:
+    """Count the pairs of a batch in which all are compared with all, each pair once.
+
+    Of a fraction, ordered pairs are kept, their number rounded down; an ordered pair is half a pair.
+    """
     sizes = np.unique(labels, return_counts=True)[1]
-    positives = int((sizes * (sizes - 1) // 2).sum())
-    pairs = PairCounts(positives, len(labels) * (len(labels) - 1) // 2 - positives)
-    return Composition(int((sizes == 1).sum()), *pairs)
+    positives = int((sizes * (sizes - 1)).sum())  # ordered
+    negatives = len(labels) * (len(labels) - 1) - positives
+    kept = (math.floor(positives * keep_positives) / 2, math.floor(negatives * keep_negatives) / 2)
+    return Composition(int((sizes == 1).sum()), *kept)

@@ -20,6 +20,7 @@ from nearshot.training.config import TrainConfig, differences
 __all__ = ["CheckpointWriter", "check_same_training", "read_checkpoint"]
 
 FORMAT, VERSION = "nearshot-checkpoint", 1
+NEEDED = {"version", "config", "fingerprints", "learner", "optimiser", "sampler", "generator", "progress"}
 
 
 class CheckpointWriter:
@@ -79,11 +80,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise InputError(f"There is no checkpoint to go on from at {path}.")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        readable = isinstance(state, dict) and state.get("format") == FORMAT
+        readable = isinstance(state, dict) and state.get("format") == FORMAT and state.keys() >= NEEDED
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
         raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {_first_sentence(error)}.") from error
     if not readable:
-        raise FileFormatError(f"{path} is not a checkpoint of a training.")
+        raise FileFormatError(f"{path} is not a checkpoint of a training, or is not complete.")
     if state["version"] != VERSION:
         raise FileFormatError(f"{path} is of format {state['version']}; this version of nearshot reads {VERSION}.")
     return dict(state)
@@ -95,12 +96,11 @@ def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints
     if different:
         listed = "; ".join(f"{name} was {there!r} and is now {here!r}" for name, (there, here) in different.items())
         raise InputError(f"The checkpoint is of another training: {listed}.")
-    for split, fingerprint in fingerprints.items():
-        there = state["fingerprints"].get(split)
-        if there != fingerprint:
+    for split in fingerprints | state["fingerprints"]:
+        there, here = (str(found.get(split))[:12] for found in (state["fingerprints"], fingerprints))
+        if there != here:
             raise InputError(
-                f"The checkpoint is of other data: the {split} split had the fingerprint {str(there)[:12]} and now has "
-                f"{fingerprint[:12]}."
+                f"The checkpoint is of other data: the {split} split had the fingerprint {there} and now has {here}."
             )
 
 

@@ -5,13 +5,47 @@ In one process every function here returns what it was given.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-__all__ = ["gather_batch", "synchronise_batch_norm"]
+from nearshot.errors import NearshotError
+
+__all__ = ["any_rank", "gather_batch", "on_first_rank", "synchronise_batch_norm"]
+
+Value = TypeVar("Value")
+
+
+def on_first_rank(fabric: Fabric, work: Callable[[], Value]) -> Value:
+    """Do something on the first rank, and return its value on all; what goes wrong there is raised on all.
+
+    Otherwise the others would wait for a rank that will never come.
+    """
+    if fabric.world_size == 1:
+        return work()
+    value: Value | None = None
+    problem: str | None = None
+    if fabric.is_global_zero:
+        try:
+            value = work()
+        except NearshotError as error:
+            problem = str(error)
+    value, problem = fabric.broadcast((value, problem))
+    if problem is not None:
+        raise NearshotError(problem)
+    return value  # type: ignore[return-value]
+
+
+def any_rank(fabric: Fabric, value: bool) -> bool:
+    """Return whether something holds on any rank."""
+    if fabric.world_size == 1:
+        return value
+    total = fabric.all_reduce(torch.tensor(float(value), device=fabric.device), reduce_op="sum")
+    return isinstance(total, Tensor) and bool(total > 0)
 
 
 def gather_batch(share: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 
 import torch
@@ -23,9 +24,9 @@ class Hardware:
     """Devices, and how to use them. None means: what is fastest here."""
 
     accelerator: str = "auto"
-    """auto, cpu, cuda or mps."""
+    """auto, which is cuda where there is one and cpu elsewhere; cpu, cuda or mps."""
     devices: int = 1
-    """How many devices of a machine; the batch is shared among them."""
+    """How many devices of a machine; the batch is shared among them. With torchrun, as many as it has started."""
     nodes: int = 1
     """How many machines. Start the same command on each with torchrun."""
     residence: Residence | None = None
@@ -42,17 +43,35 @@ class Hardware:
         """Return Fabric for this hardware and a configuration's precision."""
         if self.devices < 1 or self.nodes < 1:
             raise InputError(f"There must be a device and a machine, not {self.devices} and {self.nodes}.")
-        cuda = self.accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
-        bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and cuda)
+        accelerator = self.accelerator
+        if accelerator == "auto":  # Fabric's would take Apple's, which has no float64 and no deterministic crops
+            accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+        bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and accelerator in ("cuda", "gpu"))
+        devices, nodes = self._processes()
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells what is in the run's files anyway
-        several = self.devices * self.nodes > 1
-        return Fabric(
-            accelerator=self.accelerator,
-            devices=self.devices,
-            num_nodes=self.nodes,
-            strategy="ddp" if several else "auto",
-            precision="bf16-mixed" if bfloat16 else "32-true",
-        )
+        try:
+            return Fabric(
+                accelerator=accelerator,
+                devices=devices,
+                num_nodes=nodes,
+                strategy="ddp" if devices * nodes > 1 else "auto",
+                precision="bf16-mixed" if bfloat16 else "32-true",
+            )
+        except (ValueError, RuntimeError) as error:  # Fabric's own are of these kinds
+            raise InputError(f"This machine cannot train on {devices} × {accelerator}: {error}") from error
+
+    def _processes(self) -> tuple[int, int]:
+        """Return devices and machines: as many as torchrun has started, if it has."""
+        if "WORLD_SIZE" not in os.environ or "LOCAL_WORLD_SIZE" not in os.environ:
+            return self.devices, self.nodes
+        here = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // here
+        if (self.devices, self.nodes) not in ((1, 1), (here, nodes)):
+            raise InputError(
+                f"torchrun has started {here} processes on each of {nodes} machines; {self.devices} devices on "
+                f"{self.nodes} were asked for."
+            )
+        return here, nodes
 
     def compiles(self, device: torch.device, n_steps: int) -> bool:
         """Whether to compile the network."""
@@ -63,7 +82,9 @@ class Hardware:
         possible = device.type == "cuda" and n_ranks == 1
         if self.graph and not possible:
             raise InputError("A CUDA graph needs a single GPU.")
-        return possible and isinstance(config.method, str) if self.graph is None else self.graph
+        # Micro-batches put random states back in the middle of a step, which a graph cannot.
+        suitable = isinstance(config.method, str) and config.micro_batch is None
+        return possible and suitable if self.graph is None else self.graph
 
     def memory_format(self, device: torch.device) -> torch.memory_format:
         """Return how images and weights lie in memory."""

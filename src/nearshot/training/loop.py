@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -18,26 +16,27 @@ from torch import Tensor
 
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.loading import ImageFeed
-from nearshot.data.samplers import Batches
+from nearshot.data.preparation import given_path
 from nearshot.errors import InputError, NearshotError
-from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
-from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.models import save_backbone
-from nearshot.training.batches import Composition, compositions, make_batches
+from nearshot.evaluation import Accuracy
+from nearshot.training.batches import compositions, make_batches
 from nearshot.training.checkpoints import CheckpointWriter, check_same_training, read_checkpoint
 from nearshot.training.config import TrainConfig
-from nearshot.training.embedding import embed_images
+from nearshot.training.distributed import any_rank, on_first_rank
 from nearshot.training.hardware import Hardware
-from nearshot.training.learner import Learner
 from nearshot.training.methods import resolve_method
+from nearshot.training.progress import Progress, load_state, state_of
 from nearshot.training.recording import Recorder
 from nearshot.training.runs import RunFolder, describe_environment, run_name
 from nearshot.training.schedule import learning_rate_factor
-from nearshot.training.step import Step, captured, make_step
+from nearshot.training.signals import stop_signal
+from nearshot.training.step import Step, captured, inner_optimiser, make_step
+from nearshot.training.validation import Validator
 
 __all__ = ["TrainResult", "train"]
 
-CLASSIFIERS: tuple[ClassifierName, ...] = ("centroid", "soft")  # the best epoch is kept for each
+# Ranks have to agree on stopping, which means waiting for each other.
+STEPS_BETWEEN_STOP_CHECKS = 20
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,8 @@ def train(
         show: whether to show progress; by default a bar on a terminal and a line an epoch elsewhere.
         wandb: a Weights & Biases project to log to as well (needs the extra `wandb`).
     """
+    path = given_path(config.dataset)
+    config = config if path is None else replace(config, dataset=str(path.resolve()))
     method = resolve_method(config)
     hardware = hardware or Hardware()
     fabric = hardware.fabric(config)
@@ -92,175 +93,168 @@ def train(
 
     stores = _open_stores(config, data_dir, fabric)
     fingerprints = {split: store.fingerprint for split, store in stores.items()}
-    labels = stores["train"].labels
-    feed = ImageFeed(stores["train"].images, device, residence=hardware.residence)
-    sampler = make_batches(config, method, labels, stores["train"].class_names, n_ranks=n_ranks)
+    labels, class_names = stores["train"].labels, stores["train"].class_names
+    n_local_ranks = n_ranks // fabric.strategy.num_nodes if n_ranks > 1 else 1  # type: ignore[attr-defined]
+    feed = ImageFeed(stores["train"].images, device, residence=hardware.residence, n_processes=n_local_ranks)
+    sampler = make_batches(config, method, labels, class_names, n_ranks=n_ranks)
     n_steps = config.epochs * len(sampler)
 
     torch.manual_seed(config.seed)
     input_size = config.input_size or stores["train"].images.shape[1]
-    n_classes = len(stores["train"].class_names)
-    step = make_step(fabric, hardware, config, input_size=input_size, n_classes=n_classes, n_steps=n_steps)
-    learner, optimiser = step.learner, step.optimiser
-
+    step = make_step(fabric, hardware, config, input_size=input_size, n_classes=len(class_names), n_steps=n_steps)
     run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
-    progress = _Progress()
-    goes_on = run.start(resume=resume, overwrite=overwrite) if fabric.is_global_zero else False
-    if fabric.broadcast(goes_on):
-        state = read_checkpoint(run.checkpoint)
-        check_same_training(state, config, fingerprints)
-        _load(state, step, sampler, progress)
-    if fabric.is_global_zero:
-        run.write("config.json", config.as_dict())
-        run.write("environment.json", describe_environment(device) | {"fingerprints": fingerprints})
-
-    take_step: Callable[[Tensor, Tensor], Tensor] = step
-    device_labels = labels.to(device)
-    images_a_batch, share = sampler.batch_size, sampler.batch_size // n_ranks
-    learner.train()
-    with (
-        _recorder(fabric, run, config, progress, len(sampler), show, wandb) as recorder,
-        CheckpointWriter(run.checkpoint) as writer,
-        _stop_signal() as stopping,
-    ):
-
-        def save() -> None:
-            if recorder is None:
-                return
-            progress.history = recorder.history
-            keep = {int(best["epoch"]) for best in progress.best.values()}
-            keep |= {config.epochs} if progress.epoch > config.epochs else set()  # the last one stays too
-            state = _state(step, sampler, progress) | {"config": config.as_dict(), "fingerprints": fingerprints}
-            writer.save(state, afterwards=lambda: run.keep_weights(keep))
-
-        while progress.epoch <= config.epochs:
-            started = time.perf_counter()
-            order = sampler.epoch_indices().view(-1, images_a_batch)  # (batch, image), what is left of the epoch
-            made_of = compositions(labels[order], config, method)
-            batch_labels = device_labels[order.to(device)]
-            own = order.view(len(order), n_ranks, share)[:, fabric.global_rank].flatten()
-            batches = zip(sampler, feed.batches(own, share), batch_labels, strict=True)
-            for number, (_, images, its_labels) in enumerate(batches):
-                if hardware.captures(device, n_ranks, config) and take_step is step:
-                    take_step = captured(step, images, its_labels)
-                _set_learning_rate(optimiser, config, progress.step, n_steps, len(sampler))
-                loss = take_step(images, its_labels)
-                if device.type == "cpu":  # elsewhere, to look at it would be to wait for it
-                    _check_finite(float(loss), progress.epoch, run)
-                progress.add(loss, made_of[number] if made_of else None)
-                if recorder is not None:
-                    recorder.step()
-                if stopping() and n_ranks == 1 and number < len(order) - 1:
-                    save()
-                    return _result(run, progress, finished=False)
-            record = progress.epoch_record(optimiser)
-            _check_finite(record["loss"], progress.epoch, run)
-            seconds = time.perf_counter() - started
-            if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
-                if recorder is not None:
-                    record["validation"] = _validate(fabric, learner, feed, stores, config, run, progress)
-                fabric.barrier()
-            if recorder is not None:
-                recorder.epoch(record, seconds=seconds, images_per_second=len(order) * images_a_batch / seconds)
-            progress.next_epoch()
-            stops = _any_rank(fabric, stopping()) and progress.epoch <= config.epochs
-            if stops or progress.epoch > config.epochs or writer.seconds_since_last >= checkpoint_seconds:
-                save()
-            if stops:
-                return _result(run, progress, finished=False)
-        writer.wait()
+    validate = Validator(fabric, config, stores, feed, run)
+    progress = Progress()
+    with _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
+        exactly = True
+        if goes_on:
+            state = read_checkpoint(run.checkpoint)
+            check_same_training(state, config, fingerprints)
+            exactly = load_state(state, step, sampler, progress)
         if fabric.is_global_zero:
-            run.write("result.json", _summary(config, run, progress, fingerprints, recorder))
-    fabric.barrier()
-    return _result(run, progress, finished=True)
+            run.describe(config, describe_environment(device) | {"fingerprints": fingerprints})
 
+        take_step: Callable[[Tensor, Tensor], Tensor] = step
+        device_labels = labels.to(device)
+        images_a_batch, share = sampler.batch_size, sampler.batch_size // n_ranks
+        with (
+            _recorder(fabric, run, config, progress, len(sampler), show, wandb) as recorder,
+            CheckpointWriter(run.checkpoint) as writer,
+            stop_signal() as stopping,
+        ):
+            _say_what_is_unusual(recorder, stores, resume=resume, goes_on=goes_on, exactly=exactly)
 
-class _Progress:
-    """How far a training is: the epoch, counted from 1, its sums so far, and the best epochs before it."""
+            def save() -> None:
+                if recorder is not None:
+                    progress.history = recorder.history
+                    _check_finite_weights(step, progress, run)
+                    state = state_of(step, sampler, progress)
+                    state |= {"config": config.as_dict(), "fingerprints": fingerprints}
+                    kept, epoch = _epochs_to_keep(progress, config), progress.epoch
+                    writer.save(state, afterwards=lambda: run.keep_weights(kept, before=epoch))
 
-    def __init__(self) -> None:
-        self.epoch, self.step = 1, 0
-        self.best: dict[str, dict[str, Any]] = {}
-        self.history: list[dict[str, Any]] = []
-        self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
-        self.made_of = [0, 0, 0]
-
-    def add(self, loss: Tensor, made_of: Composition | None) -> None:
-        """Add a step. The loss stays on its device: to look at it would be to wait for it."""
-        self.loss_sum = self.loss_sum.to(loss.device) + loss
-        self.n_steps += 1
-        self.step += 1
-        if made_of is not None:
-            self.made_of = [total + here for total, here in zip(self.made_of, made_of, strict=True)]
-
-    def epoch_record(self, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return what is logged of the epoch."""
-        record = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "loss": float(self.loss_sum) / self.n_steps,
-            "learning_rate": float(_inner(optimiser).param_groups[0]["lr"]),
-        }
-        averages = {name: total / self.n_steps for name, total in zip(Composition._fields, self.made_of, strict=True)}
-        return record | (averages if any(self.made_of) else {})
-
-    def next_epoch(self) -> None:
-        """Begin the next epoch."""
-        self.epoch += 1
-        self.n_steps, self.loss_sum, self.made_of = 0, torch.zeros_like(self.loss_sum), [0, 0, 0]
-
-
-def _state(step: Step, sampler: Batches, progress: _Progress) -> dict[str, Any]:
-    device = step.generator.device
-    return {
-        "learner": step.learner.state_dict(),
-        "log_temperature": step.log_temperature,
-        "optimiser": _inner(step.optimiser).state_dict(),
-        "sampler": sampler.state_dict(),
-        "generator": step.generator.get_state(),
-        "random": torch.get_rng_state(),
-        "random_device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "progress": dict(vars(progress)),
-    }
-
-
-def _load(state: dict[str, Any], step: Step, sampler: Batches, progress: _Progress) -> None:
-    device = step.generator.device
-    step.learner.load_state_dict(state["learner"])
-    if step.log_temperature is not None:
-        with torch.no_grad():
-            step.log_temperature.copy_(state["log_temperature"])
-    optimiser = _inner(step.optimiser)
-    rates = [group["lr"] for group in optimiser.param_groups]
-    optimiser.load_state_dict(state["optimiser"])
-    for group, rate in zip(optimiser.param_groups, rates, strict=True):
-        group["lr"] = rate  # a tensor on the device where it was one; its value is set before every step
-    sampler.load_state_dict(state["sampler"])
-    step.generator.set_state(state["generator"])
-    torch.set_rng_state(state["random"])
-    if state["random_device"] is not None and device.type == "cuda":
-        torch.cuda.set_rng_state(state["random_device"], device)
-    vars(progress).update(state["progress"])
-    progress.loss_sum = progress.loss_sum.to(device)
+            while progress.epoch <= config.epochs:
+                started = time.perf_counter()
+                order = sampler.epoch_indices().view(-1, images_a_batch)  # (batch, image), what is left of the epoch
+                made_of = compositions(labels[order], config, method)
+                batch_labels = device_labels[order.to(device)]
+                own = order.view(len(order), n_ranks, share)[:, fabric.global_rank].flatten()
+                batches = zip(sampler, feed.batches(own, share), batch_labels, strict=True)
+                for number, (_, images, its_labels) in enumerate(batches, 1):
+                    if take_step is step and hardware.captures(device, n_ranks, config):
+                        take_step = captured(step, images, its_labels)
+                    _set_learning_rate(step.optimiser, config, progress.step, n_steps, len(sampler))
+                    loss = _finite_step(take_step, images, its_labels, step, progress, run)
+                    progress.add(loss, made_of[number - 1] if made_of else None)
+                    if recorder is not None:
+                        recorder.step()
+                    if number < len(order) and _is_time_to_stop(stopping, fabric, number):
+                        save()
+                        return _result(fabric, run, progress, finished=False)
+                record = progress.epoch_record(step)
+                _check_finite_weights(step, progress, run, record["loss"])
+                seconds = time.perf_counter() - started
+                if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
+                    step.learner.eval()
+                    record["validation"] = on_first_rank(fabric, lambda: validate(step.learner.backbone, progress))
+                    step.learner.train()
+                if recorder is not None:
+                    recorder.epoch(record, seconds=seconds, images_per_second=len(order) * images_a_batch / seconds)
+                progress.next_epoch()
+                stops = any_rank(fabric, stopping()) and progress.epoch <= config.epochs
+                if stops or progress.epoch > config.epochs or writer.seconds_since_last >= checkpoint_seconds:
+                    save()
+                if stops:
+                    return _result(fabric, run, progress, finished=False)
+            writer.wait()
+            if recorder is not None:
+                progress.history = recorder.history
+                run.write("result.json", _summary(config, run, progress, fingerprints))
+        fabric.barrier()
+    return _result(fabric, run, progress, finished=True)
 
 
 def _open_stores(config: TrainConfig, data_dir: str | Path | None, fabric: Fabric) -> dict[str, Store]:
     """Open the training split, and the validation split if there is one. The first rank prepares what needs it."""
-    with fabric.rank_zero_first():
+
+    def open_all() -> dict[str, Store]:
         stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=config.side)}
-        try:
+        if (stores["train"].folder.parent / "val").is_dir():
             stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
-        except InputError:
-            return stores  # of a folder with few classes, all may be for training
-    return stores
+        return stores
+
+    folders = on_first_rank(fabric, lambda: {split: str(store.folder) for split, store in open_all().items()})
+    return {split: Store(folder) for split, folder in folders.items()}
 
 
-def _check_finite(loss: float, epoch: int, run: RunFolder) -> None:
-    if not math.isfinite(loss):
-        raise NearshotError(
-            f"The loss is {loss} in epoch {epoch}, so training stopped; {run.path} has the state before that epoch. A "
-            "lower learning rate or a warm-up may help."
-        )
+@contextmanager
+def _owned(run: RunFolder, fabric: Fabric, *, resume: bool, overwrite: bool) -> Iterator[bool]:
+    """Own the run's folder, on the first rank; yields whether it has a checkpoint to go on from."""
+    goes_on = on_first_rank(fabric, lambda: run.start(resume=resume, overwrite=overwrite))
+    try:
+        yield goes_on
+    finally:
+        run.release()
+
+
+def _say_what_is_unusual(
+    recorder: Recorder | None, stores: dict[str, Store], *, resume: bool, goes_on: bool, exactly: bool
+) -> None:
+    if recorder is None:
+        return
+    if "val" not in stores:
+        recorder.say("There is no validation split, so no epoch is the best; the last one is kept.")
+    if resume and not goes_on:
+        recorder.say("There is no checkpoint to go on from; this is a new run.")
+    if not exactly:
+        recorder.say("The checkpoint is of another kind of device; chance is another from here on.")
+
+
+def _is_time_to_stop(stopping: Callable[[], bool], fabric: Fabric, number: int) -> bool:
+    """Whether to stop after a step. Several ranks ask each other only now and then."""
+    if fabric.world_size == 1:
+        return stopping()
+    return number % STEPS_BETWEEN_STOP_CHECKS == 0 and any_rank(fabric, stopping())
+
+
+def _finite_step(
+    take_step: Callable[[Tensor, Tensor], Tensor],
+    images: Tensor,
+    labels: Tensor,
+    step: Step,
+    progress: Progress,
+    run: RunFolder,
+) -> Tensor:
+    """Take a step; on a CPU, where looking is free, see that its loss is a number."""
+    try:
+        loss = take_step(images, labels)
+    except InputError:
+        _check_finite_weights(step, progress, run)  # what no loss accepts may be embeddings that are no numbers
+        raise
+    if loss.device.type == "cpu" and not math.isfinite(float(loss)):
+        raise _diverged(progress, run, float(loss))
+    return loss
+
+
+def _check_finite_weights(step: Step, progress: Progress, run: RunFolder, loss: float = 0.0) -> None:
+    """Refuse to go on, or to save, where the loss or a weight is no longer a number."""
+    tensors = [tensor for tensor in step.learner.state_dict().values() if tensor.is_floating_point()]
+    if not math.isfinite(loss) or not bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all()):
+        raise _diverged(progress, run, loss)
+
+
+def _diverged(progress: Progress, run: RunFolder, loss: float) -> NearshotError:
+    what = "weights have values that are no numbers" if math.isfinite(loss) else f"loss is {loss}"
+    kept = f"{run.checkpoint} has an earlier state" if run.checkpoint.is_file() else "there is no earlier state yet"
+    return NearshotError(
+        f"The {what} in epoch {progress.epoch}, so training stopped; {kept}. A lower learning rate or a warm-up may "
+        "help."
+    )
+
+
+def _epochs_to_keep(progress: Progress, config: TrainConfig) -> set[int]:
+    """Return the epochs whose weights are wanted: the best ones, and the last."""
+    return {int(best["epoch"]) for best in progress.best.values()} | {config.epochs}
 
 
 def _set_learning_rate(
@@ -274,75 +268,32 @@ def _set_learning_rate(
         decay=config.decay,
         warm_up_steps=config.warm_up * steps_per_epoch,
     )
-    for group in _inner(optimiser).param_groups:
+    for group in inner_optimiser(optimiser).param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(config.learning_rate * factor)
         else:
             group["lr"] = config.learning_rate * factor
 
 
-def _validate(
-    fabric: Fabric,
-    learner: Learner,
-    feed: ImageFeed,
-    stores: dict[str, Store],
-    config: TrainConfig,
-    run: RunFolder,
-    progress: _Progress,
-) -> dict[str, float]:
-    """Measure on the validation split, and keep the weights if they are the best for anything. Returns the means."""
-    learner.eval()
-    backbone, device = learner.backbone, fabric.device
-    bfloat16 = "bf16" in str(fabric.strategy.precision.precision)
-    centre = embed_images(backbone, feed, device=device, bfloat16=bfloat16).mean(0)
-    means = {}
-    if "val" in stores:
-        store = stores["val"]
-        features = embed_images(backbone, ImageFeed(store.images, device), device=device, bfloat16=bfloat16)
-        data = FeatureSet(features, store.labels, centre, store.class_names, split="val", fingerprint=store.fingerprint)
-        results = evaluate_many(
-            data,
-            n_way=config.validation_way,
-            n_shots=config.validation_shots,
-            n_episodes=config.validation_episodes,
-            classifiers=CLASSIFIERS,
-            training_classes=stores["train"].class_names,
-            small_classes="leave out",
-            progress=False,
-        )
-        for measured, accuracy in results.items():
-            name = f"{measured.n_shot}-shot {measured.classifier}"
-            means[name] = accuracy.mean
-            before = progress.best.get(name)
-            candidates = {"before": Accuracy.from_dict(before)} if before else {}
-            if select_best(candidates | {"now": accuracy}) == "now":
-                progress.best[name] = {"epoch": progress.epoch} | accuracy.as_dict()
-    if progress.epoch == config.epochs or any(best["epoch"] == progress.epoch for best in progress.best.values()):
-        notes = {"run": run.path.name, "epoch": str(progress.epoch), "dataset": config.dataset}
-        save_backbone(backbone, run.weights_of(progress.epoch), training_mean=centre, notes=notes)
-    learner.train()
-    return means
-
-
-def _summary(
-    config: TrainConfig, run: RunFolder, progress: _Progress, fingerprints: dict[str, str], recorder: Recorder | None
-) -> dict[str, Any]:
+def _summary(config: TrainConfig, run: RunFolder, progress: Progress, fingerprints: dict[str, str]) -> dict[str, Any]:
     return {
         "run": run.path.name,
         "config": config.as_dict(),
         "fingerprints": fingerprints,
         "best": progress.best,
-        "last": recorder.history[-1] if recorder is not None else None,
+        "last": progress.history[-1],
         "environment": run.read("environment.json"),
     }
 
 
-def _result(run: RunFolder, progress: _Progress, *, finished: bool) -> TrainResult:
+def _result(fabric: Fabric, run: RunFolder, progress: Progress, *, finished: bool) -> TrainResult:
+    best, history = fabric.broadcast((progress.best, progress.history))
+    fabric.barrier()  # nobody leaves while another is still listening
     return TrainResult(
         folder=run.path,
-        best={name: Accuracy.from_dict(best) for name, best in progress.best.items()},
-        best_epochs={name: int(best["epoch"]) for name, best in progress.best.items()},
-        history=progress.history,
+        best={name: Accuracy.from_dict(values) for name, values in best.items()},
+        best_epochs={name: int(values["epoch"]) for name, values in best.items()},
+        history=history,
         finished=finished,
     )
 
@@ -352,7 +303,7 @@ def _recorder(
     fabric: Fabric,
     run: RunFolder,
     config: TrainConfig,
-    progress: _Progress,
+    progress: Progress,
     steps_per_epoch: int,
     show: bool | None,
     wandb: str | None,
@@ -363,36 +314,3 @@ def _recorder(
         return
     with Recorder(run, config, progress.history, steps_per_epoch, show=show, wandb=wandb) as recorder:
         yield recorder
-
-
-@contextmanager
-def _stop_signal() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether SIGTERM has come; never, in a thread, where signals are not ours to catch."""
-    received = False
-
-    def note(signal_number: int, frame: FrameType | None) -> None:
-        nonlocal received
-        received = True
-
-    try:
-        before = signal.signal(signal.SIGTERM, note)
-    except ValueError:
-        yield lambda: False
-        return
-    try:
-        yield lambda: received
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _any_rank(fabric: Fabric, value: bool) -> bool:
-    if fabric.world_size == 1:
-        return value
-    total = fabric.all_reduce(torch.tensor(float(value), device=fabric.device), reduce_op="sum")
-    return isinstance(total, Tensor) and bool(total > 0)
-
-
-def _inner(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimiser inside Fabric's."""
-    inner: torch.optim.Optimizer = getattr(optimiser, "optimizer", optimiser)
-    return inner

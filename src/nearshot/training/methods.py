@@ -126,6 +126,13 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 )
 
 
+# Settings that a method ignores, with the value that says nothing.
+_UNUSED: Mapping[str, Mapping[str, object]] = {
+    "simpleshot": {"projection": None, "learn_temperature": False, "temperature": 1.0, "distance": "euclidean"},
+    "supcon": {"distance": "euclidean"},
+}
+
+
 def resolve_method(config: TrainConfig) -> Method:
     """Return a configuration's method, and refuse settings that do not go together."""
     if not isinstance(config.method, str):
@@ -142,6 +149,11 @@ def resolve_method(config: TrainConfig) -> Method:
                 raise InputError(f"{name} is a setting of the method nca, not of {config.method_name}.")
     elif config.cross_entropy_weight and (config.keep_positives < 1 or config.keep_negatives < 1):
         raise InputError("Keeping a fraction of the pairs does not go together with a cross-entropy weight.")
+    for name, says_nothing in _UNUSED.get(config.method_name, {}).items():
+        if getattr(config, name) != says_nothing:
+            raise InputError(f"{config.method_name} has no use for {name}; leave it out.")
+    if config.nesterov and config.optimiser != "sgd":
+        raise InputError("Nesterov's momentum is of the optimiser sgd.")
     if kind == "episodes":
         _ = config.shape  # checks the numbers
     return method

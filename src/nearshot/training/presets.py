@@ -20,9 +20,7 @@ __all__ = ["PRESETS", "closest_preset"]
 PAPER = TrainConfig(input_size=84)
 CIFAR_FS = replace(PAPER, dataset="cifar-fs", epochs=240)
 MINI_IMAGENET = replace(PAPER, dataset="mini-imagenet")
-TIERED_IMAGENET = replace(
-    PAPER, dataset="tiered-imagenet", epochs=150, milestones=(0.5, 0.75), steps_per_epoch=439, validate_every=5
-)
+TIERED_IMAGENET = replace(PAPER, dataset="tiered-imagenet", epochs=150, milestones=(0.5, 0.75), steps_per_epoch=439)
 # Letters: mirroring one may make another, and most are thin, so crops stay mild.
 UPRIGHT = Augmentation(scale=(0.6, 1.0), flip=0.0)
 GLYPHS = TrainConfig(

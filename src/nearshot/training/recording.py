@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import sys
@@ -47,7 +48,17 @@ class Recorder:
         self.folder, self.history, self.n_epochs = folder, list(history), config.epochs
         with write_whole(folder.metrics) as file:
             file.write("".join(_line(record) for record in self.history).encode())
-        start_events(folder.events, [(record["epoch"], 0.0, _scalars(record)) for record in self.history])
+        timings = _timings(folder, len(self.history))
+        with write_whole(folder.timing) as file:
+            file.write("".join(_line(timing) for timing in timings.values()).encode())
+        start_events(
+            folder.events,
+            [
+                (record["epoch"], timings.get(record["epoch"], {}).get("time", 0.0), _scalars(record | timing))
+                for record in self.history
+                for timing in (timings.get(record["epoch"], {}),)
+            ],
+        )
         self.console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=show is False)
         self.bar: Progress | None = None
         self.task: TaskID | None = None
@@ -108,6 +119,21 @@ class Recorder:
         return bar, bar.add_task("training", total=self.n_epochs * steps_per_epoch, completed=done)
 
 
+def _timings(folder: RunFolder, n_epochs: int) -> dict[int, dict[str, Any]]:
+    """Return the times of the epochs that stand; of one that was run again, the last."""
+    if not folder.timing.is_file():
+        return {}
+    found = {}
+    for line in folder.timing.read_text().splitlines():
+        try:
+            timing = json.loads(line)
+        except ValueError:
+            continue  # the end of a line that a killed process was writing
+        if timing["epoch"] <= n_epochs:
+            found[int(timing["epoch"])] = timing
+    return found
+
+
 def _line(record: dict[str, Any]) -> str:
     return json.dumps(record) + "\n"
 
@@ -135,6 +161,5 @@ def _start_wandb(project: str, folder: RunFolder, config: TrainConfig) -> Any:
         raise MissingExtraError(
             "Logging to Weights & Biases needs the extra: pip install 'nearshot[wandb]'."
         ) from error
-    return wandb.init(
-        project=project, name=folder.path.name, config=config.as_dict(), resume="allow", id=folder.path.name
-    )
+    place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
+    return wandb.init(project=project, name=folder.path.name, id=place, config=config.as_dict(), resume="allow")

@@ -8,6 +8,7 @@ events.out.tfevents.nearshot    the same for TensorBoard
 checkpoint.pt       what it takes to go on
 weights/            epoch-0010.safetensors, …: the best epochs, and at the end the last one
 result.json         the best epochs with their accuracies; only a finished run has it
+evaluations/        what was measured since
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -44,6 +45,7 @@ def run_name(config: TrainConfig) -> str:
     preset, different = closest_preset(config)
     own = {name: dataset_name(str(value)) if name == "dataset" else value for name, (_, value) in different.items()}
     name = ",".join([preset, *(f"{key}={_short(value)}" for key, value in own.items())])
+    name = "".join(letter if letter.isalnum() or letter in ".,=+-_" else "-" for letter in name)
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -59,17 +61,17 @@ class RunFolder:
         self.timing = self.path / "timing.jsonl"
         self.events = self.path / "events.out.tfevents.nearshot"
         self.weights = self.path / "weights"
+        self._lock_file: IO[str] | None = None
 
     def weights_of(self, epoch: int) -> Path:
         """Return the file of an epoch's weights."""
         return self.weights / f"epoch-{epoch:04d}.safetensors"
 
-    def keep_weights(self, epochs: set[int]) -> None:
-        """Remove the weights of all other epochs."""
-        kept = {self.weights_of(epoch) for epoch in epochs}
-        for file in self.weights.glob("epoch-*.safetensors"):
-            if file not in kept:
-                file.unlink()
+    def keep_weights(self, epochs: set[int], *, before: int) -> None:
+        """Remove the weights of all other epochs before some epoch; later ones may be wanted meanwhile."""
+        for epoch in range(1, before):
+            if epoch not in epochs:
+                self.weights_of(epoch).unlink(missing_ok=True)
 
     @property
     def is_finished(self) -> bool:
@@ -87,25 +89,80 @@ class RunFolder:
         if not file.is_file():
             raise InputError(f"{self.path} is not a finished run: it has no {name}.")
         try:
-            content: dict[str, Any] = json.loads(file.read_text())
+            content = json.loads(file.read_text())
         except ValueError as error:
             raise FileFormatError(f"{file} is damaged: {error}.") from error
+        if not isinstance(content, dict):
+            raise FileFormatError(f"{file} is not a file of a run.")
         return content
+
+    def read_best(self) -> dict[str, dict[str, Any]]:
+        """Return the best epochs of a finished run, by "5-shot centroid" and the like."""
+        best = self.read("result.json").get("best")
+        if not isinstance(best, dict) or not all(isinstance(one, dict) and "epoch" in one for one in best.values()):
+            raise FileFormatError(f"{self.path / 'result.json'} is damaged: it has no best epochs.")
+        return best
 
     def read_config(self) -> TrainConfig:
         """Return the run's configuration."""
-        return TrainConfig.from_dict(self.read("config.json"))
+        try:
+            return TrainConfig.from_dict(self.read("config.json"))
+        except (TypeError, ValueError) as error:
+            raise FileFormatError(f"{self.path / 'config.json'} is damaged: {error}") from error
 
     def start(self, *, resume: bool, overwrite: bool) -> bool:
-        """Make the folder; return whether there is a checkpoint to go on from."""
+        """Make the folder and own it; return whether there is a checkpoint to go on from."""
+        if resume and overwrite:
+            raise InputError("To go on with a run and to start it again are two things: --resume or --overwrite.")
+        try:
+            self.weights.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"The run's folder {self.path} cannot be made: {error.strerror}.") from error
+        self._lock()
+        if overwrite:
+            self._clear()
         there = self.checkpoint.is_file()
-        if there and overwrite:
-            shutil.rmtree(self.path)
-            there = False
-        if there and not resume:
+        if not resume and (there or self.is_finished):
+            self.release()
             raise InputError(f"There is a run in {self.path} already. Go on with --resume, or start anew: --overwrite.")
-        self.weights.mkdir(parents=True, exist_ok=True)
         return there
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        if self._lock_file is not None:
+            self._lock_file.close()  # which unlocks it
+            self._lock_file = None
+
+    def describe(self, config: TrainConfig, environment: dict[str, Any]) -> None:
+        """Write the configuration and the environment; where a run goes on elsewhere, the earlier ones stay in it."""
+        before: list[Any] = []
+        if self.checkpoint.is_file() and (self.path / "environment.json").is_file():
+            last = self.read("environment.json")
+            before = [*last.pop("earlier", []), last]
+        self.write("config.json", config.as_dict())
+        self.write("environment.json", environment | ({"earlier": before} if before else {}))
+
+    def _lock(self) -> None:
+        """Own the folder until the process ends, however it ends; two trainings in it would mix their files."""
+        try:
+            import fcntl  # noqa: PLC0415
+        except ImportError:  # on Windows
+            return
+        file = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise InputError(f"Another training is running in {self.path}.") from None
+        self._lock_file = file
+
+    def _clear(self) -> None:
+        """Remove the files of a run, and nothing else."""
+        files = [self.path / name for name in ("config.json", "environment.json", "result.json")]
+        files += [self.metrics, self.timing, self.events, self.checkpoint]
+        files += [*self.weights.glob("epoch-*.safetensors"), *(self.path / "evaluations").glob("*.json")]
+        for file in files:
+            file.unlink(missing_ok=True)
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from nearshot.training.hardware import Hardware
 from nearshot.training.learner import Embedded, Learner
 from nearshot.training.methods import Method, Outputs, resolve_method
 
-__all__ = ["Step", "captured", "make_step"]
+__all__ = ["Step", "captured", "inner_optimiser", "make_step"]
 
 STEPS_BEFORE_CAPTURE = 5
 
@@ -148,7 +148,7 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
     returned is a function like the step; its result is valid until the next call.
     """
     static_images, static_labels = images.clone(), labels.clone()
-    before = _everything_of(step)
+    before = _Snapshot(step)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -171,8 +171,8 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
     return replay
 
 
-class _everything_of:  # noqa: N801
-    """A copy of all that a step changes, in place, so that a graph that refers to it stays valid."""
+class _Snapshot:
+    """A copy of all that a step changes; it is put back in place, so that a graph that refers to it stays valid."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -187,8 +187,7 @@ class _everything_of:  # noqa: N801
         return [*self.step.learner.parameters(), *self.step.learner.buffers(), *own, *self._optimiser_tensors()]
 
     def _optimiser_tensors(self) -> list[Tensor]:
-        inner = getattr(self.step.optimiser, "optimizer", self.step.optimiser)  # inside Fabric's
-        states = inner.state.values()
+        states = inner_optimiser(self.step.optimiser).state.values()
         return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
     def restore(self) -> None:
@@ -220,6 +219,12 @@ def _optimiser(
     if config.optimiser == "adam":
         return torch.optim.Adam(groups, lr=rate, fused=cuda, capturable=cuda)
     return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov, fused=cuda)
+
+
+def inner_optimiser(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimiser inside Fabric's, which has a copy of its attributes that may be out of date."""
+    inner: torch.optim.Optimizer = getattr(optimiser, "optimizer", optimiser)
+    return inner
 
 
 def _joined(parts: list[Embedded]) -> Embedded:

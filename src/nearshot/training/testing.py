@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,20 +100,66 @@ def evaluate_weights(
         device: where; by default a GPU if there is one.
         bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    backbone = load_backbone(path).to(device)
-    notes = read_notes(path) if Path(path).is_file() else {}
+    notes = {} if str(path).startswith("timm:") else read_notes(path)
     trained_on = notes.get("dataset")
     dataset = request.dataset or trained_on
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
-    embedded = _Embedder(backbone, device, device.type == "cuda" if bfloat16 is None else bfloat16, request.layers)
-    training = _training_split(trained_on, data_dir, request)
+    training = _training_split(trained_on, data_dir, request.side if dataset == trained_on else None)
+    return _measure(path, request, dataset, store, training, _where(device), bfloat16)
+
+
+def evaluate_run(
+    folder: str | Path,
+    request: Request,
+    *,
+    data_dir: str | Path | None = None,
+    device: torch.device | str | None = None,
+    bfloat16: bool | None = None,
+) -> list[Evaluation]:
+    """Measure each number of shots and classifier with the epoch that was best for it on the validation split.
+
+    (k-NN has no best epoch of its own, and takes nearest centroid's.) What was measured is kept in the run's folder,
+    and asking the same of the same data again gives the same answer without measuring again.
+    """
+    run = RunFolder(folder)
+    config, best = run.read_config(), run.read_best()
+    dataset = request.dataset or config.dataset
+    side = request.side or (config.side if request.dataset is None else None)
+    store = open_or_prepare(dataset, request.split, data_dir, side=side)
+    where = _where(device)
+    bfloat16 = where.type == "cuda" if bfloat16 is None else bfloat16
+    evaluations = []
+    for n_shot, classifier in _pairs(request):
+        chosen_by = f"{n_shot}-shot {'centroid' if classifier == 'knn' else classifier}"
+        weights = run.weights_of(best[chosen_by]["epoch"] if chosen_by in best else config.epochs)
+        one = replace(request, shots=(n_shot,), classifiers=(classifier,))
+        file = run.path / "evaluations" / _file_name(one, weights, store, bfloat16)
+        if not file.is_file():
+            training = _training_split(config.dataset, data_dir, config.side)
+            measured = _measure(weights, one, dataset, store, training, where, bfloat16)
+            file.parent.mkdir(exist_ok=True)
+            run.write(f"evaluations/{file.name}", measured[0].as_dict())
+        evaluations.append(Evaluation.from_dict(run.read(f"evaluations/{file.name}")))
+    return evaluations
+
+
+def _measure(
+    path: str | Path,
+    request: Request,
+    dataset: str,
+    store: Store,
+    training: Store | None,
+    device: torch.device,
+    bfloat16: bool | None,
+) -> list[Evaluation]:
+    backbone = load_backbone(path).to(device)
+    embedder = _Embedder(backbone, device, device.type == "cuda" if bfloat16 is None else bfloat16, request.layers)
     data = FeatureSet(
-        features=embedded(store),
+        features=embedder(store),
         labels=store.labels,
-        centre=_centre(embedded, backbone, training),
+        centre=_centre(embedder, backbone, training),
         class_names=store.class_names,
         split=request.split,
         fingerprint=store.fingerprint,
@@ -134,41 +180,15 @@ def evaluate_weights(
     ]
 
 
-def evaluate_run(
-    folder: str | Path,
-    request: Request,
-    *,
-    data_dir: str | Path | None = None,
-    device: torch.device | str | None = None,
-    bfloat16: bool | None = None,
-) -> list[Evaluation]:
-    """Measure each number of shots and classifier with the epoch that was best for it on the validation split.
-
-    (k-NN has no best epoch of its own, and takes nearest centroid's.) What was measured is kept in the run's folder,
-    and asking again gives the same answer without measuring again.
-    """
-    run = RunFolder(folder)
-    config = run.read_config()
-    best = run.read("result.json")["best"]
-    wanted: dict[Path, list[tuple[int, ClassifierName]]] = {}
-    for n_shot in request.shots:
-        for classifier in request.classifiers:
-            chosen_by = f"{n_shot}-shot {'centroid' if classifier == 'knn' else classifier}"
-            epoch = best[chosen_by]["epoch"] if chosen_by in best else config.epochs
-            wanted.setdefault(run.weights_of(epoch), []).append((n_shot, classifier))
-    evaluations = []
-    for weights, pairs in wanted.items():
-        name = _file_name(request, weights)
-        if (run.path / "evaluations" / name).is_file():
-            measured = [Evaluation.from_dict(values) for values in run.read(f"evaluations/{name}")["evaluations"]]
-        else:
-            everything = _with(request, shots={*request.shots, 1, 5}, classifiers=("centroid", "soft", "knn"))
-            measured = evaluate_weights(weights, everything, data_dir=data_dir, device=device, bfloat16=bfloat16)
-            (run.path / "evaluations").mkdir(exist_ok=True)
-            run.write(f"evaluations/{name}", {"evaluations": [one.as_dict() for one in measured]})
-        evaluations += [one for one in measured if (one.n_shot, one.classifier) in pairs]
-    order = {(n_shot, name): i for i, (n_shot, name) in enumerate(_pairs(request))}
-    return sorted(evaluations, key=lambda one: order[one.n_shot, one.classifier])
+def _where(device: torch.device | str | None) -> torch.device:
+    """Return the device asked for, or a GPU if there is one."""
+    chosen = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("There is no CUDA device here.")
+    try:
+        return torch.device(chosen)
+    except RuntimeError:
+        raise InputError(f"There is no device {chosen!r}; try cpu or cuda.") from None
 
 
 class _Embedder:
@@ -192,29 +212,26 @@ def _centre(embedder: _Embedder, backbone: Backbone, training: Store | None) -> 
     return embedder(training).mean(0)
 
 
-def _training_split(trained_on: str | None, data_dir: str | Path | None, request: Request) -> Store | None:
+def _training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:
     """Return the split that was trained on, if it is there: for its classes, and for its mean."""
     if trained_on is None:
         return None
     try:
-        return open_or_prepare(trained_on, "train", data_dir, side=request.side)
+        return open_or_prepare(trained_on, "train", data_dir, side=side)
     except InputError:
         return None
 
 
-def _pairs(request: Request) -> list[tuple[int, str]]:
+def _pairs(request: Request) -> list[tuple[int, ClassifierName]]:
+    if not request.shots or not request.classifiers:
+        raise InputError("There is nothing to measure: give numbers of shots and classifiers.")
     return [(n_shot, classifier) for n_shot in request.shots for classifier in request.classifiers]
 
 
-def _with(request: Request, shots: set[int], classifiers: tuple[ClassifierName, ...]) -> Request:
-    return Request(**vars(request) | {"shots": tuple(sorted(shots)), "classifiers": classifiers})
-
-
-def _file_name(request: Request, weights: Path) -> str:
-    """Return a name that says what was measured, so that another request has another."""
-    shots = "+".join(map(str, sorted({*request.shots, 1, 5})))
-    parts = [request.split, weights.stem, f"{request.n_way}-way-{shots}-shot-{request.n_query}-query"]
-    parts += [f"{request.n_episodes}-episodes-seed-{request.seed}"]
+def _file_name(request: Request, weights: Path, store: Store, bfloat16: bool) -> str:
+    """Return a name that says what was measured on which data, so that another question has another file."""
+    parts = [request.split, weights.stem, f"{request.n_way}-way-{request.shots[0]}-shot-{request.n_query}-query"]
+    parts += [request.classifiers[0], f"{request.n_episodes}-episodes-seed-{request.seed}"]
     parts += [f"layers-{'+'.join(map(str, request.layers))}"] if request.layers else []
-    parts += [Path(request.dataset).name] if request.dataset else []
+    parts += ["bfloat16" if bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
     return ",".join(parts) + ".json"

@@ -1,0 +1,91 @@
+"""Validation while training: measure on episodes of the validation split, and keep the best epoch for each number."""
+
+from __future__ import annotations
+
+import torch
+from lightning_fabric import Fabric
+
+from nearshot.data import Store
+from nearshot.data.loading import ImageFeed
+from nearshot.episodes import EpisodeShape, ImagesByClass
+from nearshot.errors import InputError
+from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
+from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.models import Backbone, save_backbone
+from nearshot.training.config import TrainConfig
+from nearshot.training.embedding import embed_images
+from nearshot.training.progress import Progress
+from nearshot.training.runs import RunFolder
+
+__all__ = ["Validator"]
+
+CLASSIFIERS: tuple[ClassifierName, ...] = ("centroid", "soft")  # the best epoch is kept for each
+N_QUERY = 15
+
+
+class Validator:
+    """Measures a backbone, and writes its weights if they are the best for anything.
+
+    Args:
+        fabric: for the device and the precision.
+        config: shots, ways and episodes.
+        stores: the training split, whose mean feature centres all others, and the validation split, if there is one.
+        feed: the training images.
+        run: where weights go.
+    """
+
+    def __init__(
+        self, fabric: Fabric, config: TrainConfig, stores: dict[str, Store], feed: ImageFeed, run: RunFolder
+    ) -> None:
+        self.device, self.config, self.stores, self.feed, self.run = fabric.device, config, stores, feed, run
+        self.bfloat16 = "bf16" in str(fabric.strategy.precision.precision)
+        self._check()
+
+    def __call__(self, backbone: Backbone, progress: Progress) -> dict[str, float]:
+        """Return the mean accuracies; the best so far are noted in the progress."""
+        centre = embed_images(backbone, self.feed, device=self.device, bfloat16=self.bfloat16).mean(0)
+        means = {}
+        for name, accuracy in self._measure(backbone, centre).items():
+            means[name] = accuracy.mean
+            before = progress.best.get(name)
+            candidates = {"before": Accuracy.from_dict(before)} if before else {}
+            if select_best(candidates | {"now": accuracy}) == "now":
+                progress.best[name] = {"epoch": progress.epoch} | accuracy.as_dict()
+        is_best = any(best["epoch"] == progress.epoch for best in progress.best.values())
+        if is_best or progress.epoch == self.config.epochs:
+            notes = {"run": self.run.path.name, "epoch": str(progress.epoch), "dataset": self.config.dataset}
+            save_backbone(backbone, self.run.weights_of(progress.epoch), training_mean=centre, notes=notes)
+        return means
+
+    def _measure(self, backbone: Backbone, centre: torch.Tensor) -> dict[str, Accuracy]:
+        if "val" not in self.stores:
+            return {}
+        store = self.stores["val"]
+        feed = ImageFeed(store.images, self.device)
+        features = embed_images(backbone, feed, device=self.device, bfloat16=self.bfloat16)
+        results = evaluate_many(
+            FeatureSet(features, store.labels, centre, store.class_names, split="val", fingerprint=store.fingerprint),
+            n_way=self.config.validation_way,
+            n_shots=self.config.validation_shots,
+            n_query=N_QUERY,
+            n_episodes=self.config.validation_episodes,
+            classifiers=CLASSIFIERS,
+            training_classes=self.stores["train"].class_names,
+            small_classes="leave out",
+            progress=False,
+        )
+        return {f"{measured.n_shot}-shot {measured.classifier}": accuracy for measured, accuracy in results.items()}
+
+    def _check(self) -> None:
+        """Refuse, before the training, what validation would refuse after some epochs of it."""
+        if "val" not in self.stores:
+            return
+        shape = EpisodeShape(self.config.validation_way, max(self.config.validation_shots), N_QUERY)
+        sizes = ImagesByClass(self.stores["val"].labels).sizes
+        n_large = int((sizes >= shape.images_per_class).sum())
+        if n_large < shape.n_way:
+            raise InputError(
+                f"The validation split has {n_large} classes with the {shape.images_per_class} images that "
+                f"{shape.n_shot} shots and {N_QUERY} queries need; episodes have {shape.n_way}. Lower --validation-way "
+                "or --validation-shots, or give more classes to the validation split."
+            )
