@@ -13,7 +13,7 @@ from rich.table import Table
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.jobs import jobs_of
-from nearshot.experiments.reproduce import chosen_recipes, reproduce
+from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import LocalMachine, Outcome, Place
 from nearshot.experiments.scales import Scale, smaller
@@ -49,6 +49,8 @@ class Reproduce:
     """Train on smaller images than the paper's 84×84, such as 32; the results are kept apart."""
     steps: int | None = None
     """Only so many steps a training, to try everything out; the results are kept apart."""
+    collect: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Take the finished runs under a folder, which `nearshot train` made, into the results; then stop."""
     tables_only: bool = False
     """Train nothing; make the tables and figures of what there is."""
     episode: tuple[int, int, int] | None = None
@@ -70,6 +72,10 @@ class Reproduce:
         seeds = self.seeds if self.seeds is not None else (1 if self.quick or self.steps else 3)
         if self.list:
             console.print(_listing(self, scale, seeds))
+            return
+        if self.collect is not None:
+            found = collect(self.collect, self.results, scale)
+            console.print(f"{len(found)} runs are now among the results of {self.results / scale.name}.")
             return
         if not self.names and not self.all:
             raise InputError("Say which tables or figures to regenerate, or --all; --list shows them.")

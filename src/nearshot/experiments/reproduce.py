@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -13,12 +13,13 @@ from nearshot.errors import InputError, look_up
 from nearshot.experiments.jobs import jobs_of
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
-from nearshot.experiments.results import Results
+from nearshot.experiments.results import Results, RunResult, result_of
 from nearshot.experiments.runner import LocalMachine, Outcome, Place, run_jobs
 from nearshot.experiments.scales import PAPER, Scale
 from nearshot.experiments.tables import Figure, Table
+from nearshot.training import RunFolder, TrainConfig
 
-__all__ = ["Reproduction", "chosen_recipes", "reproduce", "write_outputs"]
+__all__ = ["Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,29 @@ def reproduce(
     tables, figures = outputs_of(recipes, found, dataset)
     files = write_outputs(tables, figures, Path(results) / "tables" / scale.name)
     return Reproduction(outcome, tuple(tables), tuple(figures), tuple(files))
+
+
+def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunResult]:
+    """Take finished runs that `nearshot train` made, here or on another machine, into the results.
+
+    Only their own files are read: settings, log, times and the accuracies of their best epochs.
+    """
+    store = Results(results)
+    found = []
+    for path in sorted(Path(folder).glob("**/result.json")):
+        run = RunFolder(path.parent)
+        result = result_of(run, scale.name, {})
+        if _size_of(result.config, scale) != result.config.input_size:
+            raise InputError(f"{run.path} has inputs of {result.config.input_size}, which is not {scale.label}.")
+        store.put(result)
+        found.append(result)
+    if not found:
+        raise InputError(f"There is no finished run under {folder}.")
+    return found
+
+
+def _size_of(config: TrainConfig, scale: Scale) -> int | None:
+    return scale.change(replace(config, input_size=84)).input_size
 
 
 def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> tuple[list[Table], list[Figure]]:

@@ -88,6 +88,7 @@ class Results:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._read_before: dict[Path, tuple[int, RunResult]] = {}
 
     def path(self, config: TrainConfig, scale: str) -> Path:
         """Return where a training's result is, or will be."""
@@ -103,18 +104,23 @@ class Results:
         path = self.path(result.config, result.scale)
         path.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(path) as file:
-            file.write((json.dumps(result.content, ensure_ascii=False, indent=1) + "\n").encode())
+            file.write((json.dumps(result.content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
 
     def __iter__(self) -> Iterator[RunResult]:
         for path in sorted(self.folder.glob("*/*/*.json")):
             yield self._read(path)
 
-    @staticmethod
-    def _read(path: Path) -> RunResult:
+    def _read(self, path: Path) -> RunResult:
+        """Read a result, or take it from before if the file has not changed; tables ask for the same ones often."""
+        changed = path.stat().st_mtime_ns
+        if path in self._read_before and self._read_before[path][0] == changed:
+            return self._read_before[path][1]
         try:
-            return RunResult(json.loads(path.read_text()))
+            result = RunResult(json.loads(path.read_text()))
         except (ValueError, KeyError) as error:
             raise FileFormatError(f"{path} is damaged: {error}.") from error
+        self._read_before[path] = (changed, result)
+        return result
 
 
 def result_of(run: RunFolder, scale: str, evaluations: dict[Measurement, Evaluation]) -> RunResult:

@@ -176,7 +176,8 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "system": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
         "threads": torch.get_num_threads(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        # Where things lie is the machine's affair, and may be nobody else's.
+        "command": [Path(word).name if Path(word).is_absolute() else word for word in sys.argv],
         "code": _state_of_code(),
     }
 

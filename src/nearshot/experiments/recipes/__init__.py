@@ -11,6 +11,7 @@ from nearshot.experiments.recipes import (
     choices,
     classifiers,
     comparison,
+    floor,
     pair_subsampling,
     pairs,
     pn_implementations,
@@ -32,5 +33,6 @@ _MODULES = (
     supcon,
     pn_implementations,
     choices,
+    floor,
 )
 RECIPES: Mapping[str, Recipe] = MappingProxyType({module.RECIPE.name: module.RECIPE for module in _MODULES})
