@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nearshot.evaluation import Accuracy, Protocol
-from nearshot.experiments.claims import CLAIMS, Gap, check_claims, gap, judged
+from nearshot.experiments.claims import CLAIMS, Gap, Verdict, check_claims, gap, judged
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES
@@ -47,8 +47,8 @@ def put(
         results.put(RunResult(content))
 
 
-def verdicts(results: Results, seeds: tuple[int, ...] = (0,)) -> dict[str, tuple[str, str]]:
-    return {claim.name: tuple(verdict) for claim, verdict in check_claims(Found(results, PAPER, seeds), DATASET)}
+def verdicts(results: Results, seeds: tuple[int, ...] = (0,)) -> dict[str, Verdict]:
+    return {claim.name: verdict for claim, verdict in check_claims(Found(results, PAPER, seeds), DATASET)}
 
 
 def test_nothing_run_is_not_yet_run(tmp_path: Path) -> None:
