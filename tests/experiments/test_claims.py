@@ -39,8 +39,8 @@ def put(
     for seed in seeds:
         seeded = replace(config, seed=seed)
         shifted = {}
-        for name, values in accuracies.items():
-            first = Accuracy.from_dict(values)
+        for name, written in accuracies.items():
+            first = Accuracy.from_dict(written)
             shifted[name] = Accuracy(first.per_episode + seed * spread, first.protocol).as_dict() | {"epoch": 1}
         content = {"format": "nearshot-result", "version": 1, "id": run_id(seeded), "scale": PAPER.name}
         content |= {"config": seeded.as_dict(), "history": [], "seconds": 1.0, "accuracies": shifted}
