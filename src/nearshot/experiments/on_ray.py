@@ -84,7 +84,8 @@ class RayCluster:
         self._end_of_log(job).unlink(missing_ok=True)
         hardware = Hardware(accelerator="cuda" if self.gpus_per_run else "cpu")
         folder = str(run_folder.absolute())
-        future = self.task.remote(job.as_dict(), folder, self.data_dir, hardware, tuple(sys.argv))
+        named = self.task.options(name=job.name)  # in Ray's dashboard
+        future = named.remote(job.as_dict(), folder, self.data_dir, hardware, tuple(sys.argv))
         self.running[job.id] = (job, run_folder, future)
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
