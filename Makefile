@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
+RAY_READY := $(VENV)/.ray-ready
 # Constrains the package's build environment too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -25,6 +26,10 @@ $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
+$(RAY_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[ray]'
+	@touch $@
+
 demo: $(READY)  ## train and compare the losses on letters of unseen scripts, in three minutes
 	@mkdir -p examples/output
 	$(BIN)/python examples/compare_losses.py --output examples/output
@@ -32,7 +37,7 @@ demo: $(READY)  ## train and compare the losses on letters of unseen scripts, in
 test: check  ## what CI runs: checks, every test, doctests, examples
 	$(BIN)/python -m pytest
 
-test-slow: $(READY)  ## the tests that take minutes; run before a release
+test-slow: $(RAY_READY)  ## the tests that take minutes; run before a release
 	$(BIN)/python -m pytest -m slow
 
 check: $(READY)  ## lint, formatting and types

@@ -50,7 +50,9 @@ class Outcome:
 class Place(Protocol):
     """Where jobs run: this machine, or a cluster."""
 
-    n_at_once: int
+    @property
+    def n_at_once(self) -> int:
+        """How many jobs to start at once."""
 
     def start(self, job: Job, run_folder: Path) -> None:
         """Start a job."""

@@ -1,0 +1,273 @@
+"""Jobs on a Ray cluster: two real nodes on this machine, one of which is killed while it works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from tiny import prepare_tiny
+from tiny_jobs import CPU, tiny_job
+
+from nearshot.experiments import Results
+from nearshot.experiments.jobs import Job
+from nearshot.experiments.on_ray import RayCluster
+from nearshot.experiments.runner import Outcome, Place, ThisProcess, run_jobs
+
+pytestmark = pytest.mark.slow
+
+QUIET = Console(quiet=True)
+EPOCHS = 60  # long enough to be interrupted and killed
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    prepare_tiny(folder)
+    return folder
+
+
+class Watched:
+    """A place at which something happens once, as soon as it can."""
+
+    def __init__(self, place: RayCluster, happens: Callable[[], bool]) -> None:
+        self.place, self.happens, self.happened = place, happens, False
+        self.started: list[str] = []
+
+    @property
+    def n_at_once(self) -> int:
+        return self.place.n_at_once
+
+    def start(self, job: Job, run_folder: Path) -> None:
+        self.started.append(job.id)
+        self.place.start(job, run_folder)
+
+    def ended(self) -> Iterable[tuple[Job, str | None]]:
+        self.happened = self.happened or self.happens()
+        return self.place.ended()
+
+    def stop(self) -> None:
+        self.place.stop()
+
+    def log_of(self, job: Job) -> Path:
+        return self.place.log_of(job)
+
+
+class TwoNodes:
+    """A cluster whose second node can be killed, and the folders of some jobs."""
+
+    def __init__(self, cluster: Any, second: Any, folder: Path, data: Path) -> None:
+        self.cluster, self.second, self.data = cluster, second, data
+        self.orphans: set[str] = set()
+        self.runs, self.results = folder / "runs", Results(folder / "results")
+
+    def place(self, gpus_per_run: float = 0) -> RayCluster:
+        return RayCluster(self.results, self.runs, self.data, gpus_per_run=gpus_per_run)
+
+    def run(self, jobs: list[Job], happens: Callable[[], bool]) -> tuple[Outcome, Watched]:
+        place = Watched(self.place(), happens)
+        return run_jobs(jobs, self.results, self.runs, place, console=QUIET), place
+
+    def log(self, job: Job) -> list[str]:
+        file = self.runs / job.id / "log.txt"
+        return file.read_text().splitlines() if file.is_file() else []
+
+    def on_second(self, job: Job) -> bool:
+        """Whether a job's last process is the second node's."""
+        processes = [line.split()[-1] for line in self.log(job) if line.startswith("on ")]
+        return bool(processes) and processes[-1] in workers(self.second)
+
+    def kill_second(self) -> None:
+        self.orphans = workers(self.second)
+        self.cluster.remove_node(self.second, allow_graceful=False)
+
+
+def parents() -> dict[str, str]:
+    """The parent of every process that runs."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,stat="], check=True, capture_output=True, text=True).stdout  # noqa: S607
+    return {process: parent for process, parent, state in map(str.split, listed.splitlines()) if state[0] != "Z"}
+
+
+def workers(node: Any) -> set[str]:
+    """The processes that a node has started."""
+    raylet = str(node.all_processes["raylet"][0].process.pid)
+    return {process for process, parent in parents().items() if parent == raylet}
+
+
+def wait_for_the_end_of(processes: set[str]) -> None:
+    deadline = time.monotonic() + 60
+    while left := processes & parents().keys():
+        assert time.monotonic() < deadline, f"{left} are left"
+        time.sleep(0.1)
+
+
+def never() -> bool:
+    return False
+
+
+def interrupt() -> bool:
+    raise KeyboardInterrupt
+
+
+@dataclass
+class Story:
+    """What happened: interrupted, run again while a node was killed and one job was broken, mended and run again."""
+
+    nodes: TwoNodes
+    jobs: list[Job]
+    interrupted: list[Job]
+    killed: Job
+    outcome: Outcome
+    again: Outcome
+    started_again: list[str]
+    reference: ThisProcess
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[TwoNodes]:
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", ":".join(sys.path))  # the nodes have what we have
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1})
+        environment.setenv("RAY_ADDRESS", cluster.address)
+        try:
+            second = cluster.add_node(num_cpus=1, num_gpus=0)
+            both = TwoNodes(cluster, second, tmp_path_factory.mktemp("ray"), data)
+            yield both
+            left = both.orphans.union(*(workers(node) for node in cluster.list_all_nodes()))
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+        wait_for_the_end_of(left)
+
+
+@pytest.fixture(scope="module")
+def story(nodes: TwoNodes, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    jobs = [tiny_job(seed, epochs=EPOCHS) for seed in range(4)]
+    *good, broken = jobs
+
+    with pytest.raises(KeyboardInterrupt):
+        nodes.run(good, lambda: all(len(nodes.log(one)) > 4 for one in good[:2]) and interrupt())
+    interrupted = [one for one in good if (nodes.runs / one.id / "checkpoint.pt").is_file()]
+    assert not list(nodes.results)
+
+    damaged = nodes.runs / broken.id / "checkpoint.pt"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no checkpoint")
+    before = {one.id: len(nodes.log(one)) for one in good}
+    killed: list[Job] = []
+
+    def kill() -> bool:
+        killed.extend(one for one in good if len(nodes.log(one)) > before[one.id] + 3 and nodes.on_second(one))
+        if killed:
+            nodes.kill_second()
+        return bool(killed)
+
+    outcome, _ = nodes.run(jobs, kill)
+    damaged.unlink()
+    again, place = nodes.run(jobs, never)
+
+    folder = tmp_path_factory.mktemp("reference")
+    reference = ThisProcess(Results(folder / "results"), folder / "runs", nodes.data, CPU)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as on a node that gives a job one CPU; sums over threads are rounded otherwise
+    run_jobs(jobs, reference.results, reference.runs, reference, console=QUIET)
+    torch.set_num_threads(threads)
+    return Story(nodes, jobs, interrupted, killed[0], outcome, again, place.started, reference)
+
+
+def test_as_many_jobs_at_once_as_nodes_have_room_for(nodes: TwoNodes) -> None:
+    assert nodes.place().n_at_once == 2
+    assert nodes.place(gpus_per_run=1).n_at_once == 1
+    assert nodes.place(gpus_per_run=0.25).n_at_once == 1  # of four places on the GPU, its node has CPUs for one
+
+
+def test_ctrl_c_leaves_checkpoints(story: Story) -> None:
+    assert story.interrupted == story.jobs[:2]
+    for one in story.interrupted:
+        stopped = [line for line in story.nodes.log(one) if "was asked to stop" in line]
+        assert len(stopped) == 1
+
+
+def test_a_job_survives_the_loss_of_its_node_and_goes_on_from_its_checkpoint(story: Story) -> None:
+    epochs: list[list[int]] = []  # of each time that it was started
+    for line in story.nodes.log(story.killed):
+        if line.startswith("on "):
+            epochs.append([])
+        elif line.startswith("epoch "):
+            epochs[-1].append(int(line.split()[1].split("/")[0]))
+    interrupted, lost, last = epochs
+    assert interrupted[-1] + 1 == lost[0]
+    assert lost[-1] < EPOCHS
+    assert lost[0] <= last[0] <= lost[-1] + 1
+    assert last[-1] == EPOCHS
+
+
+def test_a_failed_job_is_reported_and_the_others_finish(story: Story) -> None:
+    *good, broken = story.jobs
+    assert {one.id for one in story.outcome.done} == {one.id for one in good}
+    [failure] = story.outcome.failed
+    assert failure.job == broken
+    assert "is not a checkpoint, or is damaged" in failure.text
+    assert failure.log.name == "log-end.txt"
+
+
+def test_again_does_only_what_failed(story: Story) -> None:
+    assert story.started_again == [story.jobs[-1].id]
+    assert not story.again.failed
+    assert len(story.again.done) == len(story.jobs)
+
+
+def test_results_are_those_of_one_process_bit_by_bit(story: Story) -> None:
+    for one in story.jobs:
+        ours, theirs = (place.results.get(one.config, one.scale) for place in (story.nodes, story.reference))
+        assert ours is not None
+        assert theirs is not None
+        for part in ("id", "config", "fingerprints", "accuracies", "history"):
+            assert ours.content[part] == theirs.content[part], part
+        for file in (story.reference.runs / one.id / "weights").iterdir():
+            weights = load_file(story.nodes.runs / one.id / "weights" / file.name)
+            for name, there in load_file(file).items():
+                assert torch.equal(weights[name], there), name
+
+
+def test_a_gpu_that_torch_cannot_see_is_a_failure_and_not_a_slow_run(nodes: TwoNodes, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    results = Results(tmp_path / "results")
+    place = RayCluster(results, tmp_path / "runs", nodes.data, gpus_per_run=0.5)
+    outcome = run_jobs([tiny_job()], results, tmp_path / "runs", place, console=QUIET)
+    [failure] = outcome.failed
+    assert "Traceback" in failure.log.read_text()
+    assert "CUDA" in failure.text.upper()
+
+
+def test_a_job_that_was_stopped_by_its_node_goes_on(nodes: TwoNodes, tmp_path: Path) -> None:
+    """A node that is shut down sends SIGTERM, on which a training saves and stops."""
+    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    one = tiny_job(9, epochs=EPOCHS)
+    log = runs / one.id / "log.txt"
+
+    def terminate() -> bool:
+        lines = log.read_text().splitlines() if log.is_file() else []
+        if len(lines) < 4:
+            return False
+        subprocess.run(["kill", "-TERM", lines[0].split()[-1]], check=True)  # noqa: S607
+        return True
+
+    place: Place = Watched(RayCluster(results, runs, nodes.data, gpus_per_run=0), terminate)
+    outcome = run_jobs([one], results, runs, place, console=QUIET)
+    assert outcome.done == [one]
+    lines = log.read_text().splitlines()
+    assert sum("was asked to stop" in line for line in lines) == 1
+    assert sum(line.startswith("on ") for line in lines) == 2
