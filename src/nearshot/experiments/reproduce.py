@@ -116,7 +116,7 @@ def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> 
     figures: list[Figure] = []
     for recipe in recipes:
         chosen = dataset or recipe.datasets[0]
-        tables += recipe.tables(found, chosen)
+        tables += [table.without_empty_rows() for table in recipe.tables(found, chosen)]
         figures += recipe.figures(found, chosen)
     return tables, figures
 

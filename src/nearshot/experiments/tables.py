@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import rich.table
@@ -25,10 +25,17 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table: a text, and the number behind it, if there is one, for sorting and CSV."""
+    """What stands in a table: a text, and the number behind it, if there is one, for sorting and CSV.
+
+    Attributes:
+        text: what is shown.
+        value: the number.
+        is_ours: whether it was measured, rather than printed by the paper.
+    """
 
     text: str
     value: float | None = None
+    is_ours: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -56,6 +63,15 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+
+    def without_empty_rows(self) -> Table:
+        """Return the table without rows that wait for a training, and say how many; not if nothing was trained."""
+        if not any(_is_ours(row) for row in self.rows):
+            return self
+        kept = tuple(row for row in self.rows if _is_ours(row) or "quoted" in str(row[0]))
+        n_left_out = len(self.rows) - len(kept)
+        note = (f"{n_left_out} rows are not run yet, and left out.",) if n_left_out else ()
+        return replace(self, rows=kept, notes=self.notes + note)
 
     def for_terminal(self) -> rich.table.Table:
         """Return a table that rich prints."""
@@ -128,13 +144,19 @@ class Figure:
         return files
 
 
+def _is_ours(row: Row) -> bool:
+    return any(isinstance(item, Cell) and item.is_ours for item in row)
+
+
 def _number_or_text(item: Cell | str) -> float | str:
     return item.value if isinstance(item, Cell) and item.value is not None else str(item)
 
 
 def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     """Return an accuracy with its interval, or a dash."""
-    return Cell(MISSING) if accuracy is None else Cell(str(accuracy), accuracy.mean)
+    if accuracy is None:
+        return Cell(MISSING)
+    return Cell(str(accuracy), accuracy.mean, is_ours=isinstance(accuracy, PooledAccuracy))
 
 
 def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
