@@ -51,8 +51,16 @@ def accuracy_by_class(
     >>> accuracy_by_class(features, labels, ["cat", "dog", "otter"], n_way=3, n_episodes=10)
     {'cat': 100.0, 'dog': 100.0, 'otter': 100.0}
     """
-    shape = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query}
-    episodes = sample_episodes(labels.cpu(), **shape, n_episodes=n_episodes, seed=seed, class_names=class_names)
+    labels = labels.cpu()
+    episodes = sample_episodes(
+        labels,
+        n_way=n_way,
+        n_shot=n_shot,
+        n_query=n_query,
+        n_episodes=n_episodes,
+        seed=seed,
+        class_names=class_names,
+    )
     truth = torch.arange(n_way, device=features.device).repeat_interleave(n_query)  # (query,)
     n_asked, n_correct = torch.zeros(2, len(class_names), dtype=torch.int64)
     for support, query in zip(
@@ -60,7 +68,7 @@ def accuracy_by_class(
     ):
         answers = nearest_centroid(features[support], features[query].flatten(1, 2)).argmax(2)  # (episode, query)
         correct = (answers == truth).cpu().unflatten(1, (n_way, n_query)).sum(2)  # (episode, way)
-        classes = labels.cpu()[query[:, :, 0]]
+        classes = labels[query[:, :, 0]]
         n_correct.index_add_(0, classes.flatten(), correct.flatten())
         n_asked.index_add_(0, classes.flatten(), torch.full_like(correct, n_query).flatten())
     percent = 100 * n_correct.double() / n_asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import rich.table
@@ -25,10 +25,11 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table: a text, and the number behind it, if there is one, for sorting and CSV."""
+    """What stands in a table: a text, the number behind it, for sorting and CSV, and the accuracy that it is of."""
 
     text: str
     value: float | None = None
+    accuracy: PooledAccuracy | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -134,14 +135,16 @@ def _number_or_text(item: Cell | str) -> float | str:
 
 def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     """Return an accuracy with its interval, or a dash."""
-    return Cell(MISSING) if accuracy is None else Cell(str(accuracy), accuracy.mean)
+    if accuracy is None:
+        return Cell(MISSING)
+    return Cell(str(accuracy), accuracy.mean, accuracy if isinstance(accuracy, PooledAccuracy) else None)
 
 
 def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
     """Return ours minus the paper's."""
     if ours is None or paper is None:
         return Cell(MISSING)
-    return Cell(f"{ours.mean - paper.mean:+.2f}".replace("-", "−"), ours.mean - paper.mean)
+    return Cell(f"{ours.mean - paper.mean:+.2f}".replace("-", "−"), ours.mean - paper.mean, ours)
 
 
 def beside(ours: Sequence[PooledAccuracy | None], paper: Sequence[Number | None]) -> tuple[Cell, ...]:
