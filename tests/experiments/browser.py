@@ -6,6 +6,7 @@ import base64
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,8 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            if not select.select([self._read], [], [], SECONDS)[0]:
+                raise TimeoutError(f"the browser said nothing for {SECONDS} s")
             received = os.read(self._read, 1 << 16)
             if not received:
                 raise RuntimeError("the browser has ended")

@@ -16,20 +16,19 @@ Points = Sequence[tuple[float, float]]
 
 
 def line_chart(series: Mapping[str, Points], *, title: str) -> Html:
-    """Draw lines over epochs; each has dashes of its own, and its name under the chart."""
+    """Draw lines over epochs; each has dashes of its own, and its name under the chart. A single epoch is told."""
     points = [point for line in series.values() for point in line if math.isfinite(point[1])]
     if not points:
         return Html("")
     xs, ys = ([point[axis] for point in points] for axis in (0, 1))
+    if len(set(xs)) == 1:
+        told = ", ".join(f"{name} {_round(line[0][1])}" for name, line in series.items() if line)
+        return element("figure", element("figcaption", title), element("p", f"after epoch {_round(xs[0])}: {told}"))
     across, up = _scaled(xs, LEFT, WIDTH - RIGHT), _scaled(ys, HEIGHT - BOTTOM, TOP)
     lines = []
     for number, line in enumerate(series.values()):
-        places = [(f"{across(x):.1f}", f"{up(y):.1f}") for x, y in line if math.isfinite(y)]
-        if len(places) == 1:
-            lines.append(element("circle", cx=places[0][0], cy=places[0][1], r=3, class_=f"dot line{number % 6}"))
-        else:
-            path = "M" + "L".join(f"{x} {y}" for x, y in places)
-            lines.append(element("path", d=path, class_=f"line line{number % 6}"))
+        path = "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in line if math.isfinite(y))
+        lines.append(element("path", d=path, class_=f"line line{number % 6}"))
     axes = _axes(_round(min(xs)), f"epoch {_round(max(xs))}", _round(min(ys)), _round(max(ys)))
     keys = [_key(name, number) for number, name in enumerate(series)] if len(series) > 1 else []
     return _chart(joined([axes, *lines]), title, keys)

@@ -122,7 +122,7 @@ def _what(part: Part, scale: Collected) -> str:
 def _scale_section(scale: Collected) -> Html:
     if not scale.parts:
         return Html("")
-    heading = element("h2", "Tables and figures: ", scale.name)
+    heading = element("h2", "Tables and figures ", badge(scale))
     return element("section", heading, *(part_section(part, scale) for part in scale.parts), class_="scale")
 
 

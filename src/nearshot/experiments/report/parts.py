@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -35,7 +35,13 @@ SIGNS = {"confirmed": "✓", "contradicted": "✗", "not yet run": "·"}
 
 
 def sortable(
-    headings: Sequence[str], bodies: Iterable[Html], *, name: str, caption: Html | str = "", filtered: bool = True
+    headings: Sequence[str],
+    bodies: Iterable[Html],
+    *,
+    name: str,
+    numbers: Collection[int],
+    caption: Html | str = "",
+    filtered: bool = True,
 ) -> Html:
     """Return a table whose headings sort it and whose box filters it.
 
@@ -43,18 +49,22 @@ def sortable(
         headings: of the columns.
         bodies: a `tbody` for each thing that is sorted, which may have several rows.
         name: what the table is called in the page.
+        numbers: which columns hold numbers.
         caption: what stands above it.
         filtered: whether it has a box to filter it.
     """
-    head = element(
-        "tr", *(element("th", element("button", heading, type="button"), scope="col") for heading in headings)
-    )
+    head = element("tr", *(_heading(heading, place, place in numbers) for place, heading in enumerate(headings)))
     box = element("input", type="search", placeholder="filter rows", aria_label=f"Filter {name}", data_filter=name)
     controls = element("p", box, element("output", ""), class_="filter") if filtered else Html("")
     table = element(
         "table", element("caption", caption), element("thead", head), joined(bodies), id=name, class_="sortable"
     )
     return element("div", controls, element("div", table, class_="wide"), class_="table")
+
+
+def _heading(text: str, place: int, is_number: bool) -> Html:
+    button = element("button", text, type="button", aria_label=None if text else f"column {place + 1}")
+    return element("th", button, scope="col", class_="number" if is_number else None)
 
 
 def plain_cell(text: str | Html, value: float | None = None, *, heading: bool = False) -> Html:
@@ -67,8 +77,8 @@ def difference_cell(item: Cell, largest: float) -> Html:
     """Return ours minus the paper's: with its sign, a bar to its side, and only then a colour."""
     if item.value is None:
         return plain_cell(item.text)
-    kind = "up" if item.value > 0 else "down"
-    return element("td", bar(item.value, largest), item.text, class_=f"number difference {kind}", data_value=item.value)
+    kind = "up" if item.value > 0 else "down" if item.value < 0 else "even"
+    return element("td", bar(item.value, largest), item.text, class_=f"number {kind}", data_value=item.value)
 
 
 def anchor_of(run: RunResult) -> str:
@@ -120,8 +130,14 @@ def _table(table: Table, part: Part, name: str) -> Html:
         bodies.append(element("tbody", element("tr", *cells)))
     caption = joined([element("b", f"{table.title}."), f" {table.label}."])
     notes = [element("p", note, class_="note") for note in table.notes]
-    body = sortable(table.headings, bodies, name=name, caption=caption, filtered=len(bodies) >= ROWS_TO_FILTER)
+    numbers = {place for row in table.rows for place, item in enumerate(row) if _is_number(item)}
+    filtered = len(bodies) >= ROWS_TO_FILTER
+    body = sortable(table.headings, bodies, name=name, numbers=numbers, caption=caption, filtered=filtered)
     return joined([body, *notes])
+
+
+def _is_number(item: Cell | str) -> bool:
+    return isinstance(item, Cell) and item.value is not None
 
 
 def _differences(table: Table, row: Sequence[Cell | str]) -> list[float]:
@@ -212,7 +228,8 @@ def differences_table(scales: Iterable[Collected]) -> Html:
         for one in everything
     ]
     headings = ("trained with", "measured", "recipe", "dataset", "scale", "ours", "paper", "difference")
-    return sortable(headings, bodies, name="differences", caption="Ours, the paper's, and ours minus the paper's.")
+    caption = "Every number that the paper prints too, and that was run."
+    return sortable(headings, bodies, name="differences", numbers=(5, 6, 7), caption=caption)
 
 
 def _short_scale(scale: Collected) -> Html:
@@ -261,4 +278,6 @@ def claims_table(rows: Sequence[ClaimRow]) -> Html:
         for scale, dataset, statement, where, status, text in rows
     ]
     headings = ("claim", "where", "dataset", "scale", "verdict", "because")
-    return sortable(headings, bodies, name="claims-table", caption="What the paper says, and what was found.")
+    return sortable(
+        headings, bodies, name="claims-table", numbers=(), caption="What the paper says, and what was found."
+    )

@@ -28,7 +28,8 @@ def runs_table(scales: Sequence[Collected]) -> Html:
     measured = (f"{split} {n_shot}-shot" for split, n_shot in COLUMNS)
     headings = ("run", "dataset", "scale", "seed", *measured, "epochs", "time", "images/s", "used by")
     caption = "Accuracies are of nearest centroid, where nothing else is said; each with half its 95 % interval."
-    return sortable(headings, bodies, name="runs-table", caption=caption)
+    numbers = range(3, len(headings) - 1)
+    return sortable(headings, bodies, name="runs-table", numbers=numbers, caption=caption)
 
 
 def _wanted_by(scales: Iterable[Collected]) -> dict[int, list[str]]:
@@ -43,7 +44,7 @@ def _wanted_by(scales: Iterable[Collected]) -> dict[int, list[str]]:
 
 
 def _body(run: RunResult, scale: Collected, wanted_by: Sequence[str]) -> Html:
-    name = joined([run_name(run.config), " ", element("code", run.id[:SHORT_ID])])
+    name = joined([_breakable(run_name(run.config)), " ", element("code", run.id[:SHORT_ID])])
     mark = element("span", run.scale, class_="badge paper" if scale.is_papers else "badge", title=scale.label)
     row = element(
         "tr",
@@ -59,9 +60,15 @@ def _body(run: RunResult, scale: Collected, wanted_by: Sequence[str]) -> Html:
     )
     n_columns = len(COLUMNS) + 8
     summary = element("summary", "curves, episodes, classes, configuration, provenance")
-    details = element("details", summary, _details(run))
+    details = element("details", summary, element("div", _details(run), class_="behind"))
     more = element("tr", element("td", details, colspan=n_columns), class_="more")
     return element("tbody", row, more, id=anchor_of(run))
+
+
+def _breakable(name: str) -> Html:
+    """Return a run's name with places where a line may end: it is long, and without spaces."""
+    first, *others = name.split(",")
+    return joined([first, *(part for other in others for part in (",", Html("<wbr>"), other))])
 
 
 def _accuracy_cell(run: RunResult, split: str, n_shot: int) -> Html:
