@@ -5,11 +5,12 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 RAY_READY := $(VENV)/.ray-ready
+AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 # Constrains the package's build environment too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-slow check format bench docs clean
+.PHONY: help demo test test-slow check format bench docs browser clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -57,6 +58,9 @@ bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/result
 
 docs: $(DOCS_READY)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
+
+browser:  ## install Debian's Chromium, which a test opens the report in; without it the test is skipped
+	command -v chromium || { $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -54,6 +54,7 @@ def _commands(arguments: list[str]) -> Any:
     if arguments[:1] == ["data"]:
         return data | Annotated[_Other, tyro.conf.subcommand("train")]
     from nearshot.cli.evaluate import Evaluate  # noqa: PLC0415
+    from nearshot.cli.report import Report  # noqa: PLC0415
     from nearshot.cli.reproduce import Reproduce  # noqa: PLC0415
     from nearshot.cli.train import Train, chosen_preset  # noqa: PLC0415
 
@@ -63,6 +64,7 @@ def _commands(arguments: list[str]) -> Any:
         | Annotated[Train, tyro.conf.subcommand("train", default=preset)]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
         | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
+        | Annotated[Report, tyro.conf.subcommand("report")]
     )
 
 

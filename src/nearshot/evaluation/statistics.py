@@ -119,7 +119,8 @@ class Accuracy:
         tensor([80., 60.], dtype=torch.float64)
         """
         n_questions = self.protocol.n_way * self.protocol.n_query
-        n_correct = (self.per_episode.double() * n_questions / 100).round().numpy().astype("<u4")
+        n_correct = (self.per_episode.double() * n_questions / 100).round().numpy()
+        n_correct = n_correct.astype("<u1" if n_questions < 256 else "<u4")  # most are small
         return {
             "mean": self.mean,
             "interval95": self.interval95,
@@ -132,7 +133,8 @@ class Accuracy:
         """Return the accuracy of which `as_dict` gave the values."""
         try:
             protocol = Protocol(**values["protocol"])
-            n_correct = np.frombuffer(zlib.decompress(base64.b64decode(values["n_correct"])), "<u4")
+            content = zlib.decompress(base64.b64decode(values["n_correct"]))
+            n_correct = np.frombuffer(content, "<u1" if len(content) == protocol.n_episodes else "<u4")
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise FileFormatError(f"This is not a saved accuracy, or it is damaged: {error}.") from error
         return cls.of_counts(torch.from_numpy(n_correct.astype(np.int64)), protocol)

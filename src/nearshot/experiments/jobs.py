@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nearshot.errors import NearshotError
+from nearshot.experiments.by_class import measure_classes
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.measuring import measure
 from nearshot.experiments.recipe import Recipe
@@ -108,15 +109,12 @@ def do(
         raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
     run = RunFolder(run_folder)
     config = job.config
-    evaluations = measure(
-        run,
-        job.measurements,
-        data_dir=data_dir,
-        device="cpu" if hardware is not None and hardware.accelerator == "cpu" else None,
-        n_episodes=config.validation_episodes,
-        n_way=config.validation_way,
-    )
-    return result_of(run, job.scale, evaluations)
+    device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
+    n_episodes, n_way = config.validation_episodes, config.validation_way
+    evaluations = measure(run, job.measurements, data_dir=data_dir, device=device, n_episodes=n_episodes, n_way=n_way)
+    splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
+    by_class = measure_classes(run, splits, data_dir=data_dir, device=device, n_episodes=n_episodes, n_way=n_way)
+    return result_of(run, job.scale, evaluations, by_class)
 
 
 def read_job(path: Path) -> Job:

@@ -59,6 +59,10 @@ class Found:
         accuracies = self.accuracies(config, measurement)
         return pool_seeds(accuracies) if accuracies else None
 
+    def on(self, dataset: str) -> str:
+        """Return the dataset that this is really about: a scale may have its own."""
+        return self.scale.dataset or dataset
+
     @property
     def label(self) -> str:
         """What every output says about its scale."""

@@ -78,6 +78,11 @@ class RunResult:
         """Return a measured accuracy."""
         return Accuracy.from_dict(self.content["accuracies"][wanted.name])
 
+    @property
+    def by_class(self) -> dict[str, dict[str, float]]:
+        """Accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; none in older results."""
+        return dict(self.content.get("by_class", {}))
+
     def epoch(self, wanted: Measurement) -> int:
         """Return the epoch whose weights were measured."""
         return int(self.content["accuracies"][wanted.name]["epoch"])
@@ -123,7 +128,12 @@ class Results:
         return result
 
 
-def result_of(run: RunFolder, scale: str, evaluations: dict[Measurement, Evaluation]) -> RunResult:
+def result_of(
+    run: RunFolder,
+    scale: str,
+    evaluations: dict[Measurement, Evaluation],
+    by_class: dict[str, dict[str, float]] | None = None,
+) -> RunResult:
     """Make the result of a finished run: the validation accuracies of its best epochs, and what was measured since."""
     content = run.read("result.json")
     config = TrainConfig.from_dict(content["config"])
@@ -150,6 +160,7 @@ def result_of(run: RunFolder, scale: str, evaluations: dict[Measurement, Evaluat
             "seconds": sum(line["seconds"] for line in last_time.values()),
             "images_per_second": rates[len(rates) // 2],
             "accuracies": accuracies,
+            "by_class": by_class or {},
             "history": lines,
         }
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
 from nearshot.training import TrainConfig
 
-__all__ = ["PAPER", "QUICK", "Scale", "smaller"]
+__all__ = ["PAPER", "QUICK", "Scale", "scale_named", "smaller"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,19 @@ def smaller(input_size: int | None = None, steps: int | None = None, quick: bool
     if steps is not None:
         scale = _few_steps(scale, steps)
     return scale
+
+
+def scale_named(name: str) -> Scale | None:
+    """Return the scale of a folder's name, or None for one that `smaller` does not make.
+
+    >>> scale_named("32px-20-steps").label
+    "20 STEPS A RUN, a trial; 32×32 inputs instead of the paper's 84×84; not a reproduction"
+    """
+    parts = re.fullmatch(r"(?:paper|(?P<quick>quick)|(?P<size>\d+)px)(?:-(?P<steps>\d+)-steps)?", name)
+    if parts is None:
+        return None
+    size, steps = (int(parts[key]) if parts[key] else None for key in ("size", "steps"))
+    return smaller(size, steps, quick=parts["quick"] is not None)
 
 
 def _few_steps(scale: Scale, steps: int) -> Scale:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import rich.table
@@ -25,17 +25,11 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table: a text, and the number behind it, if there is one, for sorting and CSV.
-
-    Attributes:
-        text: what is shown.
-        value: the number.
-        is_ours: whether it was measured, rather than printed by the paper.
-    """
+    """What stands in a table: a text, the number behind it, for sorting and CSV, and the accuracy that it is of."""
 
     text: str
     value: float | None = None
-    is_ours: bool = False
+    accuracy: PooledAccuracy | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -145,7 +139,7 @@ class Figure:
 
 
 def _is_ours(row: Row) -> bool:
-    return any(isinstance(item, Cell) and item.is_ours for item in row)
+    return any(isinstance(item, Cell) and item.accuracy is not None for item in row)
 
 
 def _number_or_text(item: Cell | str) -> float | str:
@@ -156,14 +150,14 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     """Return an accuracy with its interval, or a dash."""
     if accuracy is None:
         return Cell(MISSING)
-    return Cell(str(accuracy), accuracy.mean, is_ours=isinstance(accuracy, PooledAccuracy))
+    return Cell(str(accuracy), accuracy.mean, accuracy if isinstance(accuracy, PooledAccuracy) else None)
 
 
 def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
     """Return ours minus the paper's."""
     if ours is None or paper is None:
         return Cell(MISSING)
-    return Cell(f"{ours.mean - paper.mean:+.2f}".replace("-", "−"), ours.mean - paper.mean)
+    return Cell(f"{ours.mean - paper.mean:+.2f}".replace("-", "−"), ours.mean - paper.mean, ours)
 
 
 def beside(ours: Sequence[PooledAccuracy | None], paper: Sequence[Number | None]) -> tuple[Cell, ...]:

@@ -74,8 +74,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
         where = "Figure 4" if name == "pn" else "Appendix H"
         tables.append(
             Table(
-                f"ablations-{dataset}-{name}",
-                f"Ablations ({where}): {dataset}, validation split, {TITLES[classifier]}",
+                f"ablations-{found.on(dataset)}-{name}",
+                f"Ablations ({where}): {found.on(dataset)}, validation split, {TITLES[classifier]}",
                 found.label,
                 ("row", "trained with", *headings),
                 tuple(lines),
@@ -85,8 +85,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    title = f"Ablations on the validation split of {dataset} (Figure 4 and Appendix H)"
-    return [Figure(f"ablations-{dataset}", title, found.label, lambda: _draw(found, dataset))]
+    title = f"Ablations on the validation split of {found.on(dataset)} (Figure 4 and Appendix H)"
+    return [Figure(f"ablations-{found.on(dataset)}", title, found.label, lambda: _draw(found, dataset))]
 
 
 def _draw(found: Found, dataset: str) -> Drawing:

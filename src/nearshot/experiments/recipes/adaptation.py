@@ -52,8 +52,9 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
         rows.append((name, *beside(ours, paper)))
     return [
         Table(
-            f"adaptation-{dataset}",
-            f"Several layers and adapting to the support set (Appendix G): {dataset}, test split, nearest centroid",
+            f"adaptation-{found.on(dataset)}",
+            "Several layers and adapting to the support set (Appendix G): "
+            f"{found.on(dataset)}, test split, nearest centroid",
             found.label,
             ("features", "1-shot", "paper", "difference", "5-shot", "paper", "difference"),
             tuple(rows),

@@ -18,7 +18,7 @@ from nearshot.experiments.figures import line_with_band, new_drawing, style_of
 from nearshot.experiments.paper import BATCH_SIZE_TABLE, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import BATCH_SIZES, figure_config
+from nearshot.experiments.settings import BATCH_SIZES, TITLES, figure_config
 from nearshot.experiments.tables import Figure, Row, Table, beside
 from nearshot.training import TrainConfig
 
@@ -65,9 +65,9 @@ def _table(found: Found, dataset: str, method: str) -> Table:
     columns = (
         ("1-shot", "paper", "difference", "5-shot", "paper", "difference") if paper_has_it else ("1-shot", "5-shot")
     )
-    where = f"{dataset}, validation split, {'nearest centroid' if classifier == 'centroid' else 'soft assignment'}"
+    where = f"{found.on(dataset)}, validation split, {TITLES[classifier]}"
     return Table(
-        f"batch-size-{dataset}-{short.lower()}",
+        f"batch-size-{found.on(dataset)}-{short.lower()}",
         f"Batch size and episodes, NCA and {short} (Figure 2, Appendix E): {where}",
         found.label,
         ("batch", "trained with", *columns),
@@ -78,8 +78,8 @@ def _table(found: Found, dataset: str, method: str) -> Table:
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
     return [
         Figure(
-            f"batch-size-{dataset}",
-            f"Accuracy on the validation split of {dataset} by batch size and episodes (Figure 2)",
+            f"batch-size-{found.on(dataset)}",
+            f"Accuracy on the validation split of {found.on(dataset)} by batch size and episodes (Figure 2)",
             found.label,
             lambda: _draw(found, dataset),
         )

@@ -55,8 +55,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
         rows.append((choice, *(cell(found.pooled(config, Measurement("val", shot, classifier))) for shot in (1, 5))))
     return [
         Table(
-            f"choices-{dataset}",
-            f"Choices that the text speaks of (Section 2.2, Appendix F): {dataset}, validation split",
+            f"choices-{found.on(dataset)}",
+            f"Choices that the text speaks of (Section 2.2, Appendix F): {found.on(dataset)}, validation split",
             found.label,
             ("trained with", "1-shot", "5-shot"),
             tuple(rows),

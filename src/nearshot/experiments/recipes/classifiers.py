@@ -50,15 +50,16 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
     ]
     return [
         Table(
-            f"classifiers-{dataset}",
-            f"Classifiers on NCA's features (Appendix D): {dataset}, 5-shot",
+            f"classifiers-{found.on(dataset)}",
+            f"Classifiers on NCA's features (Appendix D): {found.on(dataset)}, 5-shot",
             found.label,
             ("classifier", "validation", "paper", "difference", "test", "paper", "difference"),
             tuple(rows),
         ),
         Table(
-            f"treatments-{dataset}",
-            f"Centring and normalising NCA's features (Section 3.1): {dataset}, validation split, nearest centroid",
+            f"treatments-{found.on(dataset)}",
+            "Centring and normalising NCA's features (Section 3.1): "
+            f"{found.on(dataset)}, validation split, nearest centroid",
             found.label,
             ("features", "1-shot", "5-shot"),
             tuple(treatments),

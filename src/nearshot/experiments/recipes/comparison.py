@@ -64,8 +64,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
         rows.append((name, *beside(ours, paper)))
     return [
         Table(
-            f"comparison-{dataset}",
-            f"Comparison (Section 3.5): {dataset}, test split",
+            f"comparison-{found.on(dataset)}",
+            f"Comparison (Section 3.5): {found.on(dataset)}, test split",
             found.label,
             ("trained with", "1-shot", "paper", "difference", "5-shot", "paper", "difference"),
             tuple(rows),

@@ -61,8 +61,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
     headings = [f"{title} {shot}-shot" for title in METHODS.values() for shot in (1, 5)]
     return [
         Table(
-            f"floor-{dataset}",
-            f"The floor of the published arithmetic, and what can replace it: {dataset}, validation split, "
+            f"floor-{found.on(dataset)}",
+            f"The floor of the published arithmetic, and what can replace it: {found.on(dataset)}, validation split, "
             "nearest centroid, best epoch",
             found.label,
             ("loss and schedule", *headings),

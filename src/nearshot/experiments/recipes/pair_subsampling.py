@@ -65,8 +65,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             rows.append((name, Cell(f"{100 * share:.1f} %", share), *values))
     return [
         Table(
-            f"pair-subsampling-{dataset}",
-            f"A fraction of the pairs of a batch (Figure 3): {dataset}, validation split",
+            f"pair-subsampling-{found.on(dataset)}",
+            f"A fraction of the pairs of a batch (Figure 3): {found.on(dataset)}, validation split",
             found.label,
             ("trained with", "pairs", "1-shot centroid", "5-shot centroid", "1-shot soft", "5-shot soft"),
             tuple(rows),
@@ -75,8 +75,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    title = f"Accuracy on the validation split of {dataset} with a fraction of the pairs (Figure 3)"
-    return [Figure(f"pair-subsampling-{dataset}", title, found.label, lambda: _draw(found, dataset))]
+    title = f"Accuracy on the validation split of {found.on(dataset)} with a fraction of the pairs (Figure 3)"
+    return [Figure(f"pair-subsampling-{found.on(dataset)}", title, found.label, lambda: _draw(found, dataset))]
 
 
 def _draw(found: Found, dataset: str) -> Drawing:

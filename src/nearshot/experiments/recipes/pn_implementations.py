@@ -38,8 +38,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
         rows.append((name, backbone, *(cell(found.pooled(config, wanted)) for wanted in TEST)))
     return [
         Table(
-            f"pn-implementations-{dataset}",
-            f"Implementations of Prototypical Networks (Appendix I): {dataset}, test split",
+            f"pn-implementations-{found.on(dataset)}",
+            f"Implementations of Prototypical Networks (Appendix I): {found.on(dataset)}, test split",
             found.label,
             ("implementation", "architecture", "1-shot", "5-shot"),
             tuple(rows),

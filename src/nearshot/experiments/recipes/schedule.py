@@ -47,8 +47,9 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
     ]
     return [
         Table(
-            f"schedule-{dataset}",
-            f"SimpleShot's schedule and the paper's (Appendix F): {dataset}, validation split, nearest centroid",
+            f"schedule-{found.on(dataset)}",
+            "SimpleShot's schedule and the paper's (Appendix F): "
+            f"{found.on(dataset)}, validation split, nearest centroid",
             found.label,
             ("trained with", "1-shot", "paper", "difference", "5-shot", "paper", "difference"),
             tuple(rows),

@@ -44,8 +44,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
         rows.append((row, *beside([found.pooled(row_config(dataset, row), wanted) for wanted in TEST], paper)))
     return [
         Table(
-            f"supcon-{dataset}",
-            f"The supervised contrastive loss (Appendix C): {dataset}, test split, nearest centroid",
+            f"supcon-{found.on(dataset)}",
+            f"The supervised contrastive loss (Appendix C): {found.on(dataset)}, test split, nearest centroid",
             found.label,
             ("trained with", "1-shot", "paper", "difference", "5-shot", "paper", "difference"),
             tuple(rows),

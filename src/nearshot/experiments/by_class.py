@@ -1,0 +1,111 @@
+"""Accuracy by class: which classes a trained network tells apart, over the episodes that its accuracy is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from nearshot.data import open_or_prepare
+from nearshot.data.loading import ImageFeed
+from nearshot.evaluation import prepare_features, sample_episodes
+from nearshot.evaluation.classifiers import nearest_centroid
+from nearshot.models import load_backbone
+from nearshot.training import RunFolder
+from nearshot.training.embedding import embed_images
+
+__all__ = ["accuracy_by_class", "measure_classes"]
+
+EPISODES_AT_ONCE = 100  # their features take tens of megabytes
+
+
+def accuracy_by_class(
+    features: Tensor,
+    labels: Tensor,
+    class_names: Sequence[str],
+    *,
+    n_way: int = 5,
+    n_shot: int = 5,
+    n_query: int = 15,
+    n_episodes: int = 10_000,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Return the share of each class's queries that nearest centroid answers correctly, in per cent.
+
+    A class that no episode asks about is left out.
+
+    Args:
+        features: (image, dim), centred and normalised.
+        labels: (image,).
+        class_names: the names of the labels 0, 1, ….
+        n_way: classes in an episode.
+        n_shot: support images of each class.
+        n_query: query images of each class.
+        n_episodes: how many episodes.
+        seed: which episodes; the same as `evaluate_features` has them.
+
+    >>> labels = torch.arange(3).repeat_interleave(30)
+    >>> features = torch.eye(3)[labels]
+    >>> accuracy_by_class(features, labels, ["cat", "dog", "otter"], n_way=3, n_episodes=10)
+    {'cat': 100.0, 'dog': 100.0, 'otter': 100.0}
+    """
+    labels = labels.cpu()
+    episodes = sample_episodes(
+        labels,
+        n_way=n_way,
+        n_shot=n_shot,
+        n_query=n_query,
+        n_episodes=n_episodes,
+        seed=seed,
+        class_names=class_names,
+    )
+    truth = torch.arange(n_way, device=features.device).repeat_interleave(n_query)  # (query,)
+    n_asked, n_correct = torch.zeros(2, len(class_names), dtype=torch.int64)
+    for support, query in zip(
+        episodes.support.split(EPISODES_AT_ONCE), episodes.query.split(EPISODES_AT_ONCE), strict=True
+    ):
+        answers = nearest_centroid(features[support], features[query].flatten(1, 2)).argmax(2)  # (episode, query)
+        correct = (answers == truth).cpu().unflatten(1, (n_way, n_query)).sum(2)  # (episode, way)
+        classes = labels[query[:, :, 0]]
+        n_correct.index_add_(0, classes.flatten(), correct.flatten())
+        n_asked.index_add_(0, classes.flatten(), torch.full_like(correct, n_query).flatten())
+    percent = 100 * n_correct.double() / n_asked
+    return {name: float(percent[label]) for label, name in enumerate(class_names) if n_asked[label]}
+
+
+def measure_classes(
+    run: RunFolder,
+    splits: Iterable[str],
+    *,
+    data_dir: str | Path | None = None,
+    device: str | None = None,
+    n_episodes: int = 10_000,
+    n_way: int = 5,
+) -> dict[str, dict[str, float]]:
+    """Return a finished run's accuracy by class of some splits, {"val 5-shot centroid": {class: per cent}}.
+
+    The most shots that were validated, nearest centroid, and the epoch that was best for them.
+    """
+    config = run.read_config()
+    n_shot = max(config.validation_shots)
+    best = run.read("result.json")["best"].get(f"{n_shot}-shot centroid")
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    backbone = load_backbone(run.weights_of(best["epoch"] if best else config.epochs)).to(where)
+    found = {}
+    for split in splits:
+        store = open_or_prepare(config.dataset, split, data_dir, side=config.side)
+        embedded = embed_images(
+            backbone, ImageFeed(store.images, where), device=where, bfloat16=where.type == "cuda"
+        )  # as in validation
+        accuracies = accuracy_by_class(
+            prepare_features(embedded, centre=backbone.spec.training_mean),
+            store.labels,
+            store.class_names,
+            n_way=n_way,
+            n_shot=n_shot,
+            n_episodes=n_episodes,
+        )
+        found[f"{split} {n_shot}-shot centroid"] = {name: round(value, 2) for name, value in accuracies.items()}
+    return found
