@@ -33,7 +33,7 @@ METHODS = {
     "Matching Networks": replace(BASE, method="matching"),
     "Prototypical Networks": replace(BASE, method="prototypical"),
     "NCA, shuffled batches": replace(BASE, batches="shuffled"),
-    "NCA, batches of 32 × 8": BASE,
+    "NCA, 32 × 8": BASE,
 }
 OURS = list(METHODS)[-1]
 
@@ -120,18 +120,11 @@ def measured(features: torch.Tensor, store: Store, centre: torch.Tensor) -> Accu
 def table_of(rows: dict[str, Row], n_steps: int, n_seeds: int) -> Table:
     table = Table(
         title=f"5-way 1-shot accuracy on unseen scripts after {n_steps} steps of 256 images; 10,000 episodes, "
-        f"{n_seeds} training seeds"
+        f"{n_seeds} training seeds",
+        caption="pairs: of images, in a batch of 256; unpaired: images of a batch without another of their class",
     )
-    for heading in (
-        "",
-        "pairs a batch",
-        "unpaired anchors",
-        "accuracy %",
-        "between seeds",
-        f"{OURS} minus it",
-        "s a run",
-    ):
-        table.add_column(heading, justify="right" if heading else "left")
+    for heading in ("", "pairs", "unpaired", "accuracy %", "between seeds", f"{OURS} minus it", "s a run"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for name, row in rows.items():
         pooled = pool_seeds(row.accuracies)
         pairs = zip(rows[OURS].accuracies, row.accuracies * (n_seeds // len(row.accuracies)), strict=True)
@@ -139,10 +132,10 @@ def table_of(rows: dict[str, Row], n_steps: int, n_seeds: int) -> Table:
         table.add_row(
             name,
             f"{row.pairs:,.0f}" if row.pairs else "–",
-            f"{row.without_positive:.0f} of 256" if row.pairs else "–",
+            f"{row.without_positive:.0f}" if row.pairs else "–",
             f"{pooled.mean:.2f} ± {pooled.interval95:.2f}",
             f"± {pooled.between_seeds95:.1f}" if len(row.accuracies) > 1 else "",
-            "" if name == OURS else "  ".join(f"{gap.difference:+.1f} ± {gap.interval95:.1f}" for gap in gaps),
+            "" if name == OURS else " ".join(f"{gap.difference:+.1f}" for gap in gaps) + f" ± {gaps[0].interval95:.1f}",
             f"{row.seconds:.0f}" if row.seconds else "",
         )
     return table

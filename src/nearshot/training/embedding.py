@@ -38,8 +38,7 @@ def embed_images(
 
     def batches() -> Iterator[Tensor]:
         for images in feed.batches(torch.arange(len(feed)), IMAGES_AT_ONCE.get(device.type, 256)):
-            inputs = normalise_images(centre_crop(images, spec.input_size), *spec.normalisation)
-            yield inputs if device.type == "cuda" else inputs.contiguous()  # what each of them likes better
+            yield normalise_images(centre_crop(images, spec.input_size), *spec.normalisation)
 
     with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
         return embed(network or backbone, batches()).float()

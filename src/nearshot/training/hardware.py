@@ -36,8 +36,8 @@ class Hardware:
     graph: bool | None = None
     """Replay a step as one CUDA graph; None does on a single GPU, unless the loss is a function of your own: a graph
     repeats what the device did, and not what Python decided."""
-    channels_last: bool | None = None
-    """Keep the channels of a pixel together in memory; None does on a GPU."""
+    channels_last: bool = True
+    """Keep the channels of a pixel together in memory: faster on a GPU, and on a CPU up to three times."""
 
     def fabric(self, config: TrainConfig) -> Fabric:
         """Return Fabric for this hardware and a configuration's precision."""
@@ -86,7 +86,7 @@ class Hardware:
         suitable = isinstance(config.method, str) and config.micro_batch is None
         return possible and suitable if self.graph is None else self.graph
 
-    def memory_format(self, device: torch.device) -> torch.memory_format:
-        """Return how images and weights lie in memory."""
-        last = device.type == "cuda" if self.channels_last is None else self.channels_last
-        return torch.channels_last if last else torch.contiguous_format
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """How images and weights lie in memory."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format

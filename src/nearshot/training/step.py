@@ -125,7 +125,7 @@ def make_step(
         n_steps: how long the training is, which decides whether compiling pays.
     """
     device = fabric.device
-    memory_format = hardware.memory_format(device)
+    memory_format = hardware.memory_format
     learner = Learner(config, input_size, n_classes).to(device)
     learner = learner.to(memory_format=memory_format)  # type: ignore[call-overload]
     if config.sync_batch_norm and fabric.world_size > 1:

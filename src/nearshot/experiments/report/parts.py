@@ -31,7 +31,7 @@ __all__ = [
 
 SHORT_ID = 8  # characters of a run's id; enough to tell thousands apart
 ROWS_TO_FILTER = 6  # a shorter table is seen at a glance
-SIGNS = {"confirmed": "✓", "contradicted": "✗", "not yet run": "·"}
+SIGNS = {"confirmed": "✓", "contradicted": "✗", "undecided": "?", "not yet run": "·"}
 
 
 def sortable(
