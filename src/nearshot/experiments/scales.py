@@ -50,6 +50,7 @@ def _quick(config: TrainConfig) -> TrainConfig:
         batch_size=max(64, config.batch_size // 2),
         n_way=n_way,
         optimiser="adam",
+        nesterov=False,
         learning_rate=1e-3,
         augmentation=Augmentation(crop="centre", flip=0.0),
         validate_every=1,
