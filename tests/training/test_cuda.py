@@ -1,0 +1,65 @@
+"""Training on a GPU: a replayed graph does what the eager step does, and a run goes on where it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from settings import TINY
+
+from nearshot.training import METHODS, Hardware, TrainConfig, train
+from nearshot.training.step import Step, captured, make_step
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+SIDE, N_CLASSES = 16, 8
+VARIANTS = {name: replace(TINY, method=name) for name in METHODS} | {
+    "keep": replace(TINY, keep_positives=0.5, keep_negatives=0.5),
+    "learnt temperature": replace(TINY, learn_temperature=True),
+    "adam": replace(TINY, optimiser="adam", learning_rate=1e-3),
+    "nesterov": replace(TINY, nesterov=True),
+}
+
+
+def step_of(config: TrainConfig) -> Step:
+    torch.manual_seed(0)
+    hardware = Hardware(accelerator="cuda", compile=False)
+    exact = replace(config, precision="float32")
+    return make_step(hardware.fabric(exact), hardware, exact, input_size=SIDE, n_classes=N_CLASSES, n_steps=10)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_graph_does_what_the_step_does(name: str) -> None:
+    """Capturing leaves no trace, and replays take the same steps, with the same chance; to float32's rounding."""
+    classes = torch.arange(N_CLASSES)
+    labels = torch.cat([classes.repeat_interleave(2), classes.repeat_interleave(2)]).cuda()
+    generator = torch.Generator().manual_seed(1)
+    batches = [torch.randint(256, (32, SIDE, SIDE, 3), dtype=torch.uint8, generator=generator).cuda() for _ in range(4)]
+    eager, graph = step_of(VARIANTS[name]), step_of(VARIANTS[name])
+    replay = captured(graph, batches[0], labels)
+    for parameter, other in zip(eager.learner.parameters(), graph.learner.parameters(), strict=True):
+        assert torch.equal(parameter, other)
+    for images in batches:
+        assert float(replay(images, labels)) == pytest.approx(float(eager(images, labels)), rel=1e-3)
+    for parameter, other in zip(eager.learner.parameters(), graph.learner.parameters(), strict=True):
+        torch.testing.assert_close(other, parameter, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("changes", [{}, {"micro_batch": 8}, {"learn_temperature": True}, {"optimiser": "adam"}])
+def test_a_run_on_a_gpu_trains_and_is_resumed(changes: dict[str, object], data_dir: Path, tmp_path: Path) -> None:
+    config = replace(TINY, epochs=4, **changes)  # type: ignore[arg-type]
+    gpu = Hardware(accelerator="cuda")
+    first = train(config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, checkpoint_seconds=0, show=False)
+    assert first.history[-1]["loss"] < first.history[0]["loss"]
+    again = train(config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, resume=True, show=False)
+    assert again.history == first.history
+
+
+def test_a_run_of_a_cpu_goes_on_on_a_gpu(data_dir: Path, tmp_path: Path) -> None:
+    config = replace(TINY, epochs=2, optimiser="adam", learning_rate=1e-3)
+    where = {"folder": tmp_path / "run", "data_dir": data_dir, "show": False}
+    train(config, hardware=Hardware(accelerator="cpu"), checkpoint_seconds=0, **where)  # type: ignore[arg-type]
+    (tmp_path / "run" / "result.json").unlink()
+    assert train(config, hardware=Hardware(accelerator="cuda"), resume=True, **where).finished  # type: ignore[arg-type]
