@@ -120,6 +120,8 @@ def test_one_failure_contradicts_and_is_named() -> None:
     gaps = [Gap("a", 2.0, 0.5, 1), Gap("b", -2.0, 0.5, 1), None]
     verdict = judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
     assert verdict.status == "contradicted"
+    some = judged([gaps[0], None], holds=lambda one: one.is_positive)
+    assert some.status == "undecided"  # one of two is not all
     assert "b: −2.00" in verdict.text
     assert "1 of 3 comparisons" in verdict.text
 

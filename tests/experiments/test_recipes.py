@@ -13,7 +13,7 @@ from settings import TINY
 from tiny import prepare_tiny
 
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
-from nearshot.experiments.jobs import jobs_of
+from nearshot.experiments.jobs import do, jobs_of
 from nearshot.experiments.runner import ThisProcess
 from nearshot.experiments.scales import QUICK, Scale, smaller
 from nearshot.training import Hardware, TrainConfig
@@ -134,3 +134,33 @@ def test_seeds_are_other_trainings_and_scales_have_folders_of_their_own() -> Non
         False,
         False,
     ]
+
+
+def test_measuring_for_one_recipe_keeps_what_another_measured(folder: Path, data: Path) -> None:
+    first = run("classifiers", folder, data)
+    run("adaptation", folder, data)
+    again = run("classifiers", folder, data)
+    assert [table.rows for table in again.tables] == [table.rows for table in first.tables]
+    assert len(again.outcome.done) == 1
+
+
+def test_a_training_begun_for_one_recipe_goes_on_for_another(data: Path, tmp_path: Path) -> None:
+    """NCA does not look at how many images a class would have in an episode, in which the recipes differ."""
+    one, other = (
+        next(job for job in jobs_of([RECIPES[name]], None, TINY_SCALE, [0]) if job.config.method == "nca")
+        for name in ("batch-size", "ablations")
+    )
+    assert one.id == other.id
+    assert one.config != other.config
+    do(one, tmp_path / "run", data_dir=data, hardware=Hardware(accelerator="cpu"), show=False)
+    (tmp_path / "run" / "result.json").unlink()
+    do(other, tmp_path / "run", data_dir=data, hardware=Hardware(accelerator="cpu"), show=False)
+
+
+def test_every_form_says_its_scale(folder: Path, data: Path) -> None:
+    for table in run("schedule", folder, data).tables:
+        for form in (table.as_markdown(), table.as_latex(), table.as_csv()):
+            assert "TINY" in form
+        header, first, *_ = csv.reader(io.StringIO(table.as_csv()))
+        assert header[:3] == ["trained with", "1-shot", "1-shot ±"]
+        assert 0 <= float(first[2]) < 50

@@ -40,7 +40,8 @@ class Reproduce:
     list: bool = False
     """Only list them, with what is done and what is left to train."""
     dataset: str | None = None
-    """cifar-fs, mini-imagenet or tiered-imagenet; by default each recipe's first."""
+    """cifar-fs, mini-imagenet or tiered-imagenet; by default each recipe's first. With --all, recipes that the paper
+    does not have on it are left out."""
     seeds: int | None = None
     """How many training seeds; by default 3, as in the paper, and 1 in the quick form."""
     quick: bool = False
@@ -109,8 +110,12 @@ class Reproduce:
 def _report_failures(outcome: Outcome, console: Console) -> None:
     for failure in outcome.failed:
         console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
-    if outcome.failed:
-        raise NearshotError(f"{len(outcome.failed)} trainings failed; the same command tries them again.")
+    for job in outcome.stopped:
+        console.print(f"Stopped: {job.name}; the same command goes on with it.")
+    if outcome.failed or outcome.stopped:
+        raise NearshotError(
+            f"{len(outcome.failed)} trainings failed and {len(outcome.stopped)} were stopped: run the command again."
+        )
 
 
 def _images_of(config: TrainConfig) -> int:

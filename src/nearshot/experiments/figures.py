@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,13 +47,18 @@ def line_with_band(
         return
     xs = [x for x, _ in there]
     means = [accuracy.mean for _, accuracy in there]
-    half = [accuracy.interval95 for _, accuracy in there]
+    half = [_half(accuracy) for _, accuracy in there]
     if len(there) == 1:
         axes.errorbar(xs, means, half, label=label, capsize=3, **{**style, "linestyle": "none"})
         return
     axes.plot(xs, means, label=label, **style)
     low, high = ([m + sign * h for m, h in zip(means, half, strict=True)] for sign in (-1, 1))
     axes.fill_between(xs, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _half(accuracy: PooledAccuracy) -> float:
+    """Return half the 95 % interval: between training seeds where there are several, over episodes for one."""
+    return accuracy.interval95 if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
 
 
 def bars(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledAccuracy | None]]) -> None:
@@ -66,7 +72,7 @@ def bars(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledA
             [y for y, _ in there],
             [accuracy.mean for _, accuracy in there],
             height,
-            xerr=[accuracy.interval95 for _, accuracy in there],
+            xerr=[_half(accuracy) for _, accuracy in there],
             label=group,
             color=GREYS[number % 3],
             hatch=HATCHES[number % 3],

@@ -43,7 +43,10 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
     if name == "simpleshot":
         for unused in ("background", "temperature", "learn_temperature", "distance", "projection"):
             del settings[unused]
-    if name != "supcon":
+    if name == "supcon":
+        for unused in ("background", "distance"):
+            del settings[unused]
+    else:
         del settings["supcon_variant"]
     if config.optimiser == "adam":
         del settings["momentum"], settings["nesterov"]

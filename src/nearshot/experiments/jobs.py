@@ -10,7 +10,7 @@ from typing import Any
 
 from nearshot.errors import NearshotError
 from nearshot.experiments.by_class import measure_classes
-from nearshot.experiments.identity import run_id
+from nearshot.experiments.identity import WATCHING, run_id
 from nearshot.experiments.measuring import measure
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import Measurement, Results, RunResult, result_of
@@ -104,17 +104,26 @@ def do(
     show: bool | None = None,
 ) -> RunResult:
     """Do a job, or what is left of it: train, measure, and return the result."""
-    outcome = train(job.config, folder=run_folder, data_dir=data_dir, hardware=hardware, resume=True, show=show)
+    config = _begun_as(run_folder, job.config)
+    outcome = train(config, folder=run_folder, data_dir=data_dir, hardware=hardware, resume=True, show=show)
     if not outcome.finished:
         raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
     run = RunFolder(run_folder)
-    config = job.config
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     n_episodes, n_way = config.validation_episodes, config.validation_way
     evaluations = measure(run, job.measurements, data_dir=data_dir, device=device, n_episodes=n_episodes, n_way=n_way)
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(run, splits, data_dir=data_dir, device=device, n_episodes=n_episodes, n_way=n_way)
     return result_of(run, job.scale, evaluations, by_class)
+
+
+def _begun_as(run_folder: Path, config: TrainConfig) -> TrainConfig:
+    """Return the settings that the folder's run was begun with, if they are the same training in other words."""
+    if not (run_folder / "config.json").is_file():
+        return config
+    begun = RunFolder(run_folder).read_config()
+    watching = all(getattr(begun, name) == getattr(config, name) for name in WATCHING)
+    return begun if watching and run_id(begun) == run_id(config) else config
 
 
 def read_job(path: Path) -> Job:

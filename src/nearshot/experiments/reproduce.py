@@ -10,12 +10,13 @@ from rich.console import Console
 
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
+from nearshot.experiments.identity import WATCHING
 from nearshot.experiments.jobs import jobs_of
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Results, RunResult, result_of
 from nearshot.experiments.runner import LocalMachine, Outcome, Place, run_jobs
-from nearshot.experiments.scales import PAPER, Scale
+from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import RunFolder, TrainConfig
 
@@ -74,6 +75,8 @@ def reproduce(
         console: where to show progress.
     """
     recipes = chosen_recipes(names)
+    if not names and dataset is not None:
+        recipes = [recipe for recipe in recipes if dataset in recipe.datasets]
     _check_dataset(recipes, dataset, scale)
     store, console = Results(results), console or Console(stderr=True)
     outcome = Outcome()
@@ -97,17 +100,21 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
     for path in sorted(Path(folder).glob("**/result.json")):
         run = RunFolder(path.parent)
         result = result_of(run, scale.name, {})
-        if _size_of(result.config, scale) != result.config.input_size:
-            raise InputError(f"{run.path} has inputs of {result.config.input_size}, which is not {scale.label}.")
-        store.put(result)
-        found.append(result)
+        if _fits(result.config, scale):
+            store.put(result)
+            found.append(result)
     if not found:
-        raise InputError(f"There is no finished run under {folder}.")
+        raise InputError(f"There is no finished run under {folder} that fits: {scale.label}.")
     return found
 
 
-def _size_of(config: TrainConfig, scale: Scale) -> int | None:
-    return scale.change(replace(config, input_size=84)).input_size
+def _fits(config: TrainConfig, scale: Scale) -> bool:
+    """Whether a run is of a scale: of its input size, and validated as its runs are."""
+    expected = scale.change(replace(config, input_size=PAPER_SIZE))
+    defaults = scale.change(TrainConfig(input_size=PAPER_SIZE))
+    return expected.input_size == config.input_size and all(
+        getattr(config, name) == getattr(defaults, name) for name in WATCHING
+    )
 
 
 def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> tuple[list[Table], list[Figure]]:

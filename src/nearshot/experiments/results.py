@@ -108,12 +108,30 @@ class Results:
         """Write a result, whole or not at all."""
         path = self.path(result.config, result.scale)
         path.parent.mkdir(parents=True, exist_ok=True)
+        content = self._with_what_was_measured(path, result)
         with write_whole(path) as file:
-            file.write((json.dumps(result.content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+            file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
 
     def __iter__(self) -> Iterator[RunResult]:
         for path in sorted(self.folder.glob("*/*/*.json")):
             yield self._read(path)
+
+    def _with_what_was_measured(self, path: Path, result: RunResult) -> dict[str, Any]:
+        """Return a result together with what was measured of the same run before, perhaps for another recipe.
+
+        The same run is one with the same log on the same data; of another training of the same settings nothing is
+        kept.
+        """
+        if not path.is_file():
+            return result.content
+        before = self._read(path).content
+        if any(before.get(name) != result.content.get(name) for name in ("fingerprints", "history")):
+            return result.content
+        merged = dict(result.content)
+        for name in ("accuracies", "by_class"):
+            if name in before or name in merged:
+                merged[name] = before.get(name, {}) | merged.get(name, {})
+        return merged
 
     def _read(self, path: Path) -> RunResult:
         """Read a result, or take it from before if the file has not changed; tables ask for the same ones often."""

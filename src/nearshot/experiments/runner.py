@@ -72,8 +72,7 @@ class LocalMachine:
 
     def __init__(self, results: Results, runs: Path, data_dir: str | Path | None = None) -> None:
         self.results, self.runs, self.data_dir = results, runs, data_dir
-        n_gpus = torch.cuda.device_count()
-        self.free: list[str | None] = [str(number) for number in range(n_gpus)] or [None]
+        self.free: list[str | None] = [*_visible_gpus()] or [None]
         self.n_at_once = len(self.free)
         self.running: dict[str, tuple[Job, subprocess.Popen[bytes], str | None]] = {}
 
@@ -198,7 +197,7 @@ def run_jobs(
                     else:
                         outcome.failed.append(Failure(job, problem, place.log_of(job)))
                 live.update(_table(running, waiting, outcome, place, clock()))
-        except KeyboardInterrupt:
+        except BaseException:  # whatever ends this, nothing goes on running behind its back
             place.stop()
             outcome.stopped += [job for job, _ in running.values()] + waiting
             raise
@@ -215,6 +214,13 @@ def _table(
     for job, started in running.values():
         table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", _last_line(place.log_of(job)))
     return table
+
+
+def _visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, by the names that its children know them by."""
+    numbers = [str(number) for number in range(torch.cuda.device_count())]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return numbers if given is None else given.split(",")[: len(numbers)]
 
 
 def _last_line(log: Path) -> str:

@@ -58,6 +58,7 @@ def _quick(config: TrainConfig) -> TrainConfig:
     )
 
 
+PAPER_SIZE = 84
 PAPER = Scale("paper", "the paper's setting", lambda config: config, is_papers=True)
 QUICK = Scale(
     "quick",
@@ -77,6 +78,8 @@ def smaller(input_size: int | None = None, steps: int | None = None, quick: bool
     if input_size is not None:
         if quick:
             raise InputError("The quick form has a size of its own; leave the input size out.")
+        if input_size == PAPER_SIZE:
+            return PAPER if steps is None else _few_steps(PAPER, steps)
         label = f"{input_size}×{input_size} inputs instead of the paper's 84×84; not a reproduction"
         scale = Scale(f"{input_size}px", label, lambda config: replace(config, input_size=input_size))
     if steps is not None:

@@ -97,14 +97,20 @@ class Table:
         )
 
     def as_csv(self) -> str:
-        """Return comma-separated values: the numbers unrounded, where there are any."""
+        """Return comma-separated values: numbers unrounded, accuracies with intervals, and the scale in every row."""
+        measured = [any(_accuracy_in(row[i]) for row in self.rows) for i in range(len(self.headings))]
+        headings = [
+            (name, f"{name} ±") if also else (name,) for name, also in zip(self.headings, measured, strict=True)
+        ]
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(self.headings)
+        writer.writerow([*(name for names in headings for name in names), "scale and seeds"])
         for row in self.rows:
-            writer.writerow(
-                [item.value if isinstance(item, Cell) and item.value is not None else str(item) for item in row]
-            )
+            values: list[float | str] = []
+            for item, also in zip(row, measured, strict=True):
+                accuracy = _accuracy_in(item)
+                values += [_number_or_text(item), *([accuracy.interval95 if accuracy else ""] if also else [])]
+            writer.writerow([*values, self.label])
         return buffer.getvalue()
 
     def write(self, folder: Path) -> list[Path]:
@@ -139,7 +145,11 @@ class Figure:
 
 
 def _is_ours(row: Row) -> bool:
-    return any(isinstance(item, Cell) and item.accuracy is not None for item in row)
+    return any(_accuracy_in(item) is not None for item in row)
+
+
+def _accuracy_in(item: Cell | str) -> PooledAccuracy | None:
+    return item.accuracy if isinstance(item, Cell) else None
 
 
 def _number_or_text(item: Cell | str) -> float | str:

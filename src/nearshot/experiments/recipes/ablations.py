@@ -5,7 +5,8 @@
 Rows 1 to 7 with batches of 128, 256 and 512 and m+n = 8; validation split. Rows 1 and 2: NCA on shuffled batches and
 with replacement; 3: NCA on batches of fixed composition; 4 and 5: PN with one shot and five; 6: without prototypes; 7:
 without the separation of support and query. The Matching Networks version is rows 1 to 3, MN with one shot (which is
-row 4) and five (row 6), with soft assignment. The paper gives no numbers beyond those of Figure 2.
+row 4) and five (row 6), with soft assignment. The paper gives no numbers beyond those of Figure 2. Time: 21
+trainings a seed, five minutes each on an H200 at 84×84.
 """
 
 from __future__ import annotations

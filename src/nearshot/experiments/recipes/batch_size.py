@@ -50,7 +50,7 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
 def _table(found: Found, dataset: str, method: str) -> Table:
     short, classifier = METHODS[method]
     printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE}
-    paper_has_it = dataset == "cifar-fs" and method == "prototypical" and found.scale.dataset is None
+    paper_has_it = dataset == "cifar-fs" and method == "prototypical" and found.scale.is_papers
     rows: list[Row] = []
     for size in reversed(BATCH_SIZES):
         for setup in (None, *SETUPS):

@@ -4,7 +4,8 @@
 
 The paper says, without a table: the Euclidean distance beats the cosine for Matching Networks (Section 2.2); a
 projection to 128 helps NCA on miniImageNet only; DropBlock adds nothing (here as Lee et al.'s network, which has it,
-beside the paper's); 240 epochs add about 0.5 on CIFAR-FS (Appendix F). Validation split.
+beside the paper's); 240 epochs add about 0.5 on CIFAR-FS (Appendix F). Validation split. Time: five
+minutes a training on an H200 at 84×84, ten for 240 epochs.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _wanted(dataset: str) -> Sequence[Wanted]:
 
 
 def _tables(found: Found, dataset: str) -> Sequence[Table]:
-    is_papers_data = found.scale.dataset is None
+    is_papers_data = found.scale.is_papers
     rows: list[tuple[Cell | str, ...]] = []
     if is_papers_data:
         for name, quoted in QUOTED.items():

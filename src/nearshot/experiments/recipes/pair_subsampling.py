@@ -3,7 +3,8 @@
     nearshot reproduce pair-subsampling --dataset mini-imagenet --seeds 3
 
 Batches of 256; NCA keeps 1, 5, 10, 20, 40, 80 and 100 % of its positive and negative pairs; validation split. The paper
-gives no numbers, only the figure: PN and MN lie close to the curve.
+gives no numbers, only the figure: PN and MN lie close to the curve. Time: 14 trainings a seed, five
+minutes each on an H200 at 84×84.
 """
 
 from __future__ import annotations

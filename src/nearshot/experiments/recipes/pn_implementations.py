@@ -2,7 +2,8 @@
 
     nearshot reproduce pn-implementations --seeds 3
 
-Others' rows are quoted; the paper's two rows are those of `comparison` on miniImageNet, and ours stand beside them.
+Others' rows are quoted; the paper's two rows are those of `comparison` on miniImageNet, and ours stand beside them. Time: five minutes a
+training on an H200.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _wanted(dataset: str) -> Sequence[Wanted]:
 
 def _tables(found: Found, dataset: str) -> Sequence[Table]:
     rows: list[tuple[Cell | str, ...]] = []
-    if found.scale.dataset is None and dataset == "mini-imagenet":
+    if found.scale.is_papers and dataset == "mini-imagenet":
         rows += [
             (f"{name} (quoted)", architecture, *map(cell, accuracy))
             for (name, architecture), accuracy in PN_IMPLEMENTATIONS.items()

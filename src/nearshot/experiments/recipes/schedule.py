@@ -4,7 +4,7 @@
 
 Batches of 256, PN 16-way 5-shot 11-query; validation split. SimpleShot's: 90 epochs, drops at 50 and 73 %, weight decay
 1e-4. Expected on CIFAR-FS: PN 53.76 / 68.54 against 59.60 / 74.64, NCA 59.41 / 73.29 against 62.07 / 76.26. The paper's
-two trainings are those of `batch-size`.
+two trainings are those of `batch-size`. Time: four minutes a training on an H200 at 84×84.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             row,
             *beside(
                 [found.pooled(row_config(dataset, row), Measurement("val", shot, "centroid")) for shot in (1, 5)],
-                paper[dataset] if found.scale.dataset is None else nothing,
+                paper[dataset] if found.scale.is_papers else nothing,
             ),
         )
         for row, paper in SCHEDULE.items()

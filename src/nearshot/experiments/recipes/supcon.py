@@ -3,7 +3,8 @@
     nearshot reproduce supcon --dataset mini-imagenet --seeds 3
 
 Trains with the loss that the published experiments ran, which the paper quotes at 51.05 / 63.36 on miniImageNet's test
-split, and with Khosla et al.'s own at their temperature 0.1; projection to 128, batches of 512.
+split, and with Khosla et al.'s own at their temperature 0.1; projection to 128, batches of 512. Time: five minutes a training on
+an H200 at 84×84.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
     rows: list[Row] = []
     for row in ROWS:
         paper: Sequence[Number | None] = (None, None)
-        if row == ROWS[0] and dataset == "mini-imagenet" and found.scale.dataset is None:
+        if row == ROWS[0] and dataset == "mini-imagenet" and found.scale.is_papers:
             paper = SUPCON
         rows.append((row, *beside([found.pooled(row_config(dataset, row), wanted) for wanted in TEST], paper)))
     return [

@@ -1,0 +1,70 @@
+"""Jobs in processes of their own: done, failed, stopped, gone on with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from settings import TINY
+from tiny import prepare_tiny
+
+from nearshot.experiments.jobs import Job
+from nearshot.experiments.results import Results
+from nearshot.experiments.runner import LocalMachine, run_jobs
+
+QUIET = Console(quiet=True)
+SHORT = replace(TINY, epochs=2, validation_episodes=10)
+LONG = replace(TINY, epochs=400, validate_every=400, validation_episodes=10)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    prepare_tiny(folder)
+    return folder
+
+
+def job_of(config: object, **changes: object) -> Job:
+    return Job(replace(config, **changes), "test", (), ("a test",))  # type: ignore[type-var, arg-type]
+
+
+def test_one_that_fails_does_not_stop_the_rest_and_is_tried_again(data_dir: Path, tmp_path: Path) -> None:
+    results = Results(tmp_path / "results")
+    jobs = [job_of(SHORT, dataset="missing"), job_of(SHORT)]
+    place = LocalMachine(results, tmp_path / "runs", data_dir)
+    outcome = run_jobs(jobs, results, tmp_path / "runs", place, console=QUIET)
+    assert [job.id for job in outcome.done] == [jobs[1].id]
+    assert "'missing' is not prepared" in outcome.failed[0].text
+    assert outcome.failed[0].log.is_file()
+    before = results.path(jobs[1].config, "test").stat().st_mtime_ns
+    again = run_jobs(jobs, results, tmp_path / "runs", place, console=QUIET)
+    assert len(again.failed) == 1
+    assert results.path(jobs[1].config, "test").stat().st_mtime_ns == before
+
+
+def test_control_c_saves_and_the_same_call_goes_on(data_dir: Path, tmp_path: Path) -> None:
+    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    job = job_of(LONG)
+
+    def interrupt() -> None:
+        metrics = runs / job.id / "metrics.jsonl"
+        while not metrics.is_file() or metrics.read_text().count("\n") < 3:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs([job], results, runs, LocalMachine(results, runs, data_dir), console=QUIET)
+    assert (runs / job.id / "checkpoint.pt").is_file()
+    assert not job.is_done(results)
+    n_before = (runs / job.id / "metrics.jsonl").read_text().count("\n")
+    outcome = run_jobs([job], results, runs, LocalMachine(results, runs, data_dir), console=QUIET)
+    assert [one.id for one in outcome.done] == [job.id]
+    lines = (runs / job.id / "metrics.jsonl").read_text().count("\n")
+    assert n_before < lines == 400
