@@ -3,8 +3,8 @@
     nearshot reproduce classifiers --dataset cifar-fs --seeds 3
 
 Uses the comparison's NCA training, and adds what Section 3.1 says about features: centring and normalising, each or
-not. Expected on CIFAR-FS, 5-shot: k-NN 73.46 / 80.94, soft 76.12 / 83.31, centroid 77.80 / 85.13 (validation / test). Time: seconds
-beyond the training.
+not. Expected on CIFAR-FS, 5-shot: k-NN 73.46 / 80.94, soft 76.12 / 83.31, centroid 77.80 / 85.13 (validation / test).
+Time: seconds beyond the training.
 """
 
 from __future__ import annotations

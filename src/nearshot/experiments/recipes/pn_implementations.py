@@ -2,8 +2,8 @@
 
     nearshot reproduce pn-implementations --seeds 3
 
-Others' rows are quoted; the paper's two rows are those of `comparison` on miniImageNet, and ours stand beside them. Time: five minutes a
-training on an H200.
+Others' rows are quoted; the paper's two rows are those of `comparison` on miniImageNet, and ours stand beside them.
+Time: five minutes a training on an H200.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     nearshot reproduce supcon --dataset mini-imagenet --seeds 3
 
 Trains with the loss that the published experiments ran, which the paper quotes at 51.05 / 63.36 on miniImageNet's test
-split, and with Khosla et al.'s own at their temperature 0.1; projection to 128, batches of 512. Time: five minutes a training on
-an H200 at 84×84.
+split, and with Khosla et al.'s own at their temperature 0.1; projection to 128, batches of 512.
+Time: five minutes a training on an H200 at 84×84.
 """
 
 from __future__ import annotations
