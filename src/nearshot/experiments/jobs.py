@@ -18,7 +18,10 @@ from nearshot.experiments.scales import Scale
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.runs import run_name
 
-__all__ = ["InterruptedJobError", "Job", "do", "jobs_of"]
+__all__ = ["STOPPED", "InterruptedJobError", "Job", "do", "jobs_of"]
+
+
+STOPPED = 3  # a worker's status where it was asked to stop, and saved
 
 
 class InterruptedJobError(NearshotError):

@@ -19,9 +19,8 @@ from rich.live import Live
 from rich.table import Table
 
 from nearshot.errors import NearshotError
-from nearshot.experiments.jobs import InterruptedJobError, Job, do
+from nearshot.experiments.jobs import STOPPED, InterruptedJobError, Job, do
 from nearshot.experiments.results import Results
-from nearshot.experiments.worker import STOPPED
 from nearshot.training import Hardware
 
 __all__ = ["Failure", "LocalMachine", "Outcome", "Place", "ThisProcess", "run_jobs"]

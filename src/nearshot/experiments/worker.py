@@ -9,12 +9,10 @@ import sys
 from pathlib import Path
 
 from nearshot.errors import NearshotError
-from nearshot.experiments.jobs import InterruptedJobError, do, read_job
+from nearshot.experiments.jobs import STOPPED, InterruptedJobError, do, read_job
 from nearshot.experiments.results import Results
 
-__all__ = ["STOPPED", "main"]
-
-STOPPED = 3
+__all__ = ["main"]
 
 
 def main(arguments: list[str]) -> int:
