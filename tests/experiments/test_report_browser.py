@@ -31,10 +31,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def click(browser: Browser, selector: str) -> None:
-    """Click the middle of an element with the mouse, as a person does."""
+    """Click the middle of an element's first line with the mouse, as a person does."""
     browser.ask(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
     x, y = browser.ask(
-        f"(() => {{ const box = document.querySelector({selector!r}).getBoundingClientRect();"
+        f"(() => {{ const box = document.querySelector({selector!r}).getClientRects()[0];"
         "return [box.x + box.width / 2, box.y + box.height / 2] })()"
     )
     for kind in ("mousePressed", "mouseReleased"):

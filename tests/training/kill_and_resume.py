@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -54,6 +55,10 @@ def main() -> None:
             os.kill(process, signal_number)
         _, status = os.waitpid(process, 0)
         code = os.waitstatus_to_exitcode(status)
+        if code == 0 and hit == 0:  # this machine has become faster; begin again, and kill earlier
+            shutil.rmtree(folder)
+            seconds /= 2
+            continue
         if code == 0:
             break
         if code not in (-signal_number, 3):

@@ -119,6 +119,8 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"The run's folder {self.path} cannot be made: {error.strerror}.") from error
         self._lock()
+        for unfinished in [*self.path.glob(".*.partial"), *self.weights.glob(".*.partial")]:
+            unfinished.unlink()  # of a process that was killed while it wrote
         if overwrite:
             self._clear()
         there = self.checkpoint.is_file()
