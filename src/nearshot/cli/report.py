@@ -23,7 +23,7 @@ class Report:
     their headings and filter by what you type; a number leads to its runs, with their curves, episodes, classes,
     configuration and provenance. What is not at the paper's scale says so.
 
-    Examples: nearshot reproduce schedule --quick; nearshot report; nearshot report --output /tmp/report.html
+    Examples: nearshot reproduce schedule --quick; nearshot report; nearshot report --output report.html
     """
 
     results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("results")
