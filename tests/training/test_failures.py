@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,19 +54,24 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_state_before_it(data_dir: 
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-@pytest.mark.skipif(MOUNT is None or UNMOUNT is None, reason="this system has no mount")
-def test_a_full_disk_stops_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
-    """A real full disk: a file system of one mebibyte, where the system lets us make one."""
-    assert MOUNT is not None
-    assert UNMOUNT is not None
-    mount = tmp_path / "small"
+@contextmanager
+def small_disk(mount: Path, size: str) -> Iterator[Path]:
+    """Mount a file system of some size, where the system lets us."""
+    if MOUNT is None or UNMOUNT is None:
+        pytest.skip("this system has no mount")
     mount.mkdir()
-    made = subprocess.run(
-        [MOUNT, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], capture_output=True, check=False
-    )
-    if made.returncode:
+    command = [MOUNT, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mount)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("this system does not let us mount a small file system")
     try:
+        yield mount
+    finally:
+        subprocess.run([UNMOUNT, str(mount)], check=True)
+
+
+def test_a_full_disk_stops_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    """A real full disk: a file system of one mebibyte, where the system lets us make one."""
+    with small_disk(tmp_path / "small", "1m") as mount:
         with (
             pytest.raises(NearshotError, match="The disk is full"),
             CheckpointWriter(mount / "checkpoint.pt") as writer,
@@ -75,8 +81,6 @@ def test_a_full_disk_stops_and_keeps_the_last_checkpoint(tmp_path: Path) -> None
             writer.save(FILLER | {"learner": {"weights": torch.ones(1_000_000)}})
         assert read_checkpoint(mount / "checkpoint.pt")["learner"]["weights"].numel() == 1000
         assert [file.name for file in mount.iterdir()] == ["checkpoint.pt"]
-    finally:
-        subprocess.run([UNMOUNT, str(mount)], check=True)
 
 
 def test_what_is_not_prepared_is_named(tmp_path: Path) -> None:
@@ -130,22 +134,9 @@ def test_weights_that_are_no_numbers_are_never_saved(method: str, data_dir: Path
         assert all(value.isfinite().all() for value in state["learner"].values())
 
 
-@pytest.mark.skipif(MOUNT is None or UNMOUNT is None, reason="this system has no mount")
 def test_a_full_disk_stops_a_training_with_one_sentence(data_dir: Path, tmp_path: Path) -> None:
-    assert MOUNT is not None
-    assert UNMOUNT is not None
-    mount = tmp_path / "small"
-    mount.mkdir()
-    made = subprocess.run(
-        [MOUNT, "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(mount)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip("this system does not let us mount a small file system")
-    try:
-        with pytest.raises(NearshotError, match="The disk is full"):
-            train(replace(TINY, epochs=3), folder=mount / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
-    finally:
-        subprocess.run([UNMOUNT, str(mount)], check=True)
+    with small_disk(tmp_path / "small", "300k") as mount, pytest.raises(NearshotError, match="The disk is full"):
+        train(replace(TINY, epochs=3), folder=mount / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
 
 
 @pytest.mark.parametrize(

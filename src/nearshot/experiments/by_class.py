@@ -90,9 +90,8 @@ def measure_classes(
     """
     config = run.read_config()
     n_shot = max(config.validation_shots)
-    best = run.read("result.json")["best"].get(f"{n_shot}-shot centroid")
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    backbone = load_backbone(run.weights_of(best["epoch"] if best else config.epochs)).to(where)
+    backbone = load_backbone(run.best_weights(n_shot, "centroid")).to(where)
     found = {}
     for split in splits:
         store = open_or_prepare(config.dataset, split, data_dir, side=config.side)

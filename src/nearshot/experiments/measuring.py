@@ -77,9 +77,7 @@ def _measure_features(
     run: RunFolder, one: Measurement, data_dir: str | Path | None, device: str | None, n_episodes: int, n_way: int
 ) -> Evaluation:
     config = run.read_config()
-    best = run.read_best()
-    chosen = best.get(f"{one.n_shot}-shot {one.classifier}")
-    weights = run.weights_of(chosen["epoch"] if chosen else config.epochs)
+    weights = run.best_weights(one.n_shot, one.classifier)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     backbone = load_backbone(weights).to(where)
     store = open_or_prepare(config.dataset, one.split, data_dir, side=config.side)

@@ -103,6 +103,11 @@ class RunFolder:
             raise FileFormatError(f"{self.path / 'result.json'} is damaged: it has no best epochs.")
         return best
 
+    def best_weights(self, n_shot: int, classifier: str) -> Path:
+        """Return the weights of the epoch that was best for these on the validation split; the last, if none was."""
+        best = self.read_best().get(f"{n_shot}-shot {classifier}")
+        return self.weights_of(best["epoch"] if best else self.read_config().epochs)
+
     def read_config(self) -> TrainConfig:
         """Return the run's configuration."""
         try:

@@ -124,25 +124,33 @@ def evaluate_run(
     and asking the same of the same data again gives the same answer without measuring again.
     """
     run = RunFolder(folder)
-    config, best = run.read_config(), run.read_best()
+    config = run.read_config()
     dataset = request.dataset or config.dataset
     side = request.side or (config.side if request.dataset is None else None)
     store = open_or_prepare(dataset, request.split, data_dir, side=side)
     where = _where(device)
     bfloat16 = where.type == "cuda" if bfloat16 is None else bfloat16
-    evaluations = []
+    names: list[str] = []
+    missing: dict[Path, dict[tuple[int, ClassifierName], str]] = {}
     for n_shot, classifier in _pairs(request):
-        chosen_by = f"{n_shot}-shot {'centroid' if classifier == 'knn' else classifier}"
-        weights = run.weights_of(best[chosen_by]["epoch"] if chosen_by in best else config.epochs)
+        weights = run.best_weights(n_shot, "centroid" if classifier == "knn" else classifier)
         one = replace(request, shots=(n_shot,), classifiers=(classifier,))
-        file = run.path / "evaluations" / _file_name(one, weights, store, bfloat16)
-        if not file.is_file():
-            training = _training_split(config.dataset, data_dir, config.side)
-            measured = _measure(weights, one, dataset, store, training, where, bfloat16)
-            file.parent.mkdir(exist_ok=True)
-            run.write(f"evaluations/{file.name}", measured[0].as_dict())
-        evaluations.append(Evaluation.from_dict(run.read(f"evaluations/{file.name}")))
-    return evaluations
+        names.append(_file_name(one, weights, store, bfloat16))
+        if not (run.path / "evaluations" / names[-1]).is_file():
+            missing.setdefault(weights, {})[n_shot, classifier] = names[-1]
+    for weights, wanted in missing.items():  # images are embedded once for all that is asked of the same weights
+        several = replace(
+            request,
+            shots=tuple(dict.fromkeys(n_shot for n_shot, _ in wanted)),
+            classifiers=tuple(dict.fromkeys(classifier for _, classifier in wanted)),
+        )
+        training = _training_split(config.dataset, data_dir, config.side)
+        (run.path / "evaluations").mkdir(exist_ok=True)
+        measured = _measure(weights, several, dataset, store, training, where, bfloat16)
+        found = {(one.n_shot, one.classifier): one for one in measured}
+        for pair, name in wanted.items():
+            run.write(f"evaluations/{name}", found[pair].as_dict())
+    return [Evaluation.from_dict(run.read(f"evaluations/{name}")) for name in names]
 
 
 def _measure(
