@@ -13,7 +13,7 @@ from string import Template
 from nearshot._version import __version__
 from nearshot.errors import InputError
 from nearshot.experiments.report.collecting import Collected, Part, collect, counted
-from nearshot.experiments.report.html import Html, element, joined
+from nearshot.html import Html, element, joined
 from nearshot.experiments.report.parts import (
     ClaimRow,
     badge,
