@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import PurePath
 
@@ -85,8 +84,8 @@ def _card(scene: Scene, query: Query) -> Html:
         lines.append(element("p", f"nearest is {told.nearest}, {percent} among the classes", class_="faint"))
     else:
         meter = element("meter", percent, min=0, max=1, value=round(told.probability, 3))
-        other = "" if told.runner_up is None else f", else {told.runner_up} {100 * told.runner_up_probability:.0f} %"
-        lines += [element("p", f"{percent}{other}"), meter]
+        others = [f", else {label} {100 * share:.0f} %" for label, share in list(told.probabilities.items())[1:2]]
+        lines += [element("p", percent, *others), meter]
         lines.append(element("p", f"novelty {told.novelty:.2f} (about 1 is usual)", class_="faint"))
     near = []
     for one in told.neighbours:

@@ -1,0 +1,72 @@
+"""Probabilities that can be believed: softmax of scores over a temperature that the support set chooses.
+
+The temperature is the one under which left-out support images get the highest likelihood. Few images say little about
+it: where all are recognised, the likelihood alone would choose zero, and be certain. So it is held near a usual value
+by a log-normal prior, which is all there is when no class has two images. The usual value is a share of the mean
+squared distance between images of different classes, so it knows no scale of features; `benchmarks/estimator.py`
+measures it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from nearshot.estimator.scores import Support, class_means
+from nearshot.evaluation.classifiers import ClassifierName
+
+__all__ = ["between_classes", "choose_temperature", "usual_temperature"]
+
+USUAL = 0.075  # of the mean squared distance between classes: the best over many sets of one image a class
+USUAL_VOTES = 0.35  # of the square root of the number of voters, for "knn"
+PRIOR_WIDTH = 1.0  # standard deviation of the temperature's logarithm: usual values are within a factor of 7
+FARTHEST = 8.0  # how far to search, in logarithms
+
+
+def between_classes(support: Support) -> float | None:
+    """Return the mean squared distance between images of different classes; None where there are none, or it is zero.
+
+    Over all pairs Σ‖x − y‖² is 2nΣ‖x‖² − 2‖Σx‖², and so it is inside of each class; the rest is between them.
+
+    >>> between_classes(Support(torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([0, 0, 1]), 2))
+    9.0
+    """
+    around_zero = Support(support.features - support.features.mean(0), support.codes, support.n_classes)
+    counts, lengths = support.counts, around_zero.features.square().sum(1)
+    inside = (counts * lengths.new_zeros(support.n_classes).index_add_(0, support.codes, lengths)).sum()
+    inside -= (counts[:, None] * class_means(around_zero)).square().sum()
+    pairs = len(lengths) ** 2 - int(counts.square().sum())
+    total = float(2 * (len(lengths) * lengths.sum() - inside))
+    return total / pairs if pairs and total > 0 else None
+
+
+def usual_temperature(support: Support, classifier: ClassifierName, n_neighbors: int) -> float:
+    """Return the temperature to expect before any image was left out."""
+    return USUAL_VOTES * math.sqrt(n_neighbors) if classifier == "knn" else USUAL * (between_classes(support) or 1.0)
+
+
+def choose_temperature(scores: Tensor, codes: Tensor, usual: float) -> float:
+    """Return the most probable temperature.
+
+    Args:
+        scores: (image, class) of images that were left out; none where no class has two.
+        codes: (image,) their classes.
+        usual: the prior's median.
+
+    >>> choose_temperature(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), usual=0.5)
+    0.5
+    """
+    if len(codes) == 0:
+        return usual
+    scores = scores - scores.amax(1, keepdim=True)
+
+    def loss(log_ratio: float) -> float:
+        logs = (scores / (usual * math.exp(log_ratio))).log_softmax(1)
+        likelihood = float(logs[torch.arange(len(codes)), codes].sum())
+        return (log_ratio / PRIOR_WIDTH) ** 2 / 2 - likelihood
+
+    found = scipy.optimize.minimize_scalar(loss, bounds=(-FARTHEST, FARTHEST), method="bounded")
+    return usual * math.exp(float(found.x))
