@@ -134,11 +134,7 @@ def _network(embedder: Embedder) -> Any:
                 dynamo=True,
                 verbose=False,
             )
-            if program is None:
-                raise InputError("torch has exported nothing.")
-            model = program.model_proto
-    except InputError:
-        raise
+            model: Any = program.model_proto  # type: ignore[union-attr]
     except Exception as error:  # of many kinds, and long
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"torch cannot express this backbone in ONNX: {reason}") from error

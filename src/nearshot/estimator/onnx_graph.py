@@ -2,9 +2,9 @@
 
 The numbers are those of `nearshot.data.pictures.fit_to_square`, of `nearshot.evaluation.prepare_features` and of
 `nearshot.estimator.scores`. ONNX's own Resize differs from Pillow by up to a dozen of 255 levels. So pictures are
-resized by two matrix products, first across and then down, with Pillow's own weights, whole numbers of 22 bits. The sums
-are exact in float64, and the result is Pillow's but for tall pictures, which newer versions resize downwards first; there
-some pixels differ by one level.
+resized by two matrix products, first across and then down, with Pillow's own weights, whole numbers of 22 bits. The
+sums are exact in float64, and the result is Pillow's but for tall pictures, which newer versions resize downwards
+first; there some pixels differ by one level.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Graph:
             texts = [text.encode() for text in array.flatten().tolist()]
             self.constants.append(helper.make_tensor(name, TensorProto.STRING, array.shape, texts))
         else:
-            self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array, dtype).reshape(array.shape), name))
+            self.constants.append(numpy_helper.from_array(np.array(array, dtype, order="C"), name))
         return name
 
     def cast(self, value: str, dtype: npt.DTypeLike) -> str:

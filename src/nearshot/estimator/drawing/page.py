@@ -180,5 +180,3 @@ def _short(number: float) -> str:
 
 def _many(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-

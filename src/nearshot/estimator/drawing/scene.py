@@ -12,7 +12,7 @@ import numpy.typing as npt
 from nearshot.data.pictures import Pixels
 from nearshot.errors import NearshotError
 from nearshot.estimator.explanation import Explanation
-from nearshot.estimator.pictures import read_each
+from nearshot.estimator.pictures import name_of, read_each
 
 __all__ = ["Query", "Scene", "Seen", "make_scene", "principal_plane"]
 
@@ -70,7 +70,6 @@ class Scene:
 def make_scene(
     classifier: Any,
     pictures: Sequence[Any],
-    names: Sequence[str],
     *,
     n_neighbors: int = 3,
     title: str = "",
@@ -82,7 +81,6 @@ def make_scene(
     Args:
         classifier: a fitted `FewShotClassifier` with a backbone.
         pictures: what to ask about: paths, Pillow images or arrays that can be read.
-        names: what to call them.
         n_neighbors: how many of the nearest support images to show beside each.
         title: a line for the top.
         notes: more lines, under it.
@@ -94,6 +92,7 @@ def make_scene(
     features = support if asked is None else np.concatenate([support, asked.numpy()])
     places, shares = principal_plane(features)
     thumbnails = _thumbnails(classifier.support_names_)
+    names = [name_of(picture, number) for number, picture in enumerate(pictures)]
     by_class: dict[str, list[Seen]] = {str(label): [] for label in classifier.classes_.tolist()}
     for name, code, thumbnail, place in zip(classifier.support_names_, codes, thumbnails, places, strict=False):
         by_class[str(classifier.classes_[code])].append(Seen(name, thumbnail, place))
