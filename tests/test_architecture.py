@@ -15,11 +15,13 @@ import nearshot
 SOURCE = Path(nearshot.__file__).parent
 
 # Who may import whom, beside itself. A part is a module or a package directly under nearshot.
-FOUNDATION = {"errors", "files", "progress", "randomness", "episodes", "_version"}
+FOUNDATION = {"errors", "files", "html", "progress", "randomness", "episodes", "styles", "_version"}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
     "files": {"errors"},
+    "html": set(),
+    "styles": set(),
     "progress": {"errors"},
     "randomness": {"errors"},
     "episodes": {"errors"},

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from layouts import class_folders, encoded, picture, write_folder
+from layouts import class_folders, write_folder
 
 from nearshot.errors import InputError
-from nearshot.estimator.folders import find_pictures, read_support, repeated_across_classes
+from nearshot.estimator.folders import find_pictures, read_support
 
 
 @pytest.fixture
@@ -68,12 +68,3 @@ def test_files_folders_and_patterns(support: Path, monkeypatch: pytest.MonkeyPat
     (support / "empty").mkdir()
     with pytest.raises(InputError, match=r"folder empty has no pictures \(it is empty\)"):
         find_pictures(["empty"])
-
-
-def test_the_same_picture_in_two_classes_is_found(support: Path) -> None:
-    write_folder(support, {"cat/again.png": encoded(picture(0)), "dog/oops.png": encoded(picture(1))})
-    found = read_support(support)
-    repeated = repeated_across_classes(found.paths, found.labels)
-    assert len(repeated) == 1  # twice in one class is no contradiction
-    text = str(repeated[0])
-    assert text == f"The same picture is in 2 classes: {support / 'cat' / '1.png'} and {support / 'dog' / 'oops.png'}."

@@ -192,7 +192,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def explain(self, X: Any, n_neighbors: int = 3) -> list[Explanation]:  # noqa: N803
         """Return for each image its label and what it rests on: the nearest support images, with their distances."""
-        query = self._query(X)
+        return self._explain(self._query(X), n_neighbors)
+
+    def _explain(self, query: Tensor, n_neighbors: int) -> list[Explanation]:
         distances, indices = self._nearest(query, n_neighbors)
         scores, newness = self._scores(query), novelties(query, self._spread)
         labels = self._answers(scores.argmax(1), newness).tolist()

@@ -48,6 +48,8 @@ class Embedder:
         centre: (dim,) the backbone's mean feature of its training set, if it has one.
         key: identifies the weights and how pictures become their input; None where nothing does.
         input_size: the side that pictures are brought to.
+        normalisation: what images are then normalised with, if a network is to embed them.
+        network: that network on its device; None for a function.
 
     >>> embedder = Embedder(lambda images: images.mean((1, 2)))
     >>> embedder([np.full((8, 6, 3), 100, np.uint8)])
@@ -79,15 +81,15 @@ class Embedder:
         self.dim: int | None = None  # known of a backbone, and of anything once it was called
         self.cache: EmbeddingCache | None = None
         self.input_size = int(getattr(backbone, "input_size", USUAL_SIZE))
-        self._normalisation: Normalisation = IMAGENET
-        self._network: nn.Module | None = None
+        self.normalisation: Normalisation = IMAGENET
+        self.network: nn.Module | None = None
         if isinstance(backbone, nn.Module):
             # A copy, since the caller's own stays where and how it is; channels last is faster on a CPU too.
-            self._network = copy.deepcopy(backbone).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.network = copy.deepcopy(backbone).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if isinstance(backbone, Backbone):
             spec = backbone.spec
-            self.input_size, self._normalisation, self.dim = spec.input_size, spec.normalisation, backbone.embedding_dim
-            self.centre = None if spec.training_mean is None else spec.training_mean.detach().cpu().float().numpy()
+            self.input_size, self.normalisation, self.dim = spec.input_size, spec.normalisation, backbone.embedding_dim
+            self.centre = None if spec.training_mean is None else np.array(spec.training_mean.detach().cpu(), np.float32)
             self.key = _key(backbone)
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
@@ -132,11 +134,11 @@ class Embedder:
 
     def embed_squares(self, squares: Pixels) -> Features:
         """Embed pictures of the right size, (picture, side, side, 3) uint8, without the cache and all at once."""
-        if self._network is None:
+        if self.network is None:
             features = np.asarray(self.backbone(squares), dtype=np.float32)
         else:
             with torch.inference_mode():
-                features = self._network(self._normalised(squares)).float().cpu().numpy()
+                features = self.network(self._normalised(squares)).float().cpu().numpy()
         if features.ndim != 2 or len(features) != len(squares) or (self.dim or features.shape[1]) != features.shape[1]:
             dim = "dim" if self.dim is None else self.dim
             raise InputError(
@@ -148,7 +150,7 @@ class Embedder:
 
     def _normalised(self, squares: Pixels) -> Tensor:
         images = torch.from_numpy(squares).to(self.device).permute(0, 3, 1, 2)  # channels last in memory, as they lie
-        return normalise_images(images.float().div_(255), *self._normalisation)
+        return normalise_images(images.float().div_(255), *self.normalisation)
 
     def _prepare(self, content: Content) -> Features | tuple[Content, Pixels]:
         known = None if self.cache is None else self.cache.get(content.digest)

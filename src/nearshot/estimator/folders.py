@@ -10,9 +10,8 @@ from pathlib import Path
 from nearshot.data.pictures import FORMATS
 from nearshot.data.sources.source import SPLITS, is_picture
 from nearshot.errors import InputError
-from nearshot.estimator.pictures import read_picture
 
-__all__ = ["Repeated", "SupportFolder", "find_pictures", "read_support", "repeated_across_classes"]
+__all__ = ["SupportFolder", "find_pictures", "read_support"]
 
 
 @dataclass(frozen=True)
@@ -88,30 +87,6 @@ def find_pictures(given: Iterable[str | Path]) -> list[Path]:
                 raise InputError(f"No file matches {one}.")
             found += files
     return list(dict.fromkeys(found))
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """A picture that is in more than one class."""
-
-    paths: tuple[Path, ...]
-    labels: tuple[str, ...]
-
-    def __str__(self) -> str:
-        places = " and ".join(map(str, self.paths))
-        return f"The same picture is in {len(set(self.labels))} classes: {places}."
-
-
-def repeated_across_classes(paths: Sequence[Path], labels: Sequence[str]) -> list[Repeated]:
-    """Return the pictures, the same byte by byte, that are in more than one class; which cannot all be right."""
-    groups: dict[str, list[int]] = {}
-    for number, path in enumerate(paths):
-        groups.setdefault(read_picture(path, str(path)).digest, []).append(number)
-    return [
-        Repeated(tuple(paths[i] for i in group), tuple(labels[i] for i in group))
-        for group in groups.values()
-        if len({labels[i] for i in group}) > 1
-    ]
 
 
 def _files(folder: Path) -> list[Path]:
