@@ -310,7 +310,8 @@ def measured(features: FeatureSet, what: str, n_way: int, n_query: int, n_tasks:
 
 
 def plus_minus(value: dict[str, float], digits: int = 1) -> str:
-    return f"{value['mean']:.{digits}f} ± {value['interval95']:.{digits}f}"
+    mean = round(value["mean"], digits) + 0.0  # no −0.0
+    return f"{mean:.{digits}f} ± {value['interval95']:.{digits}f}".replace("-", "−")
 
 
 def table(headings: list[str], rows: list[list[str]]) -> list[str]:
@@ -455,7 +456,8 @@ def draw_rejection(report: dict[str, Any], path: Path) -> None:
     left.set(xscale="log", xticks=SHOTS, xticklabels=SHOTS, xlabel="images a class", ylabel="AUROC, %")
     left.set_title("unseen classes against known ones", fontsize=9)
     left.minorticks_off()
-    left.legend(fontsize=6)
+    left.set_ylim(bottom=left.get_ylim()[0] - 8)  # room for the legend
+    left.legend(fontsize=6, loc="lower right")
     for axes, kind in ((middle, "known"), (right, "unseen")):
         for number, (n_shot, one) in enumerate(shots.items()):
             cells = [one["rejection"]["rejected_percent"][str(rate)][kind] for rate in RATES]
@@ -512,7 +514,8 @@ def draw_estimates(report: dict[str, Any], path: Path) -> None:
         axes.axvline(gaps.mean(), color="black", linestyle="--", linewidth=1)
         axes.set(xlabel="estimated − true accuracy, points", yticks=[], xlim=(-50, 20))
         axes.set_title(
-            f"{n_shot} images a class: mean {gaps.mean():+.1f}, covered {found['covered_percent']['mean']:.0f} %",
+            f"{n_shot} images a class: mean {round(gaps.mean(), 1) + 0.0:.1f}, "
+            f"interval covers {found['covered_percent']['mean']:.0f} %",
             fontsize=8,
         )
     figure.savefig(path, dpi=150, metadata={"Software": None})
