@@ -89,7 +89,8 @@ class Embedder:
         if isinstance(backbone, Backbone):
             spec = backbone.spec
             self.input_size, self.normalisation, self.dim = spec.input_size, spec.normalisation, backbone.embedding_dim
-            self.centre = None if spec.training_mean is None else np.array(spec.training_mean.detach().cpu(), np.float32)
+            mean = spec.training_mean
+            self.centre = None if mean is None else mean.detach().cpu().float().clone().numpy()
             self.key = _key(backbone)
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
