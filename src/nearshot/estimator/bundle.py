@@ -95,7 +95,9 @@ def write_bundle(bundle: Bundle, path: str | Path) -> None:
     arrays = {"support_features": learnt.features, "support_labels": learnt.codes.astype(np.int64)}
     if learnt.centre is not None:
         arrays["centre"] = learnt.centre
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    tensors = {
+        name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()
+    }  # none shares memory
     if bundle.backbone is not None:
         weights, described["backbone"] = backbone_content(bundle.backbone)
         tensors |= weights

@@ -18,7 +18,7 @@ from nearshot.estimator.scores import Support
 __all__ = ["MOST_ROUNDS", "Round", "rounds"]
 
 MOST_ROUNDS = 20  # classes of more images are left out in twenty parts
-MOST_TESTED = 200  # images in a round, so that a support set of thousands is not asked about all of them
+MOST_TESTED = 50  # images in a round, so that a support set of thousands is not asked about all of them
 
 
 class Round(NamedTuple):

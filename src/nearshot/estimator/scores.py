@@ -67,11 +67,20 @@ def class_scores(query: Tensor, support: Support, classifier: ClassifierName, n_
     """
     if classifier == "centroid":
         return -squared_euclidean(query, class_means(support))
-    score = _soft if classifier == "soft" else _votes
-    n_neighbors = min(n_neighbors or int(support.counts.min()), len(support.codes))
-    return torch.cat(
-        [score(squared_euclidean(rows, support.features), support, n_neighbors) for rows in in_blocks(query, support)]
-    )
+    counts = support.counts
+    by_class = support.subset(support.codes.argsort(stable=True))  # a class's distances are then next to each other
+    n_neighbors = min(n_neighbors or int(counts.min()), len(support.codes))
+    scores = []
+    for rows in in_blocks(query, support):
+        squares = squared_euclidean(rows, by_class.features)
+        of_classes = squares.split(counts.tolist(), dim=1)
+        if classifier == "soft":
+            scores.append(torch.stack([(-d2).logsumexp(1) for d2 in of_classes], 1) - counts.log())
+        else:
+            nearest = torch.stack([d2.amin(1) for d2 in of_classes], 1)
+            voters = by_class.codes[squares.topk(n_neighbors, dim=1, largest=False).indices]  # (query, neighbour)
+            scores.append(_votes(voters, nearest))
+    return torch.cat(scores)
 
 
 def in_blocks(query: Tensor, support: Support) -> Iterator[Tensor]:
@@ -79,18 +88,13 @@ def in_blocks(query: Tensor, support: Support) -> Iterator[Tensor]:
     yield from query.split(max(1, PAIRS_AT_ONCE // len(support.codes)))
 
 
-def _soft(squares: Tensor, support: Support, _: int) -> Tensor:
-    """Log-mean-exp(−d²) over each class's images, (query, class)."""
-    by_class = [squares[:, support.codes == code] for code in range(support.n_classes)]
-    return torch.stack([(-d2).logsumexp(1) - torch.tensor(d2.shape[1]).log() for d2 in by_class], 1)
+def _votes(voters: Tensor, nearest: Tensor) -> Tensor:
+    """Count votes; between equals the rank of the class's nearest image decides, which counts under 1.
 
-
-def _votes(squares: Tensor, support: Support, n_neighbors: int) -> Tensor:
-    """Votes of the nearest images; the rank of a class's nearest image, under 1, decides between equals."""
-    shape = len(squares), support.n_classes
-    neighbours = support.codes[squares.argsort(dim=1, stable=True)[:, :n_neighbors]]  # (query, neighbour)
-    votes = squares.new_zeros(shape).scatter_add_(1, neighbours, squares.new_ones(()).expand(neighbours.shape))
-    nearest = squares.new_full(shape, torch.inf)
-    nearest.scatter_reduce_(1, support.codes.expand(len(squares), -1), squares, "amin")
+    Args:
+        voters: (query, neighbour) the classes of the nearest images.
+        nearest: (query, class) the squared distance of each class's nearest image.
+    """
+    votes = torch.zeros_like(nearest).scatter_add_(1, voters, nearest.new_ones(()).expand(voters.shape))
     rank = (-nearest).argsort(dim=1, stable=True).argsort(dim=1)
-    return votes + rank / support.n_classes
+    return votes + rank / nearest.shape[1]
