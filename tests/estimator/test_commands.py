@@ -257,7 +257,7 @@ def test_a_command_brings_in_no_training(folder: Path, weights: Path) -> None:
     """It would take seconds to import."""
     program = (
         "import sys; from nearshot.cli import main; status = main(sys.argv[1:]); "
-        "assert not {'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'} & set(sys.modules); sys.exit(status)"
+        "assert not {'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'} & set(sys.modules); exit(status)"
     )
     command = ["predict", "--support", "support", "new/ant0.png", "--backbone", str(weights)]
     done = subprocess.run(
