@@ -23,6 +23,7 @@ from nearshot.training.batches import compositions, make_batches
 from nearshot.training.checkpoints import CheckpointWriter, check_same_training, read_checkpoint
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, on_first_rank
+from nearshot.training.embedding import compiled
 from nearshot.training.hardware import Hardware
 from nearshot.training.methods import resolve_method
 from nearshot.training.progress import Progress, load_state, state_of
@@ -103,7 +104,8 @@ def train(
     input_size = config.input_size or stores["train"].images.shape[1]
     step = make_step(fabric, hardware, config, input_size=input_size, n_classes=len(class_names), n_steps=n_steps)
     run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
-    validate = Validator(fabric, config, stores, feed, run)
+    network = compiled(step.learner.backbone, device) if hardware.compiles(device, n_steps) else None
+    validate = Validator(fabric, config, stores, feed, run, network)
     progress = Progress()
     with _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
         exactly = True
@@ -133,6 +135,10 @@ def train(
                     kept, epoch = _epochs_to_keep(progress, config), progress.epoch
                     writer.save(state, afterwards=lambda: run.keep_weights(kept, before=epoch))
 
+            if fabric.is_global_zero:
+                step.learner.eval()
+                validate.warm_up(step.learner.backbone)
+                step.learner.train()
             while progress.epoch <= config.epochs:
                 started = time.perf_counter()
                 order = sampler.epoch_indices().view(-1, images_a_batch)  # (batch, image), what is left of the epoch
