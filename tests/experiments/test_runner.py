@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -15,8 +16,9 @@ from settings import TINY
 from tiny import prepare_tiny
 
 from nearshot.experiments.jobs import Job
+from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.results import Results
-from nearshot.experiments.runner import LocalMachine, run_jobs
+from nearshot.experiments.runner import run_jobs
 
 QUIET = Console(quiet=True)
 SHORT = replace(TINY, epochs=2, validation_episodes=10)
@@ -68,3 +70,45 @@ def test_control_c_saves_and_the_same_call_goes_on(data_dir: Path, tmp_path: Pat
     assert [one.id for one in outcome.done] == [job.id]
     lines = (runs / job.id / "metrics.jsonl").read_text().count("\n")
     assert n_before < lines == 60
+
+
+def test_small_ones_run_side_by_side_in_processes_that_are_kept(data_dir: Path, tmp_path: Path) -> None:
+    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    jobs = [job_of(SHORT, seed=seed) for seed in range(3)]
+    place = LocalMachine(results, runs, data_dir, small=True)
+    assert place.n_at_once >= 1
+    place.slots, place.n_at_once = place.slots[:1], 1  # so that one process has to do all
+    processes = set()
+    start = place.start
+
+    def listening(job: Job, run_folder: Path) -> None:
+        start(job, run_folder)
+        processes.add(place.slots[0].process)
+
+    place.start = listening  # type: ignore[method-assign]
+    outcome = run_jobs(jobs, results, runs, place, console=QUIET)
+    assert {job.id for job in outcome.done} == {job.id for job in jobs}
+    assert len(processes) == 1
+    assert all(process is not None and process.poll() == 0 for process in processes)  # closed at the end
+    assert all("epoch 2/2" in (runs / job.id / "log.txt").read_text() for job in jobs)
+    commands = [result.content["environment"]["command"] for result in results]
+    assert commands[0] == [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+
+
+def test_a_process_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) -> None:
+    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    jobs = [job_of(LONG), job_of(SHORT)]
+    place = LocalMachine(results, runs, data_dir)
+
+    def kill() -> None:
+        metrics = runs / jobs[0].id / "metrics.jsonl"
+        while not metrics.is_file() or metrics.read_text().count("\n") < 2:
+            time.sleep(0.05)
+        process = place.slots[0].process
+        assert process is not None
+        process.kill()
+
+    threading.Thread(target=kill, daemon=True).start()
+    outcome = run_jobs(jobs, results, runs, place, console=QUIET)
+    assert [failure.text for failure in outcome.failed] == ["ended by signal 9"]
+    assert [job.id for job in outcome.done] == [jobs[1].id]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.runs import run_name
 from nearshot.training.trained import TrainedRun
 
-__all__ = ["STOPPED", "InterruptedJobError", "Job", "do", "jobs_of"]
+__all__ = ["STOPPED", "InterruptedJobError", "Job", "called", "do", "has_weights", "jobs_of"]
 
 
 STOPPED = 3  # a worker's status where it was asked to stop, and saved
@@ -112,8 +114,18 @@ def do(
     show: bool | None = None,
 ) -> RunResult:
     """Do a job, or what is left of it: train, measure, and return the result."""
+    started, is_new = time.perf_counter(), not (run_folder / "config.json").is_file()
     config = _begun_as(run_folder, job.config)
-    outcome = train(config, folder=run_folder, data_dir=data_dir, hardware=hardware, resume=True, show=show)
+    again = RunFolder(run_folder).is_finished and not has_weights(RunFolder(run_folder))
+    outcome = train(
+        config,
+        folder=run_folder,
+        data_dir=data_dir,
+        hardware=hardware,
+        resume=not again,
+        overwrite=again,
+        show=show,
+    )
     if not outcome.finished:
         raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
@@ -124,7 +136,13 @@ def do(
     )
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, n_episodes=n_episodes, n_way=n_way)
-    return result_of(trained.run, job.scale, evaluations, by_class)
+    job_seconds = time.perf_counter() - started if is_new else None
+    return result_of(trained.run, job.scale, evaluations, by_class, job_seconds)
+
+
+def has_weights(run: RunFolder) -> bool:
+    """Whether a run is finished, and the weights of its best epochs are there."""
+    return run.is_finished and all(run.weights_of(int(best["epoch"])).is_file() for best in run.read_best().values())
 
 
 def _begun_as(run_folder: Path, config: TrainConfig) -> TrainConfig:
@@ -136,6 +154,11 @@ def _begun_as(run_folder: Path, config: TrainConfig) -> TrainConfig:
     return begun if watching and run_id(begun) == run_id(config) else config
 
 
-def read_job(path: Path) -> Job:
-    """Read a job that was written for another process."""
-    return Job.from_dict(json.loads(path.read_text()))
+@contextmanager
+def called(command: tuple[str, ...]) -> Iterator[None]:
+    """Note in results the command that asked for them; a worker's own says nothing to anybody."""
+    before, sys.argv = sys.argv, list(command)
+    try:
+        yield
+    finally:
+        sys.argv = before

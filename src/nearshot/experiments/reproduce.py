@@ -12,10 +12,11 @@ from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.experiments.identity import WATCHING
 from nearshot.experiments.jobs import jobs_of
+from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Results, RunResult, result_of
-from nearshot.experiments.runner import LocalMachine, Outcome, Place, run_jobs
+from nearshot.experiments.runner import Outcome, Place, run_jobs
 from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import RunFolder, TrainConfig

@@ -49,7 +49,7 @@ def _quick(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         dataset="glyphs",
-        backbone="conv4-32",
+        backbone="conv4-32-dropblock" if config.backbone.endswith("-dropblock") else "conv4-32",
         input_size=28,
         epochs=1,
         steps_per_epoch=round(config.epochs * 100 / 120),
