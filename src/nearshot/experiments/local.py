@@ -24,7 +24,7 @@ from nearshot.experiments.jobs import STOPPED, Job
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import SECONDS_TO_SAVE
 
-__all__ = ["LocalMachine"]
+__all__ = ["LocalMachine", "n_cores"]
 
 MEMORY_A_JOB = 2e9  # bytes; a small one takes under 1 GB
 # A step frees what the next one asks for again. glibc would give it back to the system in between, which costs a
@@ -51,7 +51,7 @@ class LocalMachine:
         self.results, self.runs, self.data_dir = results, runs, data_dir
         gpus = _visible_gpus()
         n_slots = len(gpus) or (_room_on_the_cpu() if small else 1)
-        n_threads = _n_cores() // n_slots if n_slots > 1 else None  # torch itself knows best what to do with all cores
+        n_threads = n_cores() // n_slots if n_slots > 1 else None  # torch itself knows best what to do with all cores
         self.slots = [_Slot(gpu, None) for gpu in gpus] or [_Slot(None, n_threads) for _ in range(n_slots)]
         self.n_at_once = n_slots
 
@@ -200,7 +200,7 @@ def _visible_gpus() -> Sequence[str]:
     return numbers if given is None else given.split(",")[: len(numbers)]
 
 
-def _n_cores() -> int:
+def n_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -208,4 +208,4 @@ def _n_cores() -> int:
 def _room_on_the_cpu() -> int:
     """Return how many small jobs fit at once: as many as there are cores and memory for."""
     threads_a_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
-    return max(1, min(_n_cores() // threads_a_job, int(available_memory() // MEMORY_A_JOB)))
+    return max(1, min(n_cores() // threads_a_job, int(available_memory() // MEMORY_A_JOB)))

@@ -95,6 +95,11 @@ class RunResult:
         return self.content.get("job_seconds")
 
     @property
+    def device(self) -> str:
+        """What it was trained on."""
+        return str(self.content.get("environment", {}).get("device", "an unknown device"))
+
+    @property
     def measurements(self) -> tuple[Measurement, ...]:
         """All that was measured."""
         return tuple(Measurement.named(name) for name in self.content["accuracies"])
@@ -142,6 +147,11 @@ class Results:
 
     def __iter__(self) -> Iterator[RunResult]:
         for path in sorted(self.folder.glob("*/*/*.json")):
+            yield self._read(path)
+
+    def of_scale(self, scale: str) -> Iterator[RunResult]:
+        """Yield the results of a scale."""
+        for path in sorted(self.folder.glob(f"{scale}/*/*.json")):
             yield self._read(path)
 
     def _with_what_was_measured(self, path: Path, result: RunResult) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -123,6 +123,7 @@ def run_jobs(
     waiting = [job for job in jobs if not job.is_done(results)]
     outcome = Outcome(done=[job for job in jobs if job.is_done(results)])
     running: dict[str, tuple[Job, float]] = {}
+    seconds: list[float] = []  # that jobs took
     with Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live:
         try:
             while waiting or running:
@@ -132,14 +133,14 @@ def run_jobs(
                     running[job.id] = (job, clock())
                 time.sleep(0.05)
                 for job, problem in place.ended():
-                    del running[job.id]
+                    seconds.append(clock() - running.pop(job.id)[1])
                     if problem is None:
                         outcome.done.append(job)
                     elif problem == "":
                         outcome.stopped.append(job)
                     else:
                         outcome.failed.append(Failure(job, problem, place.log_of(job)))
-                live.update(_table(running, waiting, outcome, place, clock()))
+                live.update(_table(running, waiting, outcome, place, clock(), _left(seconds, waiting, running, place)))
         except BaseException:  # whatever ends this, nothing goes on running behind its back
             place.stop()
             outcome.stopped += [job for job, _ in running.values()] + waiting
@@ -149,10 +150,23 @@ def run_jobs(
     return outcome
 
 
+def _left(seconds: Sequence[float], waiting: Sequence[Job], running: Collection[str], place: Place) -> str:
+    """Say how long the rest will take, if it takes as long as what was done; nothing at the beginning."""
+    if not seconds:
+        return ""
+    n_rounds = (len(waiting) + len(running) / 2) / place.n_at_once
+    return f", about {sum(seconds) / len(seconds) * n_rounds / 60:.0f} min to go"
+
+
 def _table(
-    running: dict[str, tuple[Job, float]], waiting: Sequence[Job], outcome: Outcome, place: Place, now: float
+    running: dict[str, tuple[Job, float]],
+    waiting: Sequence[Job],
+    outcome: Outcome,
+    place: Place,
+    now: float,
+    to_go: str = "",
 ) -> Table:
-    title = f"{len(outcome.done)} done, {len(running)} running, {len(waiting)} left"
+    title = f"{len(outcome.done)} done, {len(running)} running, {len(waiting)} left{to_go}"
     table = Table(title=title + (f", {len(outcome.failed)} failed" if outcome.failed else ""))
     for heading in ("running", "for", "since", "last word"):
         table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")

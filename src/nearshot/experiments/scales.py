@@ -69,7 +69,8 @@ PAPER_SIZE = 84
 PAPER = Scale("paper", "the paper's setting", lambda config: config, is_papers=True)
 QUICK = Scale(
     "quick",
-    "QUICK: glyphs at 28×28, Conv-4 with 32 channels, 100 steps for 120 epochs, half the batch; not a reproduction",
+    "QUICK: glyphs at 28×28, Conv-4 with 32 channels, 100 steps for 120 epochs, half the batch, 100 episodes where "
+    "something adapts to each; not a reproduction",
     _quick,
     dataset="glyphs",
     adapted_episodes=100,
