@@ -94,7 +94,7 @@ def reproduce(
     if train_missing:
         plan = plan_of(jobs_of(recipes, dataset, scale, range(seeds)), store, runs)
         place = place or LocalMachine(store, Path(runs), data_dir, small=scale.is_small)
-        outcome = _run(plan, store, place, console, folder / "last-run.json")
+        outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json")
     found = Found(store, scale, tuple(range(seeds)), episode)
     tables, figures = outputs_of(recipes, found, dataset)
     claims = [claims_as_table(found, about) for about in _datasets_of(recipes, dataset, scale)]
