@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,7 @@ def result_of(
     timing = [json.loads(line) for line in run.timing.read_text().splitlines()]
     last_time = {line["epoch"]: line for line in timing}  # an epoch may have been run again after a kill
     rates = sorted(line["images_per_second"] for line in last_time.values())
+    times = list(last_time.values())
     return RunResult(
         {
             "format": FORMAT,
@@ -228,8 +230,21 @@ def result_of(
             "seconds": sum(line["seconds"] for line in last_time.values()),
             "images_per_second": rates[len(rates) // 2],
             "job_seconds": job_seconds,
+            "end_to_end_images_per_second": _end_to_end(times),
+            "first_epoch_seconds": times[0]["seconds"],
             "accuracies": accuracies,
             "by_class": by_class or {},
             "history": lines,
         }
     )
+
+
+def _end_to_end(times: list[dict[str, Any]]) -> float | None:
+    """Return the images a second from the end of the first epoch to that of the last, validation and files included.
+
+    Epochs that a process began with are left out: it had to load, compile and warm up first.
+    """
+    later = [(before, line) for before, line in pairwise(times) if not line.get("first")]
+    seconds = sum(line["time"] - before["time"] for before, line in later)
+    images = sum(line["seconds"] * line["images_per_second"] for _, line in later)
+    return images / seconds if seconds > 0 else None
