@@ -1,7 +1,7 @@
 """Measuring what recipes want of a finished run, with the epochs that were best for it on the validation split.
 
-A split is embedded once for each weights file and choice of layers, whatever is asked of it, and always in the
-precision of the run's validation: plain, treated and adapted features may be compared.
+A split is embedded once for each weights file and choice of layers, whatever is asked of it, and all of it in one
+precision: plain, treated and adapted features may be compared.
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store
             loss=nca_loss,
             features=layers_of if one.layers else None,
             inductive=True,
+            # torch has no batch norm of bfloat16 for several episodes at once.
+            episodes_at_once=1 if network.bfloat16 else None,
             **asked,
         )
     raise InputError(f"There is no adaptation {one.adapted!r}; there are 'fine-tuned' and 'mahalanobis'.")
