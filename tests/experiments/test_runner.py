@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -15,10 +16,12 @@ from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
 
+from nearshot.errors import InputError
+from nearshot.experiments import reproduce
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.results import Results
-from nearshot.experiments.runner import run_jobs
+from nearshot.experiments.runner import ThisProcess, run_jobs
 
 QUIET = Console(quiet=True)
 SHORT = replace(TINY, epochs=2, validation_episodes=10)
@@ -112,3 +115,26 @@ def test_a_process_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) 
     outcome = run_jobs(jobs, results, runs, place, console=QUIET)
     assert [failure.text for failure in outcome.failed] == ["ended by signal 9"]
     assert [job.id for job in outcome.done] == [jobs[1].id]
+
+
+def test_a_dataset_that_is_not_there_is_said_once_and_nothing_is_begun(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'cifar-fs' is not prepared .* Run: nearshot data prepare"):
+        reproduce(
+            ["schedule"],
+            results=tmp_path / "results",
+            runs=tmp_path / "runs",
+            data_dir=tmp_path / "data",
+            console=QUIET,
+        )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_terminal_every_job_that_ends_is_a_line(data_dir: Path, tmp_path: Path) -> None:
+    said = io.StringIO()
+    jobs = [job_of(SHORT, dataset="missing"), job_of(SHORT)]
+    results = Results(tmp_path / "results")
+    place = ThisProcess(results, tmp_path / "runs", data_dir)
+    run_jobs(jobs, results, tmp_path / "runs", place, console=Console(file=said, width=200))
+    lines = [line.strip() for line in said.getvalue().splitlines() if "/2: " in line]
+    assert [line.split(": ")[0] for line in lines] == ["0/2", "1/2"]
+    assert ["failed in" in lines[0], "done in" in lines[1]] == [True, True]

@@ -11,6 +11,7 @@ import pytest
 from made_up import make_up
 
 from nearshot.experiments import RECIPES, Results
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import PAPER
@@ -67,3 +68,25 @@ def test_marks_are_only_for_what_the_paper_has(tmp_path: Path) -> None:
     empty = RECIPES["batch-size"].tables(Found(Results(tmp_path), PAPER, (0,)), "mini-imagenet")[0]
     assert "*" not in empty.as_csv()
     assert empty.notes == ()
+
+
+def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> None:
+    counted = RECIPES["pairs"].tables(Found(Results(tmp_path), PAPER, (0,)), "cifar-fs")[1]
+    differing = {
+        (*map(str, row[:2]), heading): str(item)
+        for row in counted.rows
+        for heading, item in zip(counted.headings[2:], row[2:], strict=True)
+        if "paper" in str(item)
+    }
+    assert differing == {
+        ("batch 128", "PN 5-shot m+n=16", "negatives"): "3,080 (paper: 3,280)",
+        ("batch 512", "PN 1-shot m+n=16", "positives"): "480 (paper: 465)",
+        ("batch 512", "PN 1-shot m+n=16", "negatives"): "14,880 (paper: 14,415)",
+        ("batch 512", "PN 1-shot m+n=16", "total"): "15,360 (paper: 14,880)",
+        ("batch 256", "ablations, row 7", "negatives"): "19,840 (paper: 20,170)",
+    }
+    assert len(counted.rows) == len(BATCH_SIZE_TABLE) + 3
+    of_pairs = [erratum for erratum in ERRATA if not erratum.of_accuracies]
+    assert {text.split(" (paper: ")[0] for text in differing.values()} == {
+        number for erratum in of_pairs for number in erratum.follows.split(" / ")
+    }

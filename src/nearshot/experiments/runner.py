@@ -39,6 +39,15 @@ class Outcome:
     failed: list[Failure] = field(default_factory=list)
     stopped: list[Job] = field(default_factory=list)
 
+    def add(self, job: Job, problem: str | None, log: Path) -> None:
+        """Add a job that has ended; `problem` is None for a good end and "" for one that was asked to stop."""
+        if problem is None:
+            self.done.append(job)
+        elif problem == "":
+            self.stopped.append(job)
+        else:
+            self.failed.append(Failure(job, problem, log))
+
 
 class Place(Protocol):
     """Where jobs run: this machine, or a cluster."""
@@ -134,12 +143,10 @@ def run_jobs(
                 time.sleep(0.05)
                 for job, problem in place.ended():
                     seconds.append(clock() - running.pop(job.id)[1])
-                    if problem is None:
-                        outcome.done.append(job)
-                    elif problem == "":
-                        outcome.stopped.append(job)
-                    else:
-                        outcome.failed.append(Failure(job, problem, place.log_of(job)))
+                    outcome.add(job, problem, place.log_of(job))
+                    if not console.is_terminal:  # where a table that changes would be seen at the end only
+                        how = "done" if problem is None else "stopped" if problem == "" else "failed"
+                        console.print(f"{len(outcome.done)}/{len(jobs)}: {job.name} {how} in {seconds[-1]:.0f} s")
                 live.update(_table(running, waiting, outcome, place, clock(), _left(seconds, waiting, running, place)))
         except BaseException:  # whatever ends this, nothing goes on running behind its back
             place.stop()
