@@ -87,7 +87,7 @@ def test_a_recipe_trains_and_fills_its_tables(name: str, folder: Path, data: Pat
         assert table.as_latex().count(r"\\") == len(table.rows) + 1
         assert len(list(csv.reader(io.StringIO(table.as_csv())))) == len(table.rows) + 1
     assert all(file.stat().st_size > 100 for file in done.files)
-    assert len(done.files) == 3 * len(done.tables) + 2 * len(done.figures)
+    assert len(done.files) == 3 * len((*done.tables, *done.claims)) + 2 * len(done.figures)
 
 
 def test_again_trains_nothing(folder: Path, data: Path) -> None:

@@ -39,7 +39,7 @@ class TrainConfig:
     """nca, prototypical, matching, nca-prototypes (row 7 of Figure 4), simpleshot or supcon. From Python also a
     function of your own, of embeddings (image, dim) and labels (image,), that returns the loss."""
     backbone: str = "resnet12"
-    """resnet12 (the paper's), conv4, conv4-32, resnet12-metaopt, or timm:NAME."""
+    """resnet12 (the paper's), resnet12-metaopt, conv4, conv4-32; resnet12- and conv4-32-dropblock; or timm:NAME."""
     input_size: int | None = None
     """The side of the images that the network sees; by default the side of the prepared images."""
     side: int | None = None
