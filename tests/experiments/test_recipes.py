@@ -30,7 +30,7 @@ def _tiny(config: TrainConfig) -> TrainConfig:
         input_size=16,
         epochs=1,
         steps_per_epoch=2 + (config.epochs == 90) + 2 * (config.epochs == 240),
-        warm_up=config.warm_up / config.epochs,
+        warm_up=config.warm_up_epochs / config.epochs,
         batch_size=max(config.batch_size // 4, 64),
         n_way=None if config.n_way is None else 6,
         n_query=None if config.n_way is None else 6,

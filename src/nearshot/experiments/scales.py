@@ -53,7 +53,7 @@ def _quick(config: TrainConfig) -> TrainConfig:
         input_size=28,
         epochs=1,
         steps_per_epoch=round(config.epochs * 100 / 120),
-        warm_up=config.warm_up / config.epochs,
+        warm_up=config.warm_up_epochs / config.epochs,
         batch_size=max(64, config.batch_size // 2),
         n_way=n_way,
         optimiser="adam",

@@ -17,7 +17,9 @@ from nearshot.errors import FileFormatError, InputError
 __all__ = ["PUBLISHED", "published_file"]
 
 # Name: the sha256 of its file.
-PUBLISHED: Mapping[str, str] = MappingProxyType({"resnet12-nca-cifar-fs": ""})
+PUBLISHED: Mapping[str, str] = MappingProxyType(
+    {"resnet12-nca-cifar-fs": "f78691b5d0db1d832199cb50aaf8d6fe07f5c4e788642364faef54d86222800f"}
+)
 FOLDER = "weights"
 
 

@@ -318,7 +318,7 @@ def _set_learning_rate(
         schedule=config.schedule,
         milestones=config.milestones,
         decay=config.decay,
-        warm_up_steps=config.warm_up * steps_per_epoch,
+        warm_up_steps=config.warm_up_epochs * steps_per_epoch,
     )
     for group in inner_optimiser(optimiser).param_groups:
         if isinstance(group["lr"], Tensor):
