@@ -12,30 +12,47 @@ import torch
 from nearshot.evaluation import Accuracy, Protocol
 from nearshot.experiments.claims import CLAIMS, Gap, Verdict, check_claims, gap, judged
 from nearshot.experiments.identity import run_id
+from nearshot.experiments.paper import BATCH_SIZE_TABLE
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.recipes.ablations import row_config
+from nearshot.experiments.recipes.adaptation import LAYERS
 from nearshot.experiments.recipes.batch_size import SETUPS, setup_config
+from nearshot.experiments.recipes.choices import CHOICES, choice_config
 from nearshot.experiments.results import Measurement, Results, RunResult
-from nearshot.experiments.scales import PAPER
-from nearshot.training import TrainConfig
+from nearshot.experiments.scales import PAPER, QUICK
+from nearshot.training import PRESETS, TrainConfig
+from nearshot.training.config import differences
 
 DATASET = "cifar-fs"
 
 
 def put(
-    results: Results, config: TrainConfig, mean: float, *, seeds: Sequence[int] = (0,), spread: float = 0.0
+    results: Results,
+    config: TrainConfig,
+    mean: float,
+    *,
+    seeds: Sequence[int] = (0,),
+    spread: float = 0.0,
+    means: dict[Measurement, float] | None = None,
 ) -> None:
-    """Write a result whose every accuracy is about `mean`, a little more with each seed."""
+    """Write a result whose every accuracy is about `mean`, a little more with each seed; some about `means`."""
+    everything = dict.fromkeys(
+        (
+            Measurement(split, shot, classifier)
+            for split in ("val", "test")
+            for shot in (1, 5)
+            for classifier in ("centroid", "soft", "knn")
+        ),
+        mean,
+    )
     accuracies = {}
-    for split in ("val", "test"):
-        for shot in (1, 5):
-            for classifier in ("centroid", "soft", "knn"):
-                chance = torch.Generator().manual_seed(shot)
-                values = mean + torch.randn(400, generator=chance, dtype=torch.float64)
-                protocol = Protocol(5, shot, 15, 400, 0, f"{split}", classifier, True, True, split=split)
-                accuracy = Accuracy((values * 0.75).round() / 0.75, protocol)
-                accuracies[Measurement(split, shot, classifier).name] = accuracy.as_dict() | {"epoch": 1}
+    for one, about in (everything | (means or {})).items():
+        chance = torch.Generator().manual_seed(one.n_shot)
+        values = about + torch.randn(400, generator=chance, dtype=torch.float64)
+        protocol = Protocol(5, one.n_shot, 15, 400, 0, one.split, one.classifier, True, True, split=one.split)
+        accuracy = Accuracy((values * 0.75).round() / 0.75, protocol)
+        accuracies[one.name] = accuracy.as_dict() | {"epoch": 1}
     for seed in seeds:
         seeded = replace(config, seed=seed)
         shifted = {}
@@ -88,16 +105,84 @@ def test_the_gap_between_rows_1_and_3_closes(tmp_path: Path) -> None:
     assert verdicts(results)["gap-closes"][0] == "confirmed"
 
 
-def test_the_ranking_allows_for_the_papers_exceptions_only(tmp_path: Path) -> None:
-    from nearshot.experiments.paper import BATCH_SIZE_TABLE
-
-    results = Results(tmp_path)
+def put_table(results: Results, changes: dict[tuple[int, tuple[int, int] | None], float]) -> None:
+    """Put the accuracies of the paper's table, but for some."""
     for row in BATCH_SIZE_TABLE:
         setup = None if row.shape is None else (row.shape.n_shot, row.shape.images_per_class)
-        put(results, setup_config(DATASET, "prototypical", row.batch_size, setup), row.accuracy[1].mean)
-    assert verdicts(results)["ranking"][0] == "confirmed"
-    put(results, setup_config(DATASET, "prototypical", 256, (1, 32)), 90.0)
-    assert verdicts(results)["ranking"][0] == "contradicted"
+        mean = changes.get((row.batch_size, setup), row.accuracy[1].mean)
+        put(results, setup_config(DATASET, "prototypical", row.batch_size, setup), mean)
+
+
+def test_the_papers_own_table_has_its_ranking_and_its_exceptions(tmp_path: Path) -> None:
+    put_table(Results(tmp_path), {})
+    found = verdicts(Results(tmp_path))
+    assert found["ranking"].status == "confirmed"
+    assert "Batch 512, 5-shot: rank correlation 0.96." in found["ranking"].text
+    assert found["ranking-exceptions"].status == "confirmed"
+
+
+def test_a_setup_with_fewer_pairs_above_one_with_more_contradicts_the_ranking(tmp_path: Path) -> None:
+    put_table(Results(tmp_path), {(256, (1, 32)): 73.5})  # above some that are no neighbours of it, below others
+    found = verdicts(Results(tmp_path))["ranking"]
+    assert found.status == "contradicted"
+    assert "PN 5-shot m+n=32 minus PN 1-shot m+n=32, batch 256, 1-shot: −0.9" in found.text
+    assert "PN 5-shot m+n=8 minus" not in found.text
+
+
+def test_a_setup_that_is_level_leaves_the_ranking_open(tmp_path: Path) -> None:
+    put_table(Results(tmp_path), {(256, (1, 8)): 72.53})  # as 5-shot m+n=32, which has more pairs
+    assert verdicts(Results(tmp_path))["ranking"].status == "undecided"
+
+
+def test_an_exception_that_is_none_is_said(tmp_path: Path) -> None:
+    put_table(Results(tmp_path), {(128, (1, 8)): 60.0})  # now below 5-shot m+n=32, as its pairs would have it
+    found = verdicts(Results(tmp_path))
+    assert found["ranking"].status == "confirmed"
+    assert found["ranking-exceptions"].status == "contradicted"
+    assert "PN 1-shot m+n=8 minus PN 5-shot m+n=32, batch 128" in found["ranking-exceptions"].text
+
+
+@pytest.mark.parametrize("worse", ["prototypical", "matching"])
+def test_five_shots_have_to_be_better_for_both_networks(worse: str, tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    for size in (128, 256, 512):
+        put(results, setup_config(DATASET, "prototypical", size, (1, 8)), 60.0)  # the same for both
+        for method in ("prototypical", "matching"):
+            put(results, setup_config(DATASET, method, size, (5, 8)), 58.0 if method == worse else 62.0)
+    found = verdicts(results)["five-shots"]
+    assert found.status == "contradicted"
+    assert found.text.startswith("Not so for 6 of 12: ")
+    assert f"{ {'prototypical': 'PN', 'matching': 'MN'}[worse] } 5-shot minus 1-shot" in found.text
+
+
+def test_fine_tuning_is_judged_on_the_last_layer_and_on_several(tmp_path: Path) -> None:
+    results, config = Results(tmp_path), PRESETS[f"{DATASET}-nca"]
+    plain, tuned, layers, both = (
+        Measurement("test", 5, "centroid", layers, adapted)
+        for layers in ((), LAYERS)
+        for adapted in (None, "fine-tuned")
+    )
+    put(results, config, 80.0, means={plain: 80.0, tuned: 81.0, layers: 82.0, both: 81.0})
+    found = verdicts(results)["fine-tuning"]
+    assert found.status == "contradicted"
+    assert found.text.startswith("Not so for 1 of 2: fine-tuned minus plain, several layers, 5-shot: −1.0")
+    put(results, config, 80.0, means={plain: 80.0, tuned: 81.0, layers: 82.0, both: 83.0})
+    assert verdicts(results)["fine-tuning"].status == "confirmed"
+
+
+def test_dropblock_is_judged_on_one_architecture() -> None:
+    without, with_it = (choice_config(DATASET, CHOICES[number]) for number in (0, 3))
+    assert differences(without, with_it) == {"backbone": ("resnet12", "resnet12-dropblock")}
+    small = [QUICK.change(config) for config in (without, with_it)]
+    assert differences(*small) == {"backbone": ("conv4-32", "conv4-32-dropblock")}
+
+
+def test_a_scale_that_makes_one_training_of_two_decides_nothing(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    put(results, choice_config(DATASET, CHOICES[0]), 60.0)
+    one_for_all = replace(PAPER, change=lambda config: replace(config, backbone="resnet12"))
+    sides = [(choice_config(DATASET, CHOICES[number]), Measurement("val", 5, "centroid")) for number in (0, 3)]
+    assert gap(Found(results, one_for_all, (0,)), "", *sides) is None
 
 
 def test_several_seeds_are_judged_by_their_spread(tmp_path: Path) -> None:

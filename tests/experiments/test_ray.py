@@ -57,6 +57,9 @@ class Watched:
     def stop(self) -> None:
         self.place.stop()
 
+    def close(self) -> None:
+        self.place.close()
+
     def log_of(self, job: Job) -> Path:
         return self.place.log_of(job)
 

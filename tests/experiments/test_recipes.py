@@ -30,7 +30,7 @@ def _tiny(config: TrainConfig) -> TrainConfig:
         input_size=16,
         epochs=1,
         steps_per_epoch=2 + (config.epochs == 90) + 2 * (config.epochs == 240),
-        warm_up=config.warm_up / config.epochs,
+        warm_up=config.warm_up_epochs / config.epochs,
         batch_size=max(config.batch_size // 4, 64),
         n_way=None if config.n_way is None else 6,
         n_query=None if config.n_way is None else 6,
@@ -87,7 +87,7 @@ def test_a_recipe_trains_and_fills_its_tables(name: str, folder: Path, data: Pat
         assert table.as_latex().count(r"\\") == len(table.rows) + 1
         assert len(list(csv.reader(io.StringIO(table.as_csv())))) == len(table.rows) + 1
     assert all(file.stat().st_size > 100 for file in done.files)
-    assert len(done.files) == 3 * len(done.tables) + 2 * len(done.figures)
+    assert len(done.files) == 3 * len((*done.tables, *done.claims)) + 2 * len(done.figures)
 
 
 def test_again_trains_nothing(folder: Path, data: Path) -> None:

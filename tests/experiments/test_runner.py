@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -14,9 +16,12 @@ from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
 
+from nearshot.errors import InputError
+from nearshot.experiments import reproduce
 from nearshot.experiments.jobs import Job
+from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.results import Results
-from nearshot.experiments.runner import LocalMachine, run_jobs
+from nearshot.experiments.runner import ThisProcess, run_jobs
 
 QUIET = Console(quiet=True)
 SHORT = replace(TINY, epochs=2, validation_episodes=10)
@@ -68,3 +73,68 @@ def test_control_c_saves_and_the_same_call_goes_on(data_dir: Path, tmp_path: Pat
     assert [one.id for one in outcome.done] == [job.id]
     lines = (runs / job.id / "metrics.jsonl").read_text().count("\n")
     assert n_before < lines == 60
+
+
+def test_small_ones_run_side_by_side_in_processes_that_are_kept(data_dir: Path, tmp_path: Path) -> None:
+    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    jobs = [job_of(SHORT, seed=seed) for seed in range(3)]
+    place = LocalMachine(results, runs, data_dir, small=True)
+    assert place.n_at_once >= 1
+    place.slots, place.n_at_once = place.slots[:1], 1  # so that one process has to do all
+    processes = set()
+    start = place.start
+
+    def listening(job: Job, run_folder: Path) -> None:
+        start(job, run_folder)
+        processes.add(place.slots[0].process)
+
+    place.start = listening  # type: ignore[method-assign]
+    outcome = run_jobs(jobs, results, runs, place, console=QUIET)
+    assert {job.id for job in outcome.done} == {job.id for job in jobs}
+    assert len(processes) == 1
+    assert all(process is not None and process.poll() == 0 for process in processes)  # closed at the end
+    assert all("epoch 2/2" in (runs / job.id / "log.txt").read_text() for job in jobs)
+    commands = [result.content["environment"]["command"] for result in results]
+    assert commands[0] == [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+
+
+def test_a_process_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) -> None:
+    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    jobs = [job_of(LONG), job_of(SHORT)]
+    place = LocalMachine(results, runs, data_dir)
+
+    def kill() -> None:
+        metrics = runs / jobs[0].id / "metrics.jsonl"
+        while not metrics.is_file() or metrics.read_text().count("\n") < 2:
+            time.sleep(0.05)
+        process = place.slots[0].process
+        assert process is not None
+        process.kill()
+
+    threading.Thread(target=kill, daemon=True).start()
+    outcome = run_jobs(jobs, results, runs, place, console=QUIET)
+    assert [failure.text for failure in outcome.failed] == ["ended by signal 9"]
+    assert [job.id for job in outcome.done] == [jobs[1].id]
+
+
+def test_a_dataset_that_is_not_there_is_said_once_and_nothing_is_begun(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'cifar-fs' is not prepared .* Run: nearshot data prepare"):
+        reproduce(
+            ["schedule"],
+            results=tmp_path / "results",
+            runs=tmp_path / "runs",
+            data_dir=tmp_path / "data",
+            console=QUIET,
+        )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_terminal_every_job_that_ends_is_a_line(data_dir: Path, tmp_path: Path) -> None:
+    said = io.StringIO()
+    jobs = [job_of(SHORT, dataset="missing"), job_of(SHORT)]
+    results = Results(tmp_path / "results")
+    place = ThisProcess(results, tmp_path / "runs", data_dir)
+    run_jobs(jobs, results, tmp_path / "runs", place, console=Console(file=said, width=200))
+    lines = [line.strip() for line in said.getvalue().splitlines() if "/2: " in line]
+    assert [line.split(": ")[0] for line in lines] == ["0/2", "1/2"]
+    assert ["failed in" in lines[0], "done in" in lines[1]] == [True, True]

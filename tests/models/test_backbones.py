@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
-from nearshot.models.resnet12 import DropBlock
+from nearshot.models.dropblock import DropBlock
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
 HAS_TIMM = importlib.util.find_spec("timm") is not None
@@ -139,6 +139,23 @@ def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_trai
     assert (fourth == 0).float().mean() > 0.05
     backbone.eval()
     assert torch.equal(backbone(batch), backbone(batch))
+
+
+@pytest.mark.parametrize(("plain", "side"), [("resnet12", 84), ("conv4-32", 28)])
+def test_the_same_network_with_and_without_dropblock(plain: str, side: int) -> None:
+    """Nothing else differs: the same weights give the same embeddings, unless it is training."""
+    torch.manual_seed(0)
+    without, with_it = (build_backbone(name, input_size=side) for name in (plain, f"{plain}-dropblock"))
+    assert n_parameters(without) == n_parameters(with_it)
+    for mine, yours in zip(with_it.parameters(), without.parameters(), strict=True):
+        mine.data.copy_(yours.data)
+    batch = images(8, side)
+    assert torch.equal(without.eval()(batch), with_it.eval()(batch))
+    without.train()
+    with_it.train()
+    assert torch.equal(without.stages(batch)[1], with_it.stages(batch)[1])
+    for maps, alone in zip(with_it.stages(batch)[2:], without.stages(batch)[2:], strict=True):
+        assert (maps == 0).float().mean() > (alone == 0).float().mean() + 0.02
 
 
 def test_dropblock_can_rise_to_its_rate() -> None:

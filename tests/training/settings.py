@@ -12,6 +12,8 @@ TINY = TrainConfig(
     batch_size=32,
     n_shot=2,
     images_per_class=4,
+    background=1e-10,
+    warm_up=0.0,
     learning_rate=0.02,
     augmentation=Augmentation(scale=(0.6, 1.0)),
     validate_every=2,

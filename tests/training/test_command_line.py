@@ -73,3 +73,11 @@ def test_what_is_no_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "no config.json" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "weights.safetensors")]) == 1
     assert "no weights file" in capsys.readouterr().err
+
+
+def test_a_wrong_value_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--preset", "glyphs-nca", "--epochs", "0"]) == 1
+    assert capsys.readouterr().err == "nearshot: epochs must be at least 1, not 0.\n"
+    with pytest.raises(SystemExit):
+        main(["train", "--epochs", "many"])
+    assert "--epochs" in capsys.readouterr().err

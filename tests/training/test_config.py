@@ -11,6 +11,7 @@ from torch import Tensor
 from nearshot.data import EpisodeShape
 from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
+from nearshot.experiments.identity import run_id
 from nearshot.training import METHODS, PRESETS, TrainConfig
 from nearshot.training.config import differences
 from nearshot.training.methods import resolve_method
@@ -74,6 +75,7 @@ def test_names_of_runs_differ_where_settings_do() -> None:
         ({"milestones": (1.5,)}, "fractions of the training"),
         ({"n_way": 5}, "n_way and n_query go together"),
         ({"warm_up": 200.0}, "longer than the training"),
+        ({"warm_up": -1.0}, "must not be negative"),
         ({"validation_shots": ()}, "validation_shots"),
         ({"micro_batch": 0}, "micro_batch must be at least 1"),
     ],
@@ -116,3 +118,13 @@ def test_an_unknown_setting_in_a_file_is_named() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_title_of_its_own(name: str) -> None:
     assert sum(METHODS[name].title == method.title for method in METHODS.values()) == 1
+
+
+def test_by_default_a_training_warms_up_and_the_papers_do_not() -> None:
+    """And what is said in two ways is one training."""
+    assert TrainConfig(epochs=60).warm_up_epochs == 5
+    assert TrainConfig(epochs=1).warm_up_epochs < 1
+    for name, preset in PRESETS.items():
+        assert (preset.warm_up, preset.background) == (0.0, 1e-10), name
+    assert run_id(TrainConfig(epochs=120)) == run_id(TrainConfig(epochs=120, warm_up=10.0))
+    assert run_id(TrainConfig(epochs=120)) != run_id(TrainConfig(epochs=120, warm_up=0.0))

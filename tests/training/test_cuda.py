@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from settings import TINY
 
+from nearshot.data.loading import ImageFeed
+from nearshot.models import build_backbone
 from nearshot.training import METHODS, Hardware, TrainConfig, train
+from nearshot.training.embedding import compiled, embed_images, images_at_once
 from nearshot.training.step import Step, captured, make_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -63,3 +67,25 @@ def test_a_run_of_a_cpu_goes_on_on_a_gpu(data_dir: Path, tmp_path: Path) -> None
     train(config, hardware=Hardware(accelerator="cpu"), checkpoint_seconds=0, **where)  # type: ignore[arg-type]
     (tmp_path / "run" / "result.json").unlink()
     assert train(config, hardware=Hardware(accelerator="cuda"), resume=True, **where).finished  # type: ignore[arg-type]
+
+
+def test_a_compiled_backbone_embeds_the_same() -> None:
+    """Also where the last batch is not full; to the rounding of another order of the same operations."""
+    torch.manual_seed(0)
+    device = torch.device("cuda")
+    backbone = build_backbone("conv4-32", input_size=SIDE).to(device).eval()
+    n_images = images_at_once(device) + 100
+    feed = ImageFeed(np.random.default_rng(0).integers(256, size=(n_images, SIDE, SIDE, 3), dtype=np.uint8), device)
+    eager = embed_images(backbone, feed, device=device)
+    fast = embed_images(backbone, feed, device=device, network=compiled(backbone, device))
+    torch.testing.assert_close(fast, eager, rtol=1e-4, atol=1e-4)
+
+
+def test_a_compiled_run_learns_what_an_eager_one_does(data_dir: Path, tmp_path: Path) -> None:
+    config = replace(TINY, epochs=2, precision="float32")
+    losses = [
+        train(config, folder=tmp_path / str(compiles), data_dir=data_dir, hardware=gpu, show=False).history[-1]["loss"]
+        for compiles in (False, True)
+        for gpu in [Hardware(accelerator="cuda", compile=compiles)]
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -250,3 +254,26 @@ def test_a_dataset_without_validation_keeps_the_last_epoch(data_dir: Path, tmp_p
     result = train(replace(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, show=False)
     assert result.best == {}
     assert [file.name for file in (tmp_path / "run" / "weights").iterdir()] == ["epoch-0002.safetensors"]
+
+
+def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
+    """A copy that `git archive` made, on a machine without git."""
+    root = Path(__file__).parents[2]
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        pytest.skip("needs a checkout")
+    commit = subprocess.run([git, "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout
+    archive = tmp_path / "source.tar"
+    subprocess.run([git, "archive", "--output", archive, "HEAD", "src"], cwd=root, check=True)
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    ask = "import torch; from nearshot.training.runs import describe_environment as d; print(d(torch.device('cpu'))['code'])"
+    answer = subprocess.run(
+        [sys.executable, "-c", ask],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "src"), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.strip() == str({"commit": commit.strip(), "changed": None})

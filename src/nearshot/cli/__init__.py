@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from nearshot.errors import NearshotError
+from nearshot.errors import InputError, NearshotError
 
 __all__ = ["entry_point", "main"]
 
@@ -20,9 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; an error is one sentence on the error output."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        chosen = tyro.cli(
-            _commands(arguments), prog="nearshot", description="Few-shot image classification.", args=arguments
-        )
+        chosen = _read(arguments)
         # Plain text: names of files may have brackets, and long lines are for the terminal to wrap.
         chosen.run(Console(markup=False, highlight=False, soft_wrap=True))
     except NearshotError as error:
@@ -46,6 +46,27 @@ def main(arguments: list[str] | None = None) -> int:
 def entry_point() -> None:
     """Run the command of the shell and exit with its status."""
     sys.exit(main())
+
+
+def _read(arguments: list[str]) -> Any:
+    """Return the command that the arguments ask for."""
+    kind = _commands(arguments)
+    settings: Any = {"prog": "nearshot", "description": "Few-shot image classification.", "args": arguments}
+    nowhere = io.StringIO()
+    try:
+        with redirect_stdout(nowhere), redirect_stderr(nowhere):
+            return tyro.cli(kind, **settings)
+    except SystemExit as leaving:
+        _raise_input_error(leaving)
+    return tyro.cli(kind, **settings)  # aloud: its help, or what it has to say about the arguments
+
+
+def _raise_input_error(error: BaseException | None) -> None:
+    """Raise what a configuration said of its values, which tyro would put into its own words and a frame."""
+    while error is not None:
+        if isinstance(error, InputError):
+            raise InputError(str(error)) from None
+        error = error.__cause__ or error.__context__
 
 
 def _commands(arguments: list[str]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,17 +13,16 @@ from rich.table import Table
 
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.jobs import jobs_of
+from nearshot.experiments.costs import cost_of
+from nearshot.experiments.jobs import Job, jobs_of
+from nearshot.experiments.local import LocalMachine
+from nearshot.experiments.plan import plan_of
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
 from nearshot.experiments.results import Results
-from nearshot.experiments.runner import LocalMachine, Outcome, Place
+from nearshot.experiments.runner import Outcome, Place
 from nearshot.experiments.scales import Scale, smaller
-from nearshot.training import TrainConfig
 
 __all__ = ["Reproduce"]
-
-TRAINING_IMAGES = {"cifar-fs": 38_400, "mini-imagenet": 38_400, "tiered-imagenet": 448_695, "glyphs": 32_120}
-IMAGES_PER_SECOND = {"an H200": 15_000}  # at 84×84, for estimates; a recipe's own runs replace it
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,15 @@ class Reproduce:
     all: bool = False
     """All of them."""
     list: bool = False
-    """Only list them, with what is done and what is left to train."""
+    """Only list them, with what is done, what is left to train and about how long that takes."""
     dataset: str | None = None
     """cifar-fs, mini-imagenet or tiered-imagenet; by default each recipe's first. With --all, recipes that the paper
     does not have on it are left out."""
     seeds: int | None = None
     """How many training seeds; by default 3, as in the paper, and 1 in the quick form."""
     quick: bool = False
-    """A small form of everything, on the embedded glyphs and a CPU, in minutes. Not a reproduction, and says so."""
+    """A small form of everything, on the embedded glyphs and a CPU, a training on each core. Not a reproduction, and it
+    says so."""
     input_size: int | None = None
     """Train on smaller images than the paper's 84×84, such as 32; the results are kept apart."""
     steps: int | None = None
@@ -88,20 +89,20 @@ class Reproduce:
             results=self.results,
             runs=self.runs,
             data_dir=self.data_dir,
-            place=self._place(),
+            place=self._place(scale),
             episode=EpisodeShape(*self.episode) if self.episode else None,
             train_missing=not self.tables_only,
             console=Console(stderr=True, highlight=False),
         )
-        for table in done.tables:
+        for table in (*done.tables, *(done.claims if self.all else ())):
             console.print(table.for_terminal())
         if done.files:
             console.print(f"{len(done.files)} files are in {done.files[0].parent}.")
         _report_failures(done.outcome, console)
 
-    def _place(self) -> Place:
+    def _place(self, scale: Scale) -> Place:
         if self.on == "here":
-            return LocalMachine(Results(self.results), self.runs, self.data_dir)
+            return LocalMachine(Results(self.results), self.runs, self.data_dir, small=scale.is_small)
         from nearshot.experiments.on_ray import RayCluster  # noqa: PLC0415
 
         return RayCluster(Results(self.results), self.runs, self.data_dir, gpus_per_run=self.gpus_per_run)
@@ -118,31 +119,31 @@ def _report_failures(outcome: Outcome, console: Console) -> None:
         )
 
 
-def _images_of(config: TrainConfig) -> int:
-    """Return how many images a training sees; of a dataset that may not be prepared, by its usual size."""
-    steps = config.steps_per_epoch or TRAINING_IMAGES[config.dataset] // config.batch_size
-    return config.epochs * steps * config.batch_size
-
-
 def _listing(command: Reproduce, scale: Scale, seeds: int) -> Table:
     """Return a table of all recipes: what they are, and what is left to do."""
-    table = Table(title=f"{scale.label}; {seeds} seed{'s' if seeds > 1 else ''}")
-    for heading in ("name", "what", "datasets", "trainings", "done", "images left", "on an H200"):
+    table = Table(
+        title=f"{scale.label}; {seeds} seed{'s' if seeds > 1 else ''}",
+        caption="Recipes share trainings: all together cost less than their sum.",
+    )
+    for heading in ("name", "what", "datasets", "trainings", "done", "images left", "time left"):
         table.add_column(heading)
     results = Results(command.results)
-    for recipe in chosen_recipes(command.names):
+    n_at_once = LocalMachine(results, command.runs, small=scale.is_small).n_at_once if scale.is_small else 1
+    recipes = [recipe for recipe in chosen_recipes(command.names) if command.dataset in (None, *recipe.datasets)]
+
+    def row(name: str, what: str, datasets: str, jobs: Sequence[Job]) -> None:
+        plan = plan_of(jobs, results, command.runs)
+        cost = cost_of((*plan.trained, *plan.again), results, n_at_once)
+        done = f"{len(plan.done)}" + (f", {len(plan.again)} to train again" if plan.again else "")
+        table.add_row(name, what, datasets, str(len(jobs)), done, _short(cost.images), str(cost))
+
+    for recipe in recipes:
         jobs = jobs_of([recipe], command.dataset, scale, range(seeds))
-        left = [job for job in jobs if not job.is_done(results)]
-        images = sum(_images_of(job.config) for job in left)
-        hours = images / IMAGES_PER_SECOND["an H200"] / 3600
-        cost = ("about " + (f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min")) if images else "–"
-        table.add_row(
-            recipe.name,
-            recipe.title,
-            scale.dataset or ", ".join(recipe.datasets),
-            str(len(jobs)),
-            str(len(jobs) - len(left)),
-            f"{images / 1e6:.1f} M",
-            cost if scale.is_papers else "–",
-        )
+        row(recipe.name, recipe.title, scale.dataset or ", ".join(recipe.datasets), jobs)
+    table.add_section()
+    row("together", "each training once", "", jobs_of(recipes, command.dataset, scale, range(seeds)))
     return table
+
+
+def _short(number: int) -> str:
+    return f"{number / 1e6:,.1f} M" if number >= 1e6 else f"{number / 1e3:,.0f} k"

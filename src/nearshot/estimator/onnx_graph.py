@@ -2,13 +2,14 @@
 
 The numbers are those of `nearshot.data.pictures.fit_to_square`, of `nearshot.evaluation.prepare_features` and of
 `nearshot.estimator.scores`. ONNX's own Resize differs from Pillow by up to a dozen of 255 levels. So pictures are
-resized by two matrix products, first across and then down, with Pillow's own weights, whole numbers of 22 bits. The
-sums are exact in float64, and the result is Pillow's but for tall pictures, which newer versions resize downwards
-first; there some pixels differ by one level.
+resized by two matrix products with Pillow's own weights, whole numbers of 22 bits. The sums are exact in float64, and
+the result is Pillow's, level by level. It is across first and then down, or the other way round where Pillow 13 does
+so; older versions never do, and there some pixels of tall pictures differ by one level.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 __all__ = ["Graph", "add_scores", "add_squares", "prepared"]
 
 PREFIX = "nearshot/"  # so that no name can be one of the network's
+TYPE_OF_SUMS = 11  # onnx.TensorProto.DOUBLE
 ONE = 1 << 22  # the weight of 1
 NONE = -1e300  # the score of an image that is not there, under all others and finite
 
@@ -55,6 +57,18 @@ class Graph:
 
         return self("Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
+    def choice(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
+        """Add a branch; each way adds its nodes and returns the name of its result."""
+        from onnx import helper  # noqa: PLC0415
+
+        outside, branches = self.nodes, []
+        for way in (then, otherwise):
+            self.nodes = []
+            result = helper.make_value_info(way(), helper.make_tensor_type_proto(TYPE_OF_SUMS, None))
+            branches.append(helper.make_graph(self.nodes, self._name("branch"), [], [result]))
+        self.nodes = outside
+        return self("If", condition, then_branch=branches[0], else_branch=branches[1])
+
     def _name(self, what: str) -> str:
         self._count += 1
         return f"{PREFIX}{what}_{self._count}"
@@ -70,22 +84,39 @@ def add_squares(
     )
     scale = graph("Div", graph.constant(side), graph("Min", height, width))
     planes = graph("Transpose", graph.cast(images, np.float64), perm=[0, 3, 1, 2])
-    across = graph("Transpose", _weights(graph, width, scale, side), perm=[1, 0])
-    narrow = _levels(graph, graph("MatMul", planes, across))  # (picture, 3, height, side)
-    squares = graph.cast(_levels(graph, graph("MatMul", _weights(graph, height, scale, side), narrow)), np.float32)
+    new_height, new_width = (_resized(graph, length, scale, side) for length in (height, width))
+    down = _weights(graph, height, new_height, side)  # (side, height)
+    across = graph("Transpose", _weights(graph, width, new_width, side), perm=[1, 0])  # (width, side)
+    whole = graph.choice(
+        _down_first(graph, (height, new_height), (width, new_width)),
+        lambda: _levels(graph, graph("MatMul", _levels(graph, graph("MatMul", down, planes)), across)),
+        lambda: _levels(graph, graph("MatMul", down, _levels(graph, graph("MatMul", planes, across)))),
+    )
+    squares = graph.cast(whole, np.float32)
     levels = graph("Div", squares, graph.constant(255, np.float32))
     centred = graph("Sub", levels, graph.constant(np.reshape(mean, (1, 3, 1, 1)), np.float32))
     graph("Div", centred, graph.constant(np.reshape(std, (1, 3, 1, 1)), np.float32), name=name)
 
 
-def _weights(graph: Graph, length: str, scale: str, side: int) -> str:
+def _resized(graph: Graph, length: str, scale: str, side: int) -> str:
+    """Return a picture's height or width, once its shorter side is `side`."""
+    return graph("Max", graph("Round", graph("Mul", length, scale)), graph.constant(side))
+
+
+def _down_first(graph: Graph, heights: tuple[str, str], widths: tuple[str, str]) -> str:
+    """Whether to resize downwards first: the height shrinks, and by over twice as many pixels as the width."""
+    shorter, narrower = graph("Sub", *heights), graph("Sub", *widths)
+    shrinks = graph("Greater", shorter, graph.constant(0))
+    return graph("And", shrinks, graph("Greater", shorter, graph("Mul", narrower, graph.constant(2))))
+
+
+def _weights(graph: Graph, length: str, resized: str, side: int) -> str:
     """Return how much each of `length` pixels counts for each of the middle `side` of the resized ones, (side, length).
 
     A triangle as wide as the step between resized pixels, at least one pixel: Pillow's bilinear filter. The weights of
     a resized pixel add up to `ONE`.
     """
     one, half = graph.constant(1), graph.constant(0.5)
-    resized = graph("Max", graph("Round", graph("Mul", length, scale)), graph.constant(side))
     first = graph("Floor", graph("Mul", graph("Sub", resized, graph.constant(side)), half))
     step = graph("Div", length, resized)
     places = graph("Add", graph.constant(np.arange(side)[:, None] + 0.5), first)

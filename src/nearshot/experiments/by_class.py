@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from nearshot.data import open_or_prepare
-from nearshot.data.loading import ImageFeed
 from nearshot.evaluation import prepare_features, sample_episodes
 from nearshot.evaluation.classifiers import nearest_centroid
-from nearshot.models import load_backbone
-from nearshot.training import RunFolder
-from nearshot.training.embedding import embed_images
+from nearshot.training.trained import TrainedRun
 
 __all__ = ["accuracy_by_class", "measure_classes"]
 
@@ -76,30 +71,19 @@ def accuracy_by_class(
 
 
 def measure_classes(
-    run: RunFolder,
-    splits: Iterable[str],
-    *,
-    data_dir: str | Path | None = None,
-    device: str | None = None,
-    n_episodes: int = 10_000,
-    n_way: int = 5,
+    run: TrainedRun, splits: Iterable[str], *, n_episodes: int = 10_000, n_way: int = 5
 ) -> dict[str, dict[str, float]]:
     """Return a finished run's accuracy by class of some splits, {"val 5-shot centroid": {class: per cent}}.
 
     The most shots that were validated, nearest centroid, and the epoch that was best for them.
     """
-    config = run.read_config()
-    n_shot = max(config.validation_shots)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    backbone = load_backbone(run.best_weights(n_shot, "centroid")).to(where)
+    n_shot = max(run.config.validation_shots)
+    network = run.network(run.best_weights(n_shot, "centroid"))
     found = {}
     for split in splits:
-        store = open_or_prepare(config.dataset, split, data_dir, side=config.side)
-        embedded = embed_images(
-            backbone, ImageFeed(store.images, where), device=where, bfloat16=where.type == "cuda"
-        )  # as in validation
+        store = run.store(split)
         accuracies = accuracy_by_class(
-            prepare_features(embedded, centre=backbone.spec.training_mean),
+            prepare_features(network.features(store), centre=network.centre()),
             store.labels,
             store.class_names,
             n_way=n_way,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from nearshot.evaluation import PooledAccuracy
 from nearshot.styles import COLOURS, MARKERS
 
-__all__ = ["NEGATIVE", "POSITIVE", "bars", "line_with_band", "new_drawing", "style_of"]
+__all__ = ["NEGATIVE", "POSITIVE", "bars", "line_with_band", "new_drawing", "panels", "style_of"]
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 HATCHES = ("", "///", "...")
@@ -57,6 +57,29 @@ def line_with_band(
 def _half(accuracy: PooledAccuracy) -> float:
     """Return half the 95 % interval: between training seeds where there are several, over episodes for one."""
     return accuracy.interval95 if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
+
+
+def panels(
+    label: str, methods: Sequence[tuple[str, str]], draw: Callable[[Axes, str, int], None], **settings: Any
+) -> Drawing:
+    """Draw a row of panels of accuracies, one for each method and one or five shots.
+
+    Args:
+        label: what stands above them all.
+        methods: names of methods, and what to call them.
+        draw: draws a panel's lines, given its axes, the method and the number of shots.
+        settings: of all axes, such as `xlabel`.
+    """
+    drawing = new_drawing(13, 3.6)
+    for number, (method, title, shot) in enumerate([(*method, shot) for method in methods for shot in (1, 5)], 1):
+        axes = drawing.add_subplot(1, 2 * len(methods), number)
+        draw(axes, method, shot)
+        axes.set(title=f"{shot}-shot, {title}", **settings)
+        if number == 1:
+            axes.set_ylabel("accuracy, %")
+        axes.legend(fontsize=7)
+    drawing.suptitle(label, fontsize=8)
+    return drawing
 
 
 def bars(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledAccuracy | None]]) -> None:

@@ -30,6 +30,7 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
     settings = {name: value for name, value in config.as_dict().items() if name not in WATCHING}
     for name in ("n_way", "n_query", "n_shot", "images_per_class", "batch_size", "batches", "method"):
         del settings[name]
+    settings["warm_up"] = config.warm_up_epochs
     kind = config.batches or method.batches
     name = config.method_name
     if kind == "episodes":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ from nearshot.experiments.identity import WATCHING, run_id
 from nearshot.experiments.measuring import measure
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import Measurement, Results, RunResult, result_of
-from nearshot.experiments.scales import Scale
+from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.runs import run_name
+from nearshot.training.trained import TrainedRun
 
-__all__ = ["STOPPED", "InterruptedJobError", "Job", "do", "jobs_of"]
+__all__ = ["STOPPED", "InterruptedJobError", "Job", "called", "do", "has_weights", "jobs_of"]
 
 
 STOPPED = 3  # a worker's status where it was asked to stop, and saved
@@ -37,12 +40,14 @@ class Job:
         scale: the scale's name.
         measurements: what to measure beyond validation.
         wanted_by: names of recipes.
+        adapted_episodes: on how many episodes adapted features are measured.
     """
 
     config: TrainConfig
     scale: str
     measurements: tuple[Measurement, ...]
     wanted_by: tuple[str, ...]
+    adapted_episodes: int = ADAPTED_EPISODES
 
     @property
     def id(self) -> str:
@@ -67,6 +72,7 @@ class Job:
             "scale": self.scale,
             "measurements": measurements,
             "wanted_by": list(self.wanted_by),
+            "adapted_episodes": self.adapted_episodes,
         }
 
     @classmethod
@@ -74,7 +80,8 @@ class Job:
         """Return the job of which `as_dict` gave the values."""
         measurements = (Measurement(**one | {"layers": tuple(one["layers"])}) for one in values["measurements"])
         config = TrainConfig.from_dict(values["config"])
-        return cls(config, values["scale"], tuple(measurements), tuple(values["wanted_by"]))
+        names, n_episodes = tuple(values["wanted_by"]), int(values["adapted_episodes"])
+        return cls(config, values["scale"], tuple(measurements), names, n_episodes)
 
 
 def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds: Iterable[int]) -> list[Job]:
@@ -92,9 +99,9 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
                     old = jobs[key]
                     measurements = tuple(dict.fromkeys(old.measurements + wanted.measurements))
                     names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
-                    jobs[key] = Job(old.config, scale.name, measurements, names)
+                    jobs[key] = replace(old, measurements=measurements, wanted_by=names)
                 else:
-                    jobs[key] = Job(config, scale.name, wanted.measurements, (recipe.name,))
+                    jobs[key] = Job(config, scale.name, wanted.measurements, (recipe.name,), scale.adapted_episodes)
     return list(jobs.values())
 
 
@@ -107,17 +114,36 @@ def do(
     show: bool | None = None,
 ) -> RunResult:
     """Do a job, or what is left of it: train, measure, and return the result."""
+    started, is_new = time.perf_counter(), not (run_folder / "config.json").is_file()
     config = _begun_as(run_folder, job.config)
-    outcome = train(config, folder=run_folder, data_dir=data_dir, hardware=hardware, resume=True, show=show)
+    again = RunFolder(run_folder).is_finished and not has_weights(RunFolder(run_folder))
+    outcome = train(
+        config,
+        folder=run_folder,
+        data_dir=data_dir,
+        hardware=hardware,
+        resume=not again,
+        overwrite=again,
+        show=show,
+    )
     if not outcome.finished:
         raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
-    run = RunFolder(run_folder)
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
+    # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.
+    trained = TrainedRun(run_folder, data_dir=data_dir, device=device, bfloat16=False)
     n_episodes, n_way = config.validation_episodes, config.validation_way
-    evaluations = measure(run, job.measurements, data_dir=data_dir, device=device, n_episodes=n_episodes, n_way=n_way)
+    evaluations = measure(
+        trained, job.measurements, n_episodes=n_episodes, n_way=n_way, adapted_episodes=job.adapted_episodes
+    )
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
-    by_class = measure_classes(run, splits, data_dir=data_dir, device=device, n_episodes=n_episodes, n_way=n_way)
-    return result_of(run, job.scale, evaluations, by_class)
+    by_class = measure_classes(trained, splits, n_episodes=n_episodes, n_way=n_way)
+    job_seconds = time.perf_counter() - started if is_new else None
+    return result_of(trained.run, job.scale, evaluations, by_class, job_seconds)
+
+
+def has_weights(run: RunFolder) -> bool:
+    """Whether a run is finished, and the weights of its best epochs are there."""
+    return run.is_finished and all(run.weights_of(int(best["epoch"])).is_file() for best in run.read_best().values())
 
 
 def _begun_as(run_folder: Path, config: TrainConfig) -> TrainConfig:
@@ -129,6 +155,11 @@ def _begun_as(run_folder: Path, config: TrainConfig) -> TrainConfig:
     return begun if watching and run_id(begun) == run_id(config) else config
 
 
-def read_job(path: Path) -> Job:
-    """Read a job that was written for another process."""
-    return Job.from_dict(json.loads(path.read_text()))
+@contextmanager
+def called(command: tuple[str, ...]) -> Iterator[None]:
+    """Note in results the command that asked for them; a worker's own says nothing to anybody."""
+    before, sys.argv = sys.argv, list(command)
+    try:
+        yield
+    finally:
+        sys.argv = before

@@ -1,24 +1,24 @@
-"""Measuring what a recipe wants of a finished run, with the epoch that was best for it on the validation split."""
+"""Measuring what recipes want of a finished run, with the epochs that were best for it on the validation split.
+
+A split is embedded once for each weights file and choice of layers, whatever is asked of it, and all of it in one
+precision: plain, treated and adapted features may be compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from nearshot.data import open_or_prepare
-from nearshot.data.augment import centre_crop, normalise_images
-from nearshot.data.loading import ImageFeed
+from nearshot.data import Store
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, Treatment, evaluate_features, evaluate_fine_tuned, evaluate_mahalanobis
 from nearshot.experiments.results import Measurement
+from nearshot.experiments.scales import ADAPTED_EPISODES
 from nearshot.losses import nca_loss
-from nearshot.models import Backbone, load_backbone
-from nearshot.training import RunFolder
-from nearshot.training.embedding import embed_images
-from nearshot.training.testing import Evaluation, Request, evaluate_run
+from nearshot.training.testing import Evaluation, Request, evaluate_run, file_name
+from nearshot.training.trained import InPrecision, TrainedNetwork, TrainedRun
 
 __all__ = ["TREATMENTS", "measure"]
 
@@ -29,112 +29,101 @@ TREATMENTS = {
     "normalised": Treatment(centred=False, normalised=True),
     "raw": Treatment(centred=False, normalised=False),
 }
-ADAPTED_EPISODES = 600  # adapting takes as long as hundreds of plain episodes
 
 
 def measure(
-    run: RunFolder,
+    run: TrainedRun,
     wanted: Iterable[Measurement],
     *,
-    data_dir: str | Path | None = None,
-    device: str | None = None,
     n_episodes: int = 10_000,
     n_way: int = 5,
+    adapted_episodes: int = ADAPTED_EPISODES,
 ) -> dict[Measurement, Evaluation]:
-    """Measure a finished run; what was measured before is not measured again."""
-    found = {}
+    """Measure a finished run; what was measured before is not measured again.
+
+    Args:
+        run: the run, opened.
+        wanted: what to measure.
+        n_episodes: on how many episodes.
+        n_way: classes in an episode.
+        adapted_episodes: on how many at most where the network or the features are adapted to each.
+    """
+    found: dict[Measurement, Evaluation] = {}
+    plain: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     for one in wanted:
-        plain = one.adapted is None and one.treatment == "centred and normalised"
-        if plain:
-            request = Request(
-                split=one.split,
-                shots=(one.n_shot,),
-                classifiers=(one.classifier,),  # type: ignore[arg-type]
-                layers=one.layers,
-                n_way=n_way,
-                n_episodes=n_episodes,
-                side=run.read_config().side,
-            )
-            found[one] = evaluate_run(run.path, request, data_dir=data_dir, device=device)[0]
+        if one.adapted is None and one.treatment == "centred and normalised":
+            plain.setdefault((one.split, one.layers, one.classifier), []).append(one.n_shot)
         else:
-            found[one] = _remembered(run, one, data_dir, device, n_episodes, n_way)
+            few = n_episodes if one.adapted is None else min(n_episodes, adapted_episodes)
+            found[one] = _remembered(
+                run, one, _request(one.split, one.layers, one.classifier, [one.n_shot], few, n_way)
+            )
+    for (split, layers, classifier), shots in plain.items():
+        for evaluation in evaluate_run(run, _request(split, layers, classifier, shots, n_episodes, n_way)):
+            found[Measurement(split, evaluation.n_shot, classifier, layers)] = evaluation
     return found
 
 
-def _remembered(
-    run: RunFolder, one: Measurement, data_dir: str | Path | None, device: str | None, n_episodes: int, n_way: int
-) -> Evaluation:
-    file = f"evaluations/{one.name}, {n_episodes} episodes.json"
-    if (run.path / file).is_file():
-        return Evaluation.from_dict(run.read(file))
-    evaluation = _measure_features(run, one, data_dir, device, n_episodes, n_way)
-    (run.path / "evaluations").mkdir(exist_ok=True)
-    run.write(file, evaluation.as_dict())
-    return evaluation
+def _request(
+    split: str, layers: tuple[int, ...], classifier: str, shots: list[int], n_episodes: int, n_way: int
+) -> Request:
+    return Request(
+        split=split,
+        shots=tuple(shots),
+        classifiers=(classifier,),  # type: ignore[arg-type]
+        layers=layers,
+        n_way=n_way,
+        n_episodes=n_episodes,
+    )
 
 
-def _measure_features(
-    run: RunFolder, one: Measurement, data_dir: str | Path | None, device: str | None, n_episodes: int, n_way: int
-) -> Evaluation:
-    config = run.read_config()
-    weights = run.best_weights(one.n_shot, one.classifier)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    backbone = load_backbone(weights).to(where)
-    store = open_or_prepare(config.dataset, one.split, data_dir, side=config.side)
-    network = _multi_layer(backbone, one.layers) if one.layers else None
-    centre = backbone.spec.training_mean
-    if one.layers:
-        training = open_or_prepare(config.dataset, "train", data_dir, side=config.side)
-        feed = ImageFeed(training.images, where)
-        centre = embed_images(backbone, feed, device=where, network=network).mean(0)
+def _remembered(run: TrainedRun, one: Measurement, request: Request) -> Evaluation:
+    """Return what was measured of treated or adapted features before, or measure it now."""
+    weights, store = run.best_weights(one.n_shot, one.classifier), run.store(one.split)
+    name = file_name(request, weights, store, run.bfloat16, also=(one.adapted or one.treatment,))
+    if not (run.run.path / "evaluations" / name).is_file():
+        accuracy = _accuracy(run.network(weights), one, request, store)
+        evaluation = Evaluation(one.n_shot, one.classifier, accuracy, weights.name, run.config.dataset, one.layers)
+        (run.run.path / "evaluations").mkdir(exist_ok=True)
+        run.run.write(f"evaluations/{name}", evaluation.as_dict())
+    return Evaluation.from_dict(run.run.read(f"evaluations/{name}"))
+
+
+def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store: Store) -> Accuracy:
     treatment = TREATMENTS[one.treatment]
-    common = {
-        "n_way": n_way,
+    asked: dict[str, Any] = {
+        "n_way": request.n_way,
         "n_shot": one.n_shot,
+        "n_query": request.n_query,
+        "n_episodes": request.n_episodes,
         "classifier": one.classifier,
-        "centre": centre if treatment.centred else None,
+        "centre": network.centre(one.layers) if treatment.centred else None,
         "normalise": treatment.normalised,
+        "seed": request.seed,
         "split": one.split,
         "fingerprint": store.fingerprint,
     }
-    accuracy: Accuracy
-    if one.adapted is None or one.adapted == "mahalanobis":
-        features = embed_images(backbone, ImageFeed(store.images, where), device=where, network=network)
-        if one.adapted is None:
-            accuracy = evaluate_features(features, store.labels, n_episodes=n_episodes, **common)  # type: ignore[arg-type]
-        else:
-            few = min(n_episodes, ADAPTED_EPISODES)
-            accuracy = evaluate_mahalanobis(features, store.labels, loss=nca_loss, n_episodes=few, **common)  # type: ignore[arg-type]
-    elif one.adapted == "fine-tuned":
-        images = normalise_images(
-            centre_crop(torch.from_numpy(store.images.copy()), backbone.spec.input_size), *backbone.spec.normalisation
-        )
-        accuracy = evaluate_fine_tuned(
-            backbone,
-            images,
+    if one.adapted is None:
+        return evaluate_features(network.features(store, one.layers), store.labels, **asked)
+    if one.adapted == "mahalanobis":
+        return evaluate_mahalanobis(network.features(store, one.layers), store.labels, loss=nca_loss, **asked)
+    if one.adapted == "fine-tuned":
+        return evaluate_fine_tuned(
+            network.network(one.layers),
+            network.images(store),
             store.labels,
             loss=nca_loss,
-            n_episodes=min(n_episodes, ADAPTED_EPISODES),
-            features=_layers_of(one.layers) if one.layers else None,
+            features=layers_of if one.layers else None,
             inductive=True,
-            **common,  # type: ignore[arg-type]
+            # torch has no batch norm of bfloat16 for several episodes at once.
+            episodes_at_once=1 if network.bfloat16 else None,
+            **asked,
         )
-    else:
-        raise InputError(f"There is no adaptation {one.adapted!r}; there are 'fine-tuned' and 'mahalanobis'.")
-    return Evaluation(one.n_shot, one.classifier, accuracy, weights.name, config.dataset, one.layers)
+    raise InputError(f"There is no adaptation {one.adapted!r}; there are 'fine-tuned' and 'mahalanobis'.")
 
 
-def _multi_layer(backbone: Backbone, layers: tuple[int, ...]):  # type: ignore[no-untyped-def]
-    def features(images: Tensor) -> Tensor:
-        return backbone.multi_layer(images, layers)
-
-    return features
-
-
-def _layers_of(layers: tuple[int, ...]):  # type: ignore[no-untyped-def]
-    def features(network: nn.Module, images: Tensor) -> Tensor:
-        if not isinstance(network, Backbone):
-            raise InputError("Features of several layers need a backbone.")
-        return network.multi_layer(images, layers)
-
-    return features
+def layers_of(network: nn.Module, images: Tensor) -> Tensor:
+    """Return the features of a network's layers; fine-tuning goes through its embedding alone, as in the paper."""
+    if not isinstance(network, InPrecision):
+        raise InputError("Features of several layers need a backbone.")
+    return network.features(images)

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
-from nearshot.experiments.jobs import InterruptedJobError, Job, do
+from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
 from nearshot.experiments.results import Results, RunResult
 from nearshot.experiments.runner import SECONDS_TO_SAVE
 from nearshot.training import Hardware
@@ -112,6 +112,9 @@ class RayCluster:
         list(self.ended())  # a result that came meanwhile is kept
         for _, _, future in self.running.values():
             self.ray.cancel(future, force=True)
+
+    def close(self) -> None:
+        """Nothing is kept: Ray's workers are its own."""
 
     def log_of(self, job: Job) -> Path:
         """Return where a job's log is: of a failed one the end, which is on this machine in any case."""
@@ -209,7 +212,7 @@ def do_on_node(
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
         sys.stderr.write(f"on {node}, process {os.getpid()}\n")
         try:
-            with _called(command), _saving_when_cancelled():
+            with called(command), _saving_when_cancelled():
                 content = do(Job.from_dict(job), log.parent, data_dir=data_dir, hardware=hardware).content
         except InterruptedJobError as stopped:
             sys.stderr.write(f"{stopped}\n")
@@ -240,16 +243,6 @@ def _saving_when_cancelled() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _called(command: tuple[str, ...]) -> Iterator[None]:
-    """Note in results the command that asked for them; a Ray worker's own has addresses in it."""
-    before, sys.argv = sys.argv, list(command)
-    try:
-        yield
-    finally:
-        sys.argv = before
 
 
 def _end_of(log: Path) -> str:

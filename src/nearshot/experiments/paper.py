@@ -22,6 +22,7 @@ __all__ = [
     "SUPCON",
     "BatchSizeRow",
     "Erratum",
+    "ErratumRow",
     "Number",
 ]
 
@@ -86,13 +87,25 @@ BATCH_SIZE_TABLE = (
 ABLATION_PAIRS = {3: (896, 31744), 6: (480, 14880), 7: (576, 20170)}
 
 
+class ErratumRow(NamedTuple):
+    """A row of Appendix E's table: the batch size, and shots and images of a class."""
+
+    batch_size: int
+    setup: tuple[int, int]
+
+
 class Erratum(NamedTuple):
-    """A number that disagrees with the paper's own formulas."""
+    """A number that disagrees with the paper's own formulas, or with another of its numbers."""
 
     where: str
     printed: str
     follows: str
     reason: str
+    row: ErratumRow | None = None
+    of_accuracies: bool = False
+
+    def __str__(self) -> str:
+        return f"Erratum: {self.where}: printed {self.printed}, follows {self.follows} ({self.reason})."
 
 
 ERRATA = (
@@ -101,18 +114,22 @@ ERRATA = (
         "3,280",
         "3,080",
         "w(w−1)mn with w=8, m=11, n=5; the printed total, 3,520, is right",
+        ErratumRow(128, (5, 16)),
     ),
     Erratum(
         "Appendix E's table, batch 512, 1-shot m+n=16",
         "465 / 14,415 / 14,880",
         "480 / 14,880 / 15,360",
         "wmn and w(w−1)mn with w=32, m=15, n=1; the printed numbers follow for w=31",
+        ErratumRow(512, (1, 16)),
     ),
     Erratum(
         "Appendix E's table, batch 512, 1-shot m+n=16, accuracies",
         "51.75 / 65.77",
         "unknown",
         "the same two numbers stand at batch 128, 1-shot m+n=8: possibly a copy",
+        ErratumRow(512, (1, 16)),
+        of_accuracies=True,
     ),
     Erratum(
         "Appendix E's text, row 7 of the ablations, negatives",

@@ -12,7 +12,7 @@ from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
-__all__ = ["Found", "Recipe", "Wanted"]
+__all__ = ["Found", "FoundAccuracy", "Recipe", "Wanted"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,24 @@ class Wanted:
 
     config: TrainConfig
     measurements: tuple[Measurement, ...] = ()
+
+
+@dataclass(frozen=True)
+class FoundAccuracy(PooledAccuracy):
+    """An accuracy over the training seeds that there are, which says so where they are fewer than were asked for.
+
+    Attributes:
+        n_asked: how many seeds were asked for.
+    """
+
+    n_asked: int = 1
+
+    def __str__(self) -> str:
+        text, n_there = super().__str__(), len(self.per_seed)
+        if n_there == self.n_asked:
+            return text
+        missing = f"{n_there} of {self.n_asked} seeds"
+        return f"{text.removesuffix(')')}; {missing})" if text.endswith(")") else f"{text} ({missing})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +72,12 @@ class Found:
         """Return an accuracy for each seed that has it."""
         return [run.accuracy(measurement) for run in self.runs(config) if run.has(measurement)]
 
-    def pooled(self, config: TrainConfig, measurement: Measurement) -> PooledAccuracy | None:
-        """Return the accuracy over seeds, or None where nothing was run."""
+    def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:
+        """Return the accuracy over the seeds that were run, or None where none was."""
         accuracies = self.accuracies(config, measurement)
-        return pool_seeds(accuracies) if accuracies else None
+        if not accuracies:
+            return None
+        return FoundAccuracy(**vars(pool_seeds(accuracies)), n_asked=len(self.seeds))
 
     def on(self, dataset: str) -> str:
         """Return the dataset that this is really about: a scale may have its own."""
@@ -81,7 +101,6 @@ class Recipe:
         wanted: the trainings it needs on a dataset.
         tables: its tables, from what was found.
         figures: its figures.
-        seeds: how many training seeds the paper uses.
     """
 
     name: str
@@ -90,4 +109,3 @@ class Recipe:
     wanted: Callable[[str], Sequence[Wanted]]
     tables: Callable[[Found, str], Sequence[Table]]
     figures: Callable[[Found, str], Sequence[Figure]] = field(default=lambda found, dataset: ())
-    seeds: int = 3

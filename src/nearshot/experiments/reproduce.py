@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,15 +12,21 @@ from rich.console import Console
 
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
+from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.identity import WATCHING
 from nearshot.experiments.jobs import jobs_of
+from nearshot.experiments.local import LocalMachine, n_cores
+from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Results, RunResult, result_of
-from nearshot.experiments.runner import LocalMachine, Outcome, Place, run_jobs
+from nearshot.experiments.runner import Outcome, Place, run_jobs
 from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
+from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
+from nearshot.training.runs import describe_environment
+from nearshot.training.trained import chosen_device
 
 __all__ = ["Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
 
@@ -32,12 +40,14 @@ class Reproduction:
         tables: the tables.
         figures: the figures.
         files: all that was written.
+        claims: what the paper says and what was found, a table for each dataset.
     """
 
     outcome: Outcome
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
     files: tuple[Path, ...]
+    claims: tuple[Table, ...] = ()
 
 
 def chosen_recipes(names: Sequence[str]) -> list[Recipe]:
@@ -79,15 +89,51 @@ def reproduce(
         recipes = [recipe for recipe in recipes if dataset in recipe.datasets]
     _check_dataset(recipes, dataset, scale)
     store, console = Results(results), console or Console(stderr=True)
+    folder = Path(results) / "tables" / scale.name
     outcome = Outcome()
     if train_missing:
-        jobs = jobs_of(recipes, dataset, scale, range(seeds))
-        place = place or LocalMachine(store, Path(runs), data_dir)
-        outcome = run_jobs(jobs, store, Path(runs), place, console=console)
+        plan = plan_of(jobs_of(recipes, dataset, scale, range(seeds)), store, runs)
+        place = place or LocalMachine(store, Path(runs), data_dir, small=scale.is_small)
+        outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json")
     found = Found(store, scale, tuple(range(seeds)), episode)
     tables, figures = outputs_of(recipes, found, dataset)
-    files = write_outputs(tables, figures, Path(results) / "tables" / scale.name)
-    return Reproduction(outcome, tuple(tables), tuple(figures), tuple(files))
+    claims = [claims_as_table(found, about) for about in _datasets_of(recipes, dataset, scale)]
+    files = write_outputs([*tables, *claims], figures, folder)
+    return Reproduction(outcome, tuple(tables), tuple(figures), tuple(files), tuple(claims))
+
+
+def _run(plan: Plan, results: Results, place: Place, console: Console, note: Path) -> Outcome:
+    """Say what is going to happen, let it happen, and write down how long it took."""
+    for sentence in plan.sentences():
+        console.print(sentence, markup=False)
+    started = time.perf_counter()
+    if plan.left and isinstance(place, LocalMachine):
+        place.prepare(plan.left)
+    outcome = run_jobs([*plan.done, *plan.left], results, plan.runs, place, console=console)
+    if plan.left:
+        seconds = time.perf_counter() - started
+        n_new = len(outcome.done) - len(plan.done)
+        console.print(f"{n_new} of {len(plan.left)} trainings were done in {seconds / 60:.1f} minutes.")
+        content = {
+            "seconds": round(seconds, 1),
+            "done_before": len(plan.done),
+            "done": n_new,
+            "trained_again": len(plan.again),
+            "failed": len(outcome.failed),
+            "at_once": place.n_at_once,
+            "cores": n_cores(),
+            "environment": describe_environment(chosen_device(None)),
+        }
+        note.parent.mkdir(parents=True, exist_ok=True)
+        with write_whole(note) as file:
+            file.write((json.dumps(content, indent=2) + "\n").encode())
+    return outcome
+
+
+def _datasets_of(recipes: Sequence[Recipe], dataset: str | None, scale: Scale) -> list[str]:
+    """Return the datasets that recipes were run on; none for those that train nothing."""
+    chosen = [dataset or recipe.datasets[0] for recipe in recipes if recipe.wanted(recipe.datasets[0])]
+    return list(dict.fromkeys(chosen))[: 1 if scale.dataset is not None else None]
 
 
 def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunResult]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,24 @@ class Measurement:
         parts += [self.treatment] if self.treatment != "centred and normalised" else []
         return " ".join(part for part in parts if part)
 
+    @classmethod
+    def named(cls, name: str) -> Measurement:
+        """Return the measurement of a name.
+
+        >>> Measurement.named("test 5-shot centroid layers 2+3+4 fine-tuned").layers
+        (2, 3, 4)
+        """
+        parts = re.fullmatch(
+            r"(?P<split>\S+) (?P<shots>\d+)-shot (?P<classifier>\S+)(?: layers (?P<layers>[\d+]+))?"
+            r"(?: (?P<adapted>fine-tuned|mahalanobis))?(?: (?P<treatment>centred|normalised|raw))?",
+            name,
+        )
+        if parts is None:
+            raise FileFormatError(f"{name!r} is not a measurement.")
+        layers = tuple(map(int, (parts["layers"] or "").split("+"))) if parts["layers"] else ()
+        treatment = parts["treatment"] or "centred and normalised"
+        return cls(parts["split"], int(parts["shots"]), parts["classifier"], layers, parts["adapted"], treatment)
+
 
 class RunResult:
     """What a training gave: its settings, its log and its accuracies, each with all episodes."""
@@ -69,6 +89,21 @@ class RunResult:
     def seconds(self) -> float:
         """How long the training took."""
         return float(self.content["seconds"])
+
+    @property
+    def job_seconds(self) -> float | None:
+        """How long all of it took, with start, validation and measuring; None where it was not done in one go."""
+        return self.content.get("job_seconds")
+
+    @property
+    def device(self) -> str:
+        """What it was trained on."""
+        return str(self.content.get("environment", {}).get("device", "an unknown device"))
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """All that was measured."""
+        return tuple(Measurement.named(name) for name in self.content["accuracies"])
 
     def has(self, wanted: Measurement) -> bool:
         """Whether something was measured."""
@@ -109,25 +144,35 @@ class Results:
         path = self.path(result.config, result.scale)
         path.parent.mkdir(parents=True, exist_ok=True)
         content = self._with_what_was_measured(path, result)
-        with write_whole(path) as file:
-            file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+        _write(path, content)
 
     def __iter__(self) -> Iterator[RunResult]:
         for path in sorted(self.folder.glob("*/*/*.json")):
             yield self._read(path)
 
+    def of_scale(self, scale: str) -> Iterator[RunResult]:
+        """Yield the results of a scale."""
+        for path in sorted(self.folder.glob(f"{scale}/*/*.json")):
+            yield self._read(path)
+
     def _with_what_was_measured(self, path: Path, result: RunResult) -> dict[str, Any]:
         """Return a result together with what was measured of the same run before, perhaps for another recipe.
 
-        The same run is one with the same log on the same data; of another training of the same settings nothing is
-        kept.
+        The same run is one with the same log on the same data. Of another training of the same settings the numbers are
+        not mixed with these; its result is put aside, in the folder "earlier", and nothing of it is lost.
         """
         if not path.is_file():
             return result.content
         before = self._read(path).content
         if any(before.get(name) != result.content.get(name) for name in ("fingerprints", "history")):
+            earlier = path.parent / "earlier"
+            earlier.mkdir(exist_ok=True)
+            n_before = len(list(earlier.glob(f"{path.stem}-*.json")))
+            _write(earlier / f"{path.stem}-{n_before + 1}.json", before)
             return result.content
         merged = dict(result.content)
+        if merged.get("job_seconds") is None and before.get("job_seconds") is not None:
+            merged["job_seconds"] = before["job_seconds"]
         for name in ("accuracies", "by_class"):
             if name in before or name in merged:
                 merged[name] = before.get(name, {}) | merged.get(name, {})
@@ -146,11 +191,17 @@ class Results:
         return result
 
 
+def _write(path: Path, content: dict[str, Any]) -> None:
+    with write_whole(path) as file:
+        file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+
+
 def result_of(
     run: RunFolder,
     scale: str,
     evaluations: dict[Measurement, Evaluation],
     by_class: dict[str, dict[str, float]] | None = None,
+    job_seconds: float | None = None,
 ) -> RunResult:
     """Make the result of a finished run: the validation accuracies of its best epochs, and what was measured since."""
     content = run.read("result.json")
@@ -166,6 +217,7 @@ def result_of(
     timing = [json.loads(line) for line in run.timing.read_text().splitlines()]
     last_time = {line["epoch"]: line for line in timing}  # an epoch may have been run again after a kill
     rates = sorted(line["images_per_second"] for line in last_time.values())
+    times = list(last_time.values())
     return RunResult(
         {
             "format": FORMAT,
@@ -177,8 +229,22 @@ def result_of(
             "environment": content["environment"],
             "seconds": sum(line["seconds"] for line in last_time.values()),
             "images_per_second": rates[len(rates) // 2],
+            "job_seconds": job_seconds,
+            "end_to_end_images_per_second": _end_to_end(times),
+            "first_epoch_seconds": times[0]["seconds"],
             "accuracies": accuracies,
             "by_class": by_class or {},
             "history": lines,
         }
     )
+
+
+def _end_to_end(times: list[dict[str, Any]]) -> float | None:
+    """Return the images a second from the end of the first epoch to that of the last, validation and files included.
+
+    Epochs that a process began with are left out: it had to load, compile and warm up first.
+    """
+    later = [(before, line) for before, line in pairwise(times) if not line.get("first")]
+    seconds = sum(line["time"] - before["time"] for before, line in later)
+    images = sum(line["seconds"] * line["images_per_second"] for _, line in later)
+    return images / seconds if seconds > 0 else None

@@ -1,29 +1,23 @@
-"""Running jobs, here on the GPUs of this machine (or its CPU), or on a Ray cluster."""
+"""Running jobs in a place: this process, this machine (`local`), or a Ray cluster (`on_ray`)."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import torch
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from nearshot.errors import NearshotError
-from nearshot.experiments.jobs import STOPPED, InterruptedJobError, Job, do
+from nearshot.experiments.jobs import InterruptedJobError, Job, do
 from nearshot.experiments.results import Results
 from nearshot.training import Hardware
 
-__all__ = ["Failure", "LocalMachine", "Outcome", "Place", "ThisProcess", "run_jobs"]
+__all__ = ["Failure", "Outcome", "Place", "ThisProcess", "run_jobs"]
 
 SECONDS_TO_SAVE = 60.0
 
@@ -45,6 +39,15 @@ class Outcome:
     failed: list[Failure] = field(default_factory=list)
     stopped: list[Job] = field(default_factory=list)
 
+    def add(self, job: Job, problem: str | None, log: Path) -> None:
+        """Add a job that has ended; `problem` is None for a good end and "" for one that was asked to stop."""
+        if problem is None:
+            self.done.append(job)
+        elif problem == "":
+            self.stopped.append(job)
+        else:
+            self.failed.append(Failure(job, problem, log))
+
 
 class Place(Protocol):
     """Where jobs run: this machine, or a cluster."""
@@ -62,64 +65,11 @@ class Place(Protocol):
     def stop(self) -> None:
         """Ask all jobs to save and stop, and wait for them."""
 
-    def log_of(self, job: Job) -> Path:
-        """Return where a job's log is."""
-
-
-class LocalMachine:
-    """The machine that this runs on: a job on each GPU, or one on the CPU, each in a process of its own."""
-
-    def __init__(self, results: Results, runs: Path, data_dir: str | Path | None = None) -> None:
-        self.results, self.runs, self.data_dir = results, runs, data_dir
-        self.free: list[str | None] = [*_visible_gpus()] or [None]
-        self.n_at_once = len(self.free)
-        self.running: dict[str, tuple[Job, subprocess.Popen[bytes], str | None]] = {}
-
-    def start(self, job: Job, run_folder: Path) -> None:
-        """Start a process on a free GPU."""
-        device = self.free.pop(0)
-        run_folder.mkdir(parents=True, exist_ok=True)
-        job_file = run_folder / "job.json"
-        job_file.write_text(json.dumps(job.as_dict(), indent=2))
-        command = [sys.executable, "-m", "nearshot.experiments.worker", str(job_file), str(run_folder)]
-        command += [str(self.results.folder), *([str(self.data_dir)] if self.data_dir is not None else [])]
-        environment = os.environ | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
-        with self.log_of(job).open("ab") as log:
-            # A session of its own: Ctrl-C reaches the runner, which asks its processes to save.
-            process = subprocess.Popen(  # noqa: S603
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-            )
-        self.running[job.id] = (job, process, device)
-
-    def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs whose process has ended."""
-        for key, (job, process, device) in list(self.running.items()):
-            code = process.poll()
-            if code is not None:
-                del self.running[key]
-                self.free.append(device)
-                yield job, None if code == 0 else self._what_went_wrong(job, code)
-
-    def stop(self) -> None:
-        """Send SIGTERM, wait for all to save, and kill those that do not."""
-        for _, process, _ in self.running.values():
-            process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + SECONDS_TO_SAVE
-        for _, process, _ in self.running.values():
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    def close(self) -> None:
+        """Let go of what was kept for further jobs."""
 
     def log_of(self, job: Job) -> Path:
         """Return where a job's log is."""
-        return self.runs / job.id / "log.txt"
-
-    def _what_went_wrong(self, job: Job, code: int) -> str:
-        lines = self.log_of(job).read_text(errors="replace").splitlines()
-        sentence = next((line for line in reversed(lines) if line.strip()), "it left no word")
-        return f"ended by signal {-code}" if code < 0 else ("" if code == STOPPED else sentence)
 
 
 class ThisProcess:
@@ -152,6 +102,9 @@ class ThisProcess:
     def stop(self) -> None:
         """Nothing runs between calls."""
 
+    def close(self) -> None:
+        """Nothing is kept."""
+
     def log_of(self, job: Job) -> Path:
         """Return where a job's log is: its metrics."""
         return self.runs / job.id / "metrics.jsonl"
@@ -179,6 +132,7 @@ def run_jobs(
     waiting = [job for job in jobs if not job.is_done(results)]
     outcome = Outcome(done=[job for job in jobs if job.is_done(results)])
     running: dict[str, tuple[Job, float]] = {}
+    seconds: list[float] = []  # that jobs took
     with Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live:
         try:
             while waiting or running:
@@ -188,38 +142,44 @@ def run_jobs(
                     running[job.id] = (job, clock())
                 time.sleep(0.05)
                 for job, problem in place.ended():
-                    del running[job.id]
-                    if problem is None:
-                        outcome.done.append(job)
-                    elif problem == "":
-                        outcome.stopped.append(job)
-                    else:
-                        outcome.failed.append(Failure(job, problem, place.log_of(job)))
-                live.update(_table(running, waiting, outcome, place, clock()))
+                    seconds.append(clock() - running.pop(job.id)[1])
+                    outcome.add(job, problem, place.log_of(job))
+                    if not console.is_terminal:  # where a table that changes would be seen at the end only
+                        how = "done" if problem is None else "stopped" if problem == "" else "failed"
+                        console.print(f"{len(outcome.done)}/{len(jobs)}: {job.name} {how} in {seconds[-1]:.0f} s")
+                live.update(_table(running, waiting, outcome, place, clock(), _left(seconds, waiting, running, place)))
         except BaseException:  # whatever ends this, nothing goes on running behind its back
             place.stop()
             outcome.stopped += [job for job, _ in running.values()] + waiting
             raise
+        finally:
+            place.close()
     return outcome
 
 
+def _left(seconds: Sequence[float], waiting: Sequence[Job], running: Collection[str], place: Place) -> str:
+    """Say how long the rest will take, if it takes as long as what was done; nothing at the beginning."""
+    if not seconds:
+        return ""
+    n_rounds = (len(waiting) + len(running) / 2) / place.n_at_once
+    return f", about {sum(seconds) / len(seconds) * n_rounds / 60:.0f} min to go"
+
+
 def _table(
-    running: dict[str, tuple[Job, float]], waiting: Sequence[Job], outcome: Outcome, place: Place, now: float
+    running: dict[str, tuple[Job, float]],
+    waiting: Sequence[Job],
+    outcome: Outcome,
+    place: Place,
+    now: float,
+    to_go: str = "",
 ) -> Table:
-    title = f"{len(outcome.done)} done, {len(running)} running, {len(waiting)} left"
+    title = f"{len(outcome.done)} done, {len(running)} running, {len(waiting)} left{to_go}"
     table = Table(title=title + (f", {len(outcome.failed)} failed" if outcome.failed else ""))
     for heading in ("running", "for", "since", "last word"):
         table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
     for job, started in running.values():
         table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", _last_line(place.log_of(job)))
     return table
-
-
-def _visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, by the names that its children know them by."""
-    numbers = [str(number) for number in range(torch.cuda.device_count())]
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return numbers if given is None else given.split(",")[: len(numbers)]
 
 
 def _last_line(log: Path) -> str:

@@ -10,7 +10,9 @@ from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
 from nearshot.training import TrainConfig
 
-__all__ = ["PAPER", "QUICK", "Scale", "scale_named", "smaller"]
+__all__ = ["ADAPTED_EPISODES", "PAPER", "QUICK", "Scale", "scale_named", "smaller"]
+
+ADAPTED_EPISODES = 600  # adapting takes as long as hundreds of plain episodes
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,9 @@ class Scale:
         change: what it makes of the paper's settings.
         dataset: the only dataset it has; None for the paper's.
         is_papers: whether its numbers may be compared with the paper's as a reproduction.
+        adapted_episodes: on how many episodes networks and features that adapt to each are measured.
+        is_small: whether a training is so small that a core of a CPU is enough for it; as many run at once as there
+            are cores.
     """
 
     name: str
@@ -30,6 +35,8 @@ class Scale:
     change: Callable[[TrainConfig], TrainConfig]
     dataset: str | None = None
     is_papers: bool = False
+    adapted_episodes: int = ADAPTED_EPISODES
+    is_small: bool = False
 
 
 def _quick(config: TrainConfig) -> TrainConfig:
@@ -42,11 +49,11 @@ def _quick(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         dataset="glyphs",
-        backbone="conv4-32",
+        backbone="conv4-32-dropblock" if config.backbone.endswith("-dropblock") else "conv4-32",
         input_size=28,
         epochs=1,
         steps_per_epoch=round(config.epochs * 100 / 120),
-        warm_up=config.warm_up / config.epochs,
+        warm_up=config.warm_up_epochs / config.epochs,
         batch_size=max(64, config.batch_size // 2),
         n_way=n_way,
         optimiser="adam",
@@ -62,9 +69,12 @@ PAPER_SIZE = 84
 PAPER = Scale("paper", "the paper's setting", lambda config: config, is_papers=True)
 QUICK = Scale(
     "quick",
-    "QUICK: glyphs at 28×28, Conv-4 with 32 channels, 100 steps for 120 epochs, half the batch; not a reproduction",
+    "QUICK: glyphs at 28×28, Conv-4 with 32 channels, 100 steps for 120 epochs, half the batch, 100 episodes where "
+    "something adapts to each; not a reproduction",
     _quick,
     dataset="glyphs",
+    adapted_episodes=100,
+    is_small=True,
 )
 
 
@@ -106,4 +116,5 @@ def _few_steps(scale: Scale, steps: int) -> Scale:
             scale.change(config), epochs=1, steps_per_epoch=steps, warm_up=0.0, validation_episodes=20, validate_every=1
         )
 
-    return Scale(f"{scale.name}-{steps}-steps", f"{steps} STEPS A RUN, a trial; {scale.label}", change, scale.dataset)
+    name, label = f"{scale.name}-{steps}-steps", f"{steps} STEPS A RUN, a trial; {scale.label}"
+    return replace(scale, name=name, label=label, change=change, is_papers=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,9 +16,10 @@ from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.paper import Number
 from nearshot.files import write_whole
 
-__all__ = ["Cell", "Figure", "Row", "Table", "beside", "cell", "difference"]
+__all__ = ["Cell", "Figure", "Row", "Table", "beside", "cell", "difference", "marked"]
 
 MISSING = "–"
+INTERVALS = ("±", "± between seeds", "± as the paper has it", "seeds")  # in CSV, after an accuracy
 LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
 )
@@ -97,10 +99,19 @@ class Table:
         )
 
     def as_csv(self) -> str:
-        """Return comma-separated values: numbers unrounded, accuracies with intervals, and the scale in every row."""
-        measured = [any(_accuracy_in(row[i]) for row in self.rows) for i in range(len(self.headings))]
+        """Return comma-separated values: numbers unrounded, and the scale in every row.
+
+        An accuracy is followed by its interval over episodes, between training seeds and as the paper has it, and by
+        the number of seeds. The paper's own interval is the one to hold against the paper's, though for models on the
+        same episodes it is too small.
+        """
+        measured = [
+            heading != "difference" and any(_accuracy_in(row[i]) for row in self.rows)
+            for i, heading in enumerate(self.headings)
+        ]
         headings = [
-            (name, f"{name} ±") if also else (name,) for name, also in zip(self.headings, measured, strict=True)
+            (name, *(f"{name} {kind}" for kind in INTERVALS)) if also else (name,)
+            for name, also in zip(self.headings, measured, strict=True)
         ]
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
@@ -108,8 +119,7 @@ class Table:
         for row in self.rows:
             values: list[float | str] = []
             for item, also in zip(row, measured, strict=True):
-                accuracy = _accuracy_in(item)
-                values += [_number_or_text(item), *([accuracy.interval95 if accuracy else ""] if also else [])]
+                values += [_number_or_text(item), *(_intervals(_accuracy_in(item)) if also else [])]
             writer.writerow([*values, self.label])
         return buffer.getvalue()
 
@@ -152,6 +162,14 @@ def _accuracy_in(item: Cell | str) -> PooledAccuracy | None:
     return item.accuracy if isinstance(item, Cell) else None
 
 
+def _intervals(accuracy: PooledAccuracy | None) -> list[float | str]:
+    """Return the columns of `INTERVALS`; empty for what there is not."""
+    if accuracy is None:
+        return [""] * len(INTERVALS)
+    between = "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
+    return [accuracy.interval95, between, accuracy.paper95, len(accuracy.per_seed)]
+
+
 def _number_or_text(item: Cell | str) -> float | str:
     return item.value if isinstance(item, Cell) and item.value is not None else str(item)
 
@@ -168,6 +186,11 @@ def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
     if ours is None or paper is None:
         return Cell(MISSING)
     return Cell(f"{ours.mean - paper.mean:+.2f}".replace("-", "−"), ours.mean - paper.mean, ours)
+
+
+def marked(item: Cell) -> Cell:
+    """Return a cell with a mark that a note under the table explains."""
+    return item if item.text == MISSING else replace(item, text=f"{item.text} *")
 
 
 def beside(ours: Sequence[PooledAccuracy | None], paper: Sequence[Number | None]) -> tuple[Cell, ...]:

@@ -1,26 +1,42 @@
-"""A process that does one job: python -m nearshot.experiments.worker JOB.json RUN_FOLDER RESULTS [DATA_DIR].
+"""A process that does jobs, one after the other: python -m nearshot.experiments.worker.
 
-Its output is the job's log. It ends with 0, with 1 and a sentence, or with 3 where it was asked to stop and saved.
+It reads a line of JSON for each job, and answers each with a line: 0 for done, 1 for failed with a sentence in the
+job's log, 3 for one that was asked to stop and has saved. It ends when there are no more lines.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from nearshot.errors import NearshotError
-from nearshot.experiments.jobs import STOPPED, InterruptedJobError, do, read_job
+from nearshot.experiments.jobs import STOPPED, InterruptedJobError, Job, called, do
 from nearshot.experiments.results import Results
 
 __all__ = ["main"]
 
 
-def main(arguments: list[str]) -> int:
-    """Do the job, and put its result where it belongs."""
-    job = read_job(Path(arguments[0]))
-    data_dir = arguments[3] if len(arguments) > 3 else None
+def main() -> None:
+    """Do the jobs that the lines name, and answer each."""
+    with os.fdopen(os.dup(1), "w") as answers:
+        for line in sys.stdin:
+            task = json.loads(line)
+            _write_to(Path(task["log"]))
+            status = _status_of(task)
+            sys.stdout.flush()
+            answers.write(f"{status}\n")
+            answers.flush()
+
+
+def _status_of(task: dict[str, Any]) -> int:
+    """Do a job, and put its result where it belongs. What is not ours to explain ends the process, with a traceback."""
     try:
-        Results(arguments[2]).put(do(job, Path(arguments[1]), data_dir=data_dir))
+        with called(tuple(task["command"])):
+            result = do(Job.from_dict(task["job"]), Path(task["run_folder"]), data_dir=task["data_dir"])
+        Results(task["results"]).put(result)
     except InterruptedJobError as stopped:
         sys.stderr.write(f"{stopped}\n")
         return STOPPED
@@ -30,5 +46,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _write_to(log: Path) -> None:
+    """Let all output go to a job's log, also that of libraries which know the file descriptors only."""
+    with log.open("ab") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

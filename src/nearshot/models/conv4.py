@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from nearshot.errors import InputError
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
+from nearshot.models.dropblock import DropBlock, block_size_for
 
 __all__ = ["Conv4"]
 
@@ -20,9 +21,15 @@ class Conv4(Backbone):
 
     >>> Conv4("conv4", input_size=84, width=64).embedding_dim
     1600
+
+    Args:
+        name: the name in its `spec`.
+        input_size: the side of its images; at least 16.
+        width: channels of every block.
+        drop_rate: the share of activations that DropBlock drops after each of the last two blocks, in training.
     """
 
-    def __init__(self, name: str, input_size: int, *, width: int) -> None:
+    def __init__(self, name: str, input_size: int, *, width: int, drop_rate: float = 0.0) -> None:
         super().__init__()
         if input_size < SMALLEST_INPUT:
             raise InputError(f"{name} needs images of at least {SMALLEST_INPUT}×{SMALLEST_INPUT}, not {input_size}.")
@@ -38,6 +45,9 @@ class Conv4(Backbone):
             )
             for i in range(N_BLOCKS)
         )
+        if drop_rate:
+            for block in self.blocks[2:]:
+                block.append(DropBlock(drop_rate, block_size_for(input_size)))  # type: ignore[operator]
         initialise(self, "relu")
 
     def stages(self, images: Tensor) -> list[Tensor]:

@@ -15,12 +15,15 @@ from nearshot.models.resnet12 import ResNet12, ResNet12MetaOpt
 
 __all__ = ["BACKBONES", "build_backbone"]
 
+DROP_RATE = 0.1  # Lee et al.'s
 # name → maker of (name, input_size). A name is the whole architecture: saved weights refer to it.
 BACKBONES: Mapping[str, Callable[[str, int], Backbone]] = MappingProxyType(
     {
         "conv4": partial(Conv4, width=64),
         "conv4-32": partial(Conv4, width=32),
+        "conv4-32-dropblock": partial(Conv4, width=32, drop_rate=DROP_RATE),
         "resnet12": ResNet12,
+        "resnet12-dropblock": partial(ResNet12, drop_rate=DROP_RATE),
         "resnet12-metaopt": ResNet12MetaOpt,
     }
 )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearshot.errors import InputError
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
+from nearshot.models.dropblock import DropBlock, block_size_for
 
-__all__ = ["DropBlock", "ResNet12", "ResNet12MetaOpt"]
+__all__ = ["ResNet12", "ResNet12MetaOpt"]
 
 WIDTHS = (64, 160, 320, 640)
 
@@ -20,9 +19,15 @@ class ResNet12(Backbone):
     A 3×3 stem of 64 channels, then stages of 1, 1, 2 and 1 basic blocks (two 3×3 convolutions and a shortcut) with
     64, 160, 320 and 640 channels, halving the side from the second stage on; the embedding is the average over places.
     The paper calls it the ResNet-12 of Lee et al., which is another network: see `ResNet12MetaOpt`.
+
+    Args:
+        name: the name in its `spec`.
+        input_size: the side of its images.
+        drop_rate: the share of activations that DropBlock drops after each of the last two stages, in training. The
+            paper's network has none; `resnet12-dropblock` has Lee et al.'s 0.1, and is the same network otherwise.
     """
 
-    def __init__(self, name: str = "resnet12", input_size: int = 84) -> None:
+    def __init__(self, name: str = "resnet12", input_size: int = 84, *, drop_rate: float = 0.0) -> None:
         super().__init__()
         self.spec = BackboneSpec(name, input_size)
         self.embedding_dim = WIDTHS[-1]
@@ -38,6 +43,9 @@ class ResNet12(Backbone):
                 nn.Sequential(_BasicBlock(320, 640, stride=2)),
             ]
         )
+        if drop_rate:
+            for block in self.blocks[2:]:
+                block.append(DropBlock(drop_rate, block_size_for(input_size)))  # type: ignore[operator]
         initialise(self, "relu")
 
     def stages(self, images: Tensor) -> list[Tensor]:
@@ -84,8 +92,7 @@ class ResNet12MetaOpt(Backbone):
         name: the name in its `spec`.
         input_size: the side of its images; at least 16.
         drop_rate: the share of activations dropped in training.
-        block_size: the side of the squares that DropBlock drops; Lee et al. use 5 at 84×84 and 2 at 32×32, which is
-            the default for an input of under 64.
+        block_size: the side of the squares that DropBlock drops; by default Lee et al.'s for the input size.
         ramp_steps: training steps over which DropBlock's rate rises to `drop_rate`. Lee et al. take 40,000, more than
             a whole training of the paper has (9,000); here it is active from the first step.
     """
@@ -103,8 +110,7 @@ class ResNet12MetaOpt(Backbone):
         self.spec = BackboneSpec(name, input_size)
         self.embedding_dim = WIDTHS[-1]
         self.stage_dims = WIDTHS
-        if block_size is None:
-            block_size = 5 if input_size >= 64 else 2
+        block_size = block_size_for(input_size) if block_size is None else block_size
         drops: list[nn.Module] = [nn.Dropout(drop_rate) for _ in range(2)]
         drops += [DropBlock(drop_rate, block_size, ramp_steps) for _ in range(2)]
         self.blocks = nn.ModuleList(
@@ -145,40 +151,3 @@ class _MetaOptStage(nn.Module):
         x = F.leaky_relu(self.residual(x) + self.shortcut(x), 0.1)
         dropped: Tensor = self.drop(F.max_pool2d(x, 2))
         return dropped
-
-
-class DropBlock(nn.Module):
-    """Drop squares of a feature map in training, and scale what is left (Ghiasi et al., 2018).
-
-    Args:
-        drop_rate: the expected share of dropped activations.
-        block_size: the side of a square; a map that is smaller is dropped whole.
-        ramp_steps: training steps over which the rate rises from 0 to `drop_rate`; 0 for none.
-    """
-
-    n_steps: Tensor
-
-    def __init__(self, drop_rate: float, block_size: int, ramp_steps: int = 0) -> None:
-        super().__init__()
-        if not 0 <= drop_rate < 1 or block_size < 1 or ramp_steps < 0:
-            raise InputError(
-                f"DropBlock needs a rate in [0, 1), a block of at least 1 and no negative ramp, not {drop_rate}, "
-                f"{block_size} and {ramp_steps}."
-            )
-        self.drop_rate, self.block_size, self.ramp_steps = drop_rate, block_size, ramp_steps
-        self.register_buffer("n_steps", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop in training mode; do nothing in evaluation mode."""
-        if not self.training or self.drop_rate == 0:
-            return x
-        self.n_steps += 1
-        rate = torch.clamp(self.n_steps / max(self.ramp_steps, 1), max=1.0) * self.drop_rate
-        height, width = x.shape[2:]
-        side = min(self.block_size, height, width)
-        n_corners = (height - side + 1) * (width - side + 1)  # where a square can start
-        corner_rate = rate / side**2 * (height * width) / n_corners
-        corners = torch.rand(*x.shape[:2], height - side + 1, width - side + 1, device=x.device) < corner_rate
-        # A place is dropped when a square starts at it or up to `side` − 1 before it, in both directions.
-        kept = 1 - F.max_pool2d(F.pad(corners.float(), (side - 1,) * 4), side, stride=1)
-        return x * (kept * (kept.numel() / kept.sum().clamp(min=1))).to(x.dtype)

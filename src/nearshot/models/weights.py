@@ -22,6 +22,7 @@ from nearshot.files import write_whole
 from nearshot.models.backbone import Backbone, Normalisation
 from nearshot.models.pretrained import PREFIX as TIMM_PREFIX
 from nearshot.models.pretrained import TimmBackbone
+from nearshot.models.published import PUBLISHED, published_file
 from nearshot.models.registry import BACKBONES, build_backbone
 
 __all__ = ["backbone_content", "backbone_of_content", "load_backbone", "read_notes", "save_backbone"]
@@ -87,13 +88,16 @@ def backbone_content(
 
 
 def load_backbone(path_or_name: str | Path) -> Backbone:
-    """Return a trained backbone, in evaluation mode and float32: from a file, or by name `timm:<model>`.
+    """Return a trained backbone, in evaluation mode and float32: from a file, or by name.
+
+    Names are those of nearshot's own, such as "resnet12-nca-cifar-fs", and `timm:<model>`.
 
     Nothing in the file is executed; a file that is damaged, of another format or of another network is refused.
     """
-    if str(path_or_name).startswith(TIMM_PREFIX):
-        return TimmBackbone(str(path_or_name), pretrained=True).eval()
-    path = Path(path_or_name)
+    given = str(path_or_name)
+    if given.startswith(TIMM_PREFIX):
+        return TimmBackbone(given, pretrained=True).eval()
+    path = published_file(given) if given in PUBLISHED else Path(given)
     spec = _read_spec(path)
     return backbone_of_content(_read_tensors(path), spec, path)
 
@@ -157,7 +161,10 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _read_spec(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise InputError(f"There is no weights file {str(path)!r}, and no trained backbone of that name.")
+        raise InputError(
+            f"There is no weights file {str(path)!r}, and no trained backbone of that name; there are: "
+            f"{', '.join(PUBLISHED)}, and timm:<model>."
+        )
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}

@@ -28,6 +28,10 @@ __all__ = ["BatchKind", "Loss", "TrainConfig"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 BatchKind = Literal["shuffled", "independent", "episodes"]
 
+# What a training has by default: in the first steps distances are large and softmaxes saturate, and small steps get
+# through that (docs/results.md has the measurements).
+USUAL_WARM_UP = 1 / 12
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -39,7 +43,7 @@ class TrainConfig:
     """nca, prototypical, matching, nca-prototypes (row 7 of Figure 4), simpleshot or supcon. From Python also a
     function of your own, of embeddings (image, dim) and labels (image,), that returns the loss."""
     backbone: str = "resnet12"
-    """resnet12 (the paper's), conv4, conv4-32, resnet12-metaopt, or timm:NAME."""
+    """resnet12 (the paper's), resnet12-metaopt, conv4, conv4-32; resnet12- and conv4-32-dropblock; or timm:NAME."""
     input_size: int | None = None
     """The side of the images that the network sees; by default the side of the prepared images."""
     side: int | None = None
@@ -65,9 +69,9 @@ class TrainConfig:
     n_query: int | None = None
     """Query images of a class in an episode, together with --n-way."""
 
-    background: float = 1e-10
+    background: float = 0.0
     """0 for the exact loss; 1e-10 for the arithmetic of the published experiments, which leaves out anchors that are
-    far from everything."""
+    far from everything. The paper's presets have 1e-10; with a warm-up it is not needed."""
     temperature: float = 1.0
     """What squared distances are divided by."""
     learn_temperature: bool = False
@@ -101,8 +105,9 @@ class TrainConfig:
     """For steps: after which fractions of the training."""
     decay: float = 0.1
     """For steps: by how much."""
-    warm_up: float = 0.0
-    """Over how many epochs the learning rate rises from zero at the start."""
+    warm_up: float | None = None
+    """Over how many epochs the learning rate rises from zero at the start; None is a twelfth of the training, such as
+    10 of 120 epochs. The paper's presets have none."""
 
     augmentation: Augmentation = field(default_factory=Augmentation)
     """What may happen to a training image; each image of a batch draws its own."""
@@ -133,12 +138,12 @@ class TrainConfig:
         for name in ("learning_rate", "temperature"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, not {getattr(self, name)}.")
-        for name in ("weight_decay", "momentum", "warm_up", "decay"):
+        for name in ("weight_decay", "momentum", "warm_up_epochs", "decay"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} must not be negative, but is {getattr(self, name)}.")
         if any(not 0 < fraction < 1 for fraction in self.milestones):
             raise InputError(f"Milestones are fractions of the training, between 0 and 1, not {self.milestones}.")
-        if self.warm_up > self.epochs:
+        if self.warm_up_epochs > self.epochs:
             raise InputError(f"A warm-up of {self.warm_up} epochs is longer than the training of {self.epochs}.")
         if (self.n_way is None) != (self.n_query is None):
             raise InputError("n_way and n_query go together; give both, or neither.")
@@ -151,6 +156,11 @@ class TrainConfig:
         if self.n_way is not None and self.n_query is not None:
             return EpisodeShape(self.n_way, self.n_shot, self.n_query)
         return EpisodeShape.from_batch(self.batch_size, self.n_shot, self.images_per_class)
+
+    @property
+    def warm_up_epochs(self) -> float:
+        """Over how many epochs the learning rate rises."""
+        return self.epochs * USUAL_WARM_UP if self.warm_up is None else self.warm_up
 
     @property
     def method_name(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nearshot.data.augment import centre_crop, normalise_images
@@ -12,7 +13,7 @@ from nearshot.data.loading import ImageFeed
 from nearshot.evaluation import embed
 from nearshot.models import Backbone
 
-__all__ = ["embed_images"]
+__all__ = ["compiled", "embed_images", "images_at_once"]
 
 IMAGES_AT_ONCE = {"cuda": 2048, "cpu": 256}
 
@@ -37,8 +38,26 @@ def embed_images(
     spec = backbone.spec
 
     def batches() -> Iterator[Tensor]:
-        for images in feed.batches(torch.arange(len(feed)), IMAGES_AT_ONCE.get(device.type, 256)):
+        for images in feed.batches(torch.arange(len(feed)), images_at_once(device)):
             yield normalise_images(centre_crop(images, spec.input_size), *spec.normalisation)
 
     with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
         return embed(network or backbone, batches()).float()
+
+
+def images_at_once(device: torch.device) -> int:
+    """Return how many images are embedded at a time."""
+    return IMAGES_AT_ONCE.get(device.type, 256)
+
+
+def compiled(backbone: Backbone, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Compile a backbone for `embed_images`, for one size of batch: a smaller one is filled up, and cut again."""
+    network = torch.compile(backbone, dynamic=False)
+    size = images_at_once(device)
+
+    def embedded(images: Tensor) -> Tensor:
+        missing = max(size - len(images), 0)
+        features: Tensor = network(F.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)))
+        return features[: len(images)]
+
+    return embedded

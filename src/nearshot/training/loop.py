@@ -19,10 +19,12 @@ from nearshot.data.loading import ImageFeed
 from nearshot.data.preparation import given_path
 from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import Accuracy
+from nearshot.models import Backbone
 from nearshot.training.batches import compositions, make_batches
 from nearshot.training.checkpoints import CheckpointWriter, check_same_training, read_checkpoint
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, on_first_rank
+from nearshot.training.embedding import compiled
 from nearshot.training.hardware import Hardware
 from nearshot.training.methods import resolve_method
 from nearshot.training.progress import Progress, load_state, state_of
@@ -83,95 +85,145 @@ def train(
         show: whether to show progress; by default a bar on a terminal and a line an epoch elsewhere.
         wandb: a Weights & Biases project to log to as well (needs the extra `wandb`).
     """
-    path = given_path(config.dataset)
-    config = config if path is None else replace(config, dataset=str(path.resolve()))
-    method = resolve_method(config)
-    hardware = hardware or Hardware()
-    fabric = hardware.fabric(config)
-    fabric.launch()
-    device, n_ranks = fabric.device, fabric.world_size
-
-    stores = _open_stores(config, data_dir, fabric)
-    fingerprints = {split: store.fingerprint for split, store in stores.items()}
-    labels, class_names = stores["train"].labels, stores["train"].class_names
-    n_local_ranks = n_ranks // fabric.strategy.num_nodes if n_ranks > 1 else 1  # type: ignore[attr-defined]
-    feed = ImageFeed(stores["train"].images, device, residence=hardware.residence, n_processes=n_local_ranks)
-    sampler = make_batches(config, method, labels, class_names, n_ranks=n_ranks)
-    n_steps = config.epochs * len(sampler)
-
-    torch.manual_seed(config.seed)
-    input_size = config.input_size or stores["train"].images.shape[1]
-    step = make_step(fabric, hardware, config, input_size=input_size, n_classes=len(class_names), n_steps=n_steps)
-    run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
-    validate = Validator(fabric, config, stores, feed, run)
-    progress = Progress()
+    training = _Training(config, hardware or Hardware(), folder, data_dir)
+    config, fabric, run, progress = training.config, training.fabric, training.run, training.progress
     with _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
-        exactly = True
-        if goes_on:
-            state = read_checkpoint(run.checkpoint)
-            check_same_training(state, config, fingerprints)
-            exactly = load_state(state, step, sampler, progress)
-        if fabric.is_global_zero:
-            run.describe(config, describe_environment(device) | {"fingerprints": fingerprints})
-
-        take_step: Callable[[Tensor, Tensor], Tensor] = step
-        device_labels = labels.to(device)
-        images_a_batch, share = sampler.batch_size, sampler.batch_size // n_ranks
+        exactly = training.go_on() if goes_on else True
+        training.describe()
         with (
-            _recorder(fabric, run, config, progress, len(sampler), show, wandb) as recorder,
+            _recorder(fabric, run, config, progress, len(training.sampler), show, wandb) as recorder,
             CheckpointWriter(run.checkpoint) as writer,
             stop_signal() as stopping,
         ):
-            _say_what_is_unusual(recorder, stores, resume=resume, goes_on=goes_on, exactly=exactly)
-
-            def save() -> None:
-                if recorder is not None:
-                    progress.history = recorder.history
-                    _check_finite_weights(step, progress, run)
-                    state = state_of(step, sampler, progress)
-                    state |= {"config": config.as_dict(), "fingerprints": fingerprints}
-                    kept, epoch = _epochs_to_keep(progress, config), progress.epoch
-                    writer.save(state, afterwards=lambda: run.keep_weights(kept, before=epoch))
-
+            _say_what_is_unusual(recorder, training.stores, resume=resume, goes_on=goes_on, exactly=exactly)
+            training.warm_up()
             while progress.epoch <= config.epochs:
-                started = time.perf_counter()
-                order = sampler.epoch_indices().view(-1, images_a_batch)  # (batch, image), what is left of the epoch
-                made_of = compositions(labels[order], config, method)
-                batch_labels = device_labels[order.to(device)]
-                own = order.view(len(order), n_ranks, share)[:, fabric.global_rank].flatten()
-                batches = zip(sampler, feed.batches(own, share), batch_labels, strict=True)
-                for number, (_, images, its_labels) in enumerate(batches, 1):
-                    if take_step is step and hardware.captures(device, n_ranks, config):
-                        take_step = captured(step, images, its_labels)
-                    _set_learning_rate(step.optimiser, config, progress.step, n_steps, len(sampler))
-                    loss = _finite_step(take_step, images, its_labels, step, progress, run)
-                    progress.add(loss, made_of[number - 1] if made_of else None)
+                started, n_images = time.perf_counter(), 0
+                for number, n_left in training.steps():
+                    n_images += training.sampler.batch_size
                     if recorder is not None:
                         recorder.step()
-                    if number < len(order) and _is_time_to_stop(stopping, fabric, number):
-                        save()
+                    if n_left and _is_time_to_stop(stopping, fabric, number):
+                        training.save(recorder, writer)
                         return _result(fabric, run, progress, finished=False)
-                record = progress.epoch_record(step)
-                _check_finite_weights(step, progress, run, record["loss"])
+                record = training.record()
                 seconds = time.perf_counter() - started
                 if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
-                    step.learner.eval()
-                    record["validation"] = on_first_rank(fabric, lambda: validate(step.learner.backbone, progress))
-                    step.learner.train()
+                    record["validation"] = training.validated()
                 if recorder is not None:
-                    recorder.epoch(record, seconds=seconds, images_per_second=len(order) * images_a_batch / seconds)
+                    recorder.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
                 progress.next_epoch()
                 stops = any_rank(fabric, stopping()) and progress.epoch <= config.epochs
                 if stops or progress.epoch > config.epochs or writer.seconds_since_last >= checkpoint_seconds:
-                    save()
+                    training.save(recorder, writer)
                 if stops:
                     return _result(fabric, run, progress, finished=False)
             writer.wait()
             if recorder is not None:
                 progress.history = recorder.history
-                run.write("result.json", _summary(config, run, progress, fingerprints))
+                run.write("result.json", _summary(config, run, progress, training.fingerprints))
         fabric.barrier()
     return _result(fabric, run, progress, finished=True)
+
+
+class _Training:
+    """All parts of a training, put together, and what is done with them between two looks at the clock."""
+
+    def __init__(
+        self, config: TrainConfig, hardware: Hardware, folder: str | Path | None, data_dir: str | Path | None
+    ) -> None:
+        path = given_path(config.dataset)
+        config = config if path is None else replace(config, dataset=str(path.resolve()))
+        self.config, self.hardware, self.method = config, hardware, resolve_method(config)
+        self.fabric = fabric = hardware.fabric(config)
+        fabric.launch()
+        device, n_ranks = fabric.device, fabric.world_size
+
+        self.stores = _open_stores(config, data_dir, fabric)
+        self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
+        images, self.labels = self.stores["train"].images, self.stores["train"].labels
+        class_names = self.stores["train"].class_names
+        n_local_ranks = n_ranks // fabric.strategy.num_nodes if n_ranks > 1 else 1  # type: ignore[attr-defined]
+        self.feed = ImageFeed(images, device, residence=hardware.residence, n_processes=n_local_ranks)
+        self.sampler = make_batches(config, self.method, self.labels, class_names, n_ranks=n_ranks)
+        self.n_steps = config.epochs * len(self.sampler)
+
+        torch.manual_seed(config.seed)
+        input_size, n_classes = config.input_size or images.shape[1], len(class_names)
+        self.step = make_step(
+            fabric, hardware, config, input_size=input_size, n_classes=n_classes, n_steps=self.n_steps
+        )
+        self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
+        self.device_labels = self.labels.to(device)
+        self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
+        backbone = self.step.learner.backbone
+        network = compiled(backbone, device) if hardware.compiles(device, self.n_steps) else None
+        self.validate = Validator(fabric, config, self.stores, self.feed, self.run, network)
+        self.progress = Progress()
+
+    def go_on(self) -> bool:
+        """Go on from the folder's checkpoint; return whether exactly."""
+        state = read_checkpoint(self.run.checkpoint)
+        check_same_training(state, self.config, self.fingerprints)
+        return load_state(state, self.step, self.sampler, self.progress)
+
+    def describe(self) -> None:
+        """Write down what is trained, and on what."""
+        if self.fabric.is_global_zero:
+            environment = describe_environment(self.fabric.device) | {"fingerprints": self.fingerprints}
+            self.run.describe(self.config, environment)
+
+    def warm_up(self) -> None:
+        """Do before the first epoch what its validation would wait for."""
+        if self.fabric.is_global_zero:
+            with self._evaluating() as backbone:
+                self.validate.warm_up(backbone)
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Take the steps that are left of the epoch; after each, yield its number among them and how many follow."""
+        fabric, config, sampler = self.fabric, self.config, self.sampler
+        share = sampler.batch_size // fabric.world_size
+        order = sampler.epoch_indices().view(-1, sampler.batch_size)  # (batch, image), what is left of the epoch
+        made_of = compositions(self.labels[order], config, self.method)
+        batch_labels = self.device_labels[order.to(fabric.device)]
+        own = order.view(len(order), fabric.world_size, share)[:, fabric.global_rank].flatten()
+        batches = zip(sampler, self.feed.batches(own, share), batch_labels, strict=True)
+        for number, (_, images, labels) in enumerate(batches, 1):
+            if self.take_step is self.step and self.hardware.captures(fabric.device, fabric.world_size, config):
+                self.take_step = captured(self.step, images, labels)
+            _set_learning_rate(self.step.optimiser, config, self.progress.step, self.n_steps, len(sampler))
+            loss = _finite_step(self.take_step, images, labels, self.step, self.progress, self.run)
+            self.progress.add(loss, made_of[number - 1] if made_of else None)
+            yield number, len(order) - number
+
+    def record(self) -> dict[str, Any]:
+        """Return what is logged of the epoch, once it is seen that all of it is numbers."""
+        record = self.progress.epoch_record(self.step)
+        _check_finite_weights(self.step, self.progress, self.run, record["loss"])
+        return record
+
+    def validated(self) -> dict[str, float]:
+        """Return the accuracies on the validation split; the first rank measures for all."""
+        with self._evaluating() as backbone:
+            return on_first_rank(self.fabric, lambda: self.validate(backbone, self.progress))
+
+    def save(self, recorder: Recorder | None, writer: CheckpointWriter) -> None:
+        """Save all that it takes to go on, on the first rank, and then remove weights that nobody wants any more."""
+        if recorder is None:
+            return
+        self.progress.history = recorder.history
+        _check_finite_weights(self.step, self.progress, self.run)
+        state = state_of(self.step, self.sampler, self.progress)
+        state |= {"config": self.config.as_dict(), "fingerprints": self.fingerprints}
+        kept, epoch = _epochs_to_keep(self.progress, self.config), self.progress.epoch
+        writer.save(state, afterwards=lambda: self.run.keep_weights(kept, before=epoch))
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[Backbone]:
+        """Yield the backbone in evaluation mode."""
+        self.step.learner.eval()
+        yield self.step.learner.backbone
+        self.step.learner.train()
 
 
 def _open_stores(config: TrainConfig, data_dir: str | Path | None, fabric: Fabric) -> dict[str, Store]:
@@ -266,7 +318,7 @@ def _set_learning_rate(
         schedule=config.schedule,
         milestones=config.milestones,
         decay=config.decay,
-        warm_up_steps=config.warm_up * steps_per_epoch,
+        warm_up_steps=config.warm_up_epochs * steps_per_epoch,
     )
     for group in inner_optimiser(optimiser).param_groups:
         if isinstance(group["lr"], Tensor):

@@ -17,7 +17,7 @@ from nearshot.training.config import TrainConfig, differences
 __all__ = ["PRESETS", "closest_preset"]
 
 # Settings that hold for every method on a dataset.
-PAPER = TrainConfig(input_size=84)
+PAPER = TrainConfig(input_size=84, background=1e-10, warm_up=0.0)
 CIFAR_FS = replace(PAPER, dataset="cifar-fs", epochs=240)
 MINI_IMAGENET = replace(PAPER, dataset="mini-imagenet")
 TIERED_IMAGENET = replace(PAPER, dataset="tiered-imagenet", epochs=150, milestones=(0.5, 0.75), steps_per_epoch=439)
@@ -33,6 +33,8 @@ GLYPHS = TrainConfig(
     weight_decay=0.0,
     schedule="cosine",
     augmentation=UPRIGHT,
+    background=1e-10,
+    warm_up=0.0,
     validate_every=2,
 )
 OMNIGLOT = replace(GLYPHS, dataset="omniglot", backbone="conv4", epochs=40, batch_size=512, validate_every=5)

@@ -46,6 +46,7 @@ class Recorder:
         wandb: str | None = None,
     ) -> None:
         self.folder, self.history, self.n_epochs = folder, list(history), config.epochs
+        self.is_first = True
         with write_whole(folder.metrics) as file:
             file.write("".join(_line(record) for record in self.history).encode())
         timings = _timings(folder, len(self.history))
@@ -89,6 +90,9 @@ class Recorder:
         self.history.append(record)
         now = time.time()
         timing = {"epoch": record["epoch"], "time": now, "seconds": seconds, "images_per_second": images_per_second}
+        if self.is_first:  # of this process, which had to start; the time since the epoch before says nothing
+            timing |= {"first": True}
+            self.is_first = False
         append_line(self.folder.metrics, _line(record))
         append_line(self.folder.timing, _line(timing))
         with naming_a_full_disk(self.folder.events):
@@ -144,7 +148,7 @@ def _scalars(record: dict[str, Any]) -> dict[str, float]:
     for name, value in record.items():
         if isinstance(value, dict):
             found |= {f"{name}/{inner}": number for inner, number in _scalars(value).items()}
-        elif isinstance(value, int | float) and name not in ("epoch", "time") and math.isfinite(value):
+        elif isinstance(value, int | float) and name not in ("epoch", "time", "first") and math.isfinite(value):
             found[name] = float(value)
     return found
 

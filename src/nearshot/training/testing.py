@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nearshot.data import Store, open_or_prepare
-from nearshot.data.loading import ImageFeed
 from nearshot.errors import InputError
-from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many
+from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.models import Backbone, load_backbone, read_notes
-from nearshot.training.embedding import embed_images
-from nearshot.training.runs import RunFolder
+from nearshot.models import read_notes
+from nearshot.training.trained import TrainedNetwork, TrainedRun, chosen_device, training_split
 
-__all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights"]
+__all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
 
 
 @dataclass(frozen=True)
@@ -106,12 +102,13 @@ def evaluate_weights(
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
-    training = _training_split(trained_on, data_dir, request.side if dataset == trained_on else None)
-    return _measure(path, request, dataset, store, training, _where(device), bfloat16)
+    training = training_split(trained_on, data_dir, request.side if dataset == trained_on else None)
+    network = TrainedNetwork(path, device=chosen_device(device), bfloat16=bfloat16, training=training)
+    return _measure(network, request, dataset, store)
 
 
 def evaluate_run(
-    folder: str | Path,
+    run: str | Path | TrainedRun,
     request: Request,
     *,
     data_dir: str | Path | None = None,
@@ -122,21 +119,25 @@ def evaluate_run(
 
     (k-NN has no best epoch of its own, and takes nearest centroid's.) What was measured is kept in the run's folder,
     and asking the same of the same data again gives the same answer without measuring again.
+
+    Args:
+        run: the run's folder, or the run opened, where several things are asked of it: then the rest is as it says.
+        request: what to measure.
+        data_dir: where prepared datasets live.
+        device: where; by default a GPU if there is one.
+        bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
     """
-    run = RunFolder(folder)
-    config = run.read_config()
-    dataset = request.dataset or config.dataset
-    side = request.side or (config.side if request.dataset is None else None)
-    store = open_or_prepare(dataset, request.split, data_dir, side=side)
-    where = _where(device)
-    bfloat16 = where.type == "cuda" if bfloat16 is None else bfloat16
+    if not isinstance(run, TrainedRun):
+        run = TrainedRun(run, data_dir=data_dir, device=device, bfloat16=bfloat16)
+    store = run.store(request.split, request.dataset, request.side)
+    folder = run.run.path / "evaluations"
     names: list[str] = []
     missing: dict[Path, dict[tuple[int, ClassifierName], str]] = {}
     for n_shot, classifier in _pairs(request):
-        weights = run.best_weights(n_shot, "centroid" if classifier == "knn" else classifier)
+        weights = run.best_weights(n_shot, classifier)
         one = replace(request, shots=(n_shot,), classifiers=(classifier,))
-        names.append(_file_name(one, weights, store, bfloat16))
-        if not (run.path / "evaluations" / names[-1]).is_file():
+        names.append(file_name(one, weights, store, run.bfloat16))
+        if not (folder / names[-1]).is_file():
             missing.setdefault(weights, {})[n_shot, classifier] = names[-1]
     for weights, wanted in missing.items():  # images are embedded once for all that is asked of the same weights
         several = replace(
@@ -144,36 +145,36 @@ def evaluate_run(
             shots=tuple(dict.fromkeys(n_shot for n_shot, _ in wanted)),
             classifiers=tuple(dict.fromkeys(classifier for _, classifier in wanted)),
         )
-        training = _training_split(config.dataset, data_dir, config.side)
-        (run.path / "evaluations").mkdir(exist_ok=True)
-        measured = _measure(weights, several, dataset, store, training, where, bfloat16)
-        found = {(one.n_shot, one.classifier): one for one in measured}
+        folder.mkdir(exist_ok=True)
+        measured = _measure(run.network(weights), several, request.dataset or run.config.dataset, store)
+        found: dict[tuple[int, str], Evaluation] = {(one.n_shot, one.classifier): one for one in measured}
         for pair, name in wanted.items():
-            run.write(f"evaluations/{name}", found[pair].as_dict())
-    return [Evaluation.from_dict(run.read(f"evaluations/{name}")) for name in names]
+            run.run.write(f"evaluations/{name}", found[pair].as_dict())
+    return [Evaluation.from_dict(run.run.read(f"evaluations/{name}")) for name in names]
 
 
-def _measure(
-    path: str | Path,
-    request: Request,
-    dataset: str,
-    store: Store,
-    training: Store | None,
-    device: torch.device,
-    bfloat16: bool | None,
-) -> list[Evaluation]:
-    backbone = load_backbone(path).to(device)
-    embedder = _Embedder(backbone, device, device.type == "cuda" if bfloat16 is None else bfloat16, request.layers)
-    data = FeatureSet(
-        features=embedder(store),
-        labels=store.labels,
-        centre=_centre(embedder, backbone, training),
-        class_names=store.class_names,
-        split=request.split,
-        fingerprint=store.fingerprint,
-    )
+def file_name(request: Request, weights: Path, store: Store, bfloat16: bool, also: Sequence[str] = ()) -> str:
+    """Return a name that says what was measured on which data, so that another question has another file.
+
+    Args:
+        request: with one number of shots and one classifier.
+        weights: the weights file.
+        store: the split.
+        bfloat16: what the network computes in.
+        also: whatever else was done, such as an adaptation.
+    """
+    parts = [request.split, weights.stem, f"{request.n_way}-way-{request.shots[0]}-shot-{request.n_query}-query"]
+    parts += [request.classifiers[0], f"{request.n_episodes}-episodes-seed-{request.seed}"]
+    parts += [f"layers-{'+'.join(map(str, request.layers))}"] if request.layers else []
+    parts += [word.replace(" ", "-") for word in also]
+    parts += ["bfloat16" if bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
+    return ",".join(parts) + ".json"
+
+
+def _measure(network: TrainedNetwork, request: Request, dataset: str, store: Store) -> list[Evaluation]:
+    training = network.training
     results = evaluate_many(
-        data,
+        network.feature_set(store, request.split, request.layers),
         n_way=request.n_way,
         n_shots=request.shots,
         n_query=request.n_query,
@@ -183,63 +184,12 @@ def _measure(
         training_classes=training.class_names if training is not None and request.split != "train" else None,
     )
     return [
-        Evaluation(measured.n_shot, measured.classifier, accuracy, Path(path).name, dataset, request.layers)
+        Evaluation(measured.n_shot, measured.classifier, accuracy, network.name, dataset, request.layers)
         for measured, accuracy in results.items()
     ]
-
-
-def _where(device: torch.device | str | None) -> torch.device:
-    """Return the device asked for, or a GPU if there is one."""
-    chosen = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if chosen.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("There is no CUDA device here.")
-    try:
-        return torch.device(chosen)
-    except RuntimeError:
-        raise InputError(f"There is no device {chosen!r}; try cpu or cuda.") from None
-
-
-class _Embedder:
-    """A trained network as a function from a store to features."""
-
-    def __init__(self, backbone: Backbone, device: torch.device, bfloat16: bool, layers: Sequence[int]) -> None:
-        self.backbone, self.device, self.bfloat16, self.layers = backbone, device, bfloat16, layers
-
-    def __call__(self, store: Store) -> Tensor:
-        network = partial(self.backbone.multi_layer, stages=self.layers) if self.layers else None
-        feed = ImageFeed(store.images, self.device)
-        return embed_images(self.backbone, feed, device=self.device, network=network, bfloat16=self.bfloat16)
-
-
-def _centre(embedder: _Embedder, backbone: Backbone, training: Store | None) -> Tensor | None:
-    """Return the mean feature of the training set: the one saved with the weights, unless features are others."""
-    if not embedder.layers:
-        return backbone.spec.training_mean
-    if training is None:
-        raise InputError("Features of layers are centred by their mean over the training set, which is not prepared.")
-    return embedder(training).mean(0)
-
-
-def _training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:
-    """Return the split that was trained on, if it is there: for its classes, and for its mean."""
-    if trained_on is None:
-        return None
-    try:
-        return open_or_prepare(trained_on, "train", data_dir, side=side)
-    except InputError:
-        return None
 
 
 def _pairs(request: Request) -> list[tuple[int, ClassifierName]]:
     if not request.shots or not request.classifiers:
         raise InputError("There is nothing to measure: give numbers of shots and classifiers.")
     return [(n_shot, classifier) for n_shot in request.shots for classifier in request.classifiers]
-
-
-def _file_name(request: Request, weights: Path, store: Store, bfloat16: bool) -> str:
-    """Return a name that says what was measured on which data, so that another question has another file."""
-    parts = [request.split, weights.stem, f"{request.n_way}-way-{request.shots[0]}-shot-{request.n_query}-query"]
-    parts += [request.classifiers[0], f"{request.n_episodes}-episodes-seed-{request.seed}"]
-    parts += [f"layers-{'+'.join(map(str, request.layers))}"] if request.layers else []
-    parts += ["bfloat16" if bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
-    return ",".join(parts) + ".json"

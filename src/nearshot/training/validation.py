@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from lightning_fabric import Fabric
 
@@ -32,18 +34,26 @@ class Validator:
         stores: the training split, whose mean feature centres all others, and the validation split, if there is one.
         feed: the training images.
         run: where weights go.
+        network: what embeds in the backbone's place, such as the backbone compiled.
     """
 
     def __init__(
-        self, fabric: Fabric, config: TrainConfig, stores: dict[str, Store], feed: ImageFeed, run: RunFolder
+        self,
+        fabric: Fabric,
+        config: TrainConfig,
+        stores: dict[str, Store],
+        feed: ImageFeed,
+        run: RunFolder,
+        network: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         self.device, self.config, self.stores, self.feed, self.run = fabric.device, config, stores, feed, run
+        self.network = network
         self.bfloat16 = "bf16" in str(fabric.strategy.precision.precision)
         self._check()
 
     def __call__(self, backbone: Backbone, progress: Progress) -> dict[str, float]:
         """Return the mean accuracies; the best so far are noted in the progress."""
-        centre = embed_images(backbone, self.feed, device=self.device, bfloat16=self.bfloat16).mean(0)
+        centre = self._embed(backbone, self.feed).mean(0)
         means = {}
         for name, accuracy in self._measure(backbone, centre).items():
             means[name] = accuracy.mean
@@ -57,12 +67,17 @@ class Validator:
             save_backbone(backbone, self.run.weights_of(progress.epoch), training_mean=centre, notes=notes)
         return means
 
+    def warm_up(self, backbone: Backbone) -> None:
+        """Embed a few images, so that a network that compiles on first use does so before the first epoch."""
+        if self.network is not None:
+            few = ImageFeed(self.stores["train"].images[:1], self.device)
+            self._embed(backbone, few)
+
     def _measure(self, backbone: Backbone, centre: torch.Tensor) -> dict[str, Accuracy]:
         if "val" not in self.stores:
             return {}
         store = self.stores["val"]
-        feed = ImageFeed(store.images, self.device)
-        features = embed_images(backbone, feed, device=self.device, bfloat16=self.bfloat16)
+        features = self._embed(backbone, ImageFeed(store.images, self.device))
         results = evaluate_many(
             FeatureSet(features, store.labels, centre, store.class_names, split="val", fingerprint=store.fingerprint),
             n_way=self.config.validation_way,
@@ -75,6 +90,9 @@ class Validator:
             progress=False,
         )
         return {f"{measured.n_shot}-shot {measured.classifier}": accuracy for measured, accuracy in results.items()}
+
+    def _embed(self, backbone: Backbone, feed: ImageFeed) -> torch.Tensor:
+        return embed_images(backbone, feed, device=self.device, network=self.network, bfloat16=self.bfloat16)
 
     def _check(self) -> None:
         """Refuse, before the training, what validation would refuse after some epochs of it."""

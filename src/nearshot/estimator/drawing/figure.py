@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from nearshot.estimator.drawing.scene import Query, Scene, Seen
 from nearshot.styles import class_style
@@ -20,6 +21,13 @@ SHOWN_OF_A_CLASS, SHOWN_CLASSES, SHOWN_QUERIES = 5, 12, 24
 COLUMNS = 4  # of queries
 MOST_NAMED = 20
 INK, FAINT = "#1b1f24", "#5b6470"
+NAME: dict[str, Any] = {
+    "fontsize": 9,
+    "weight": "bold",
+    "color": INK,
+    "zorder": 5,
+    "path_effects": [withStroke(linewidth=3, foreground="white")],  # to be read over markers
+}
 
 
 def figure_of(scene: Scene) -> Figure:
@@ -95,10 +103,10 @@ def _queries(axes: Axes, scene: Scene, n_queries: int, width: float, height: flo
     step, row = width / COLUMNS, 1.5
     for number, query in enumerate(scene.queries[:n_queries]):
         left, y = (number % COLUMNS) * step, height - (number // COLUMNS + 1) * row
-        _query(axes, scene, query, left, y)
+        _query(axes, scene, query, f"{number + 1} · {PurePath(query.name).name}", left, y)
 
 
-def _query(axes: Axes, scene: Scene, query: Query, left: float, y: float) -> None:
+def _query(axes: Axes, scene: Scene, query: Query, name: str, left: float, y: float) -> None:
     """Draw a picture, the answer, and the nearest support image."""
     told = query.explanation
     _tile(axes, query, left, y + 0.1, 1.2, dashed=told.is_unknown)
@@ -114,7 +122,7 @@ def _query(axes: Axes, scene: Scene, query: Query, left: float, y: float) -> Non
         _tile(axes, seen, left + 1.3, y + 0.3, 0.55)
     axes.text(left + 1.93, y + 0.82, f"nearest, {near.distance:.2f}", **{**write, "fontsize": 8, "color": FAINT})
     axes.text(left + 1.93, y + 0.64, _cut(f"{near.label}: {PurePath(near.name).name}", 22), **{**write, "fontsize": 8})
-    axes.text(left + 1.3, y + 0.22, _cut(PurePath(query.name).name, 30), **{**write, "fontsize": 8, "color": FAINT})
+    axes.text(left + 1.3, y + 0.22, _cut(name, 30), **{**write, "fontsize": 8, "color": FAINT})
 
 
 def _plane(axes: Axes, scene: Scene) -> None:
@@ -126,25 +134,23 @@ def _plane(axes: Axes, scene: Scene) -> None:
             *places.T, marker=marker, color=colour, linestyle="none", markersize=8, markeredgecolor="white", label=label
         )
         if len(scene.support) <= MOST_NAMED:
-            x, y = places.mean(0).tolist()
-            axes.annotate(label, (x, y), fontsize=9, weight="bold", ha="center", color=INK, zorder=4)
+            under = float(places[:, 0].mean()), float(places[:, 1].min())
+            axes.annotate(label, under, (0, -15), textcoords="offset points", ha="center", **NAME)
     if scene.queries:
         places = np.stack([query.place for query in scene.queries])
         axes.plot(*places.T, marker="o", color="none", markeredgecolor=INK, markersize=13, linestyle="none", zorder=3)
         axes.plot(*places.T, marker="+", color=INK, markersize=8, linestyle="none", zorder=3)
         if len(scene.queries) <= MOST_NAMED:
-            for query in scene.queries:
-                name = _cut(PurePath(query.name).name, 22)
-                axes.annotate(
-                    name, (query.place[0], query.place[1]), (9, 6), textcoords="offset points", fontsize=7, color=FAINT
-                )
+            for number, query in enumerate(scene.queries, 1):
+                x, y = query.place.tolist()
+                axes.annotate(str(number), (x, y), (7, 5), textcoords="offset points", **{**NAME, "fontsize": 8})
     axes.set_aspect("equal", adjustable="datalim")
     axes.margins(0.12)
     axes.tick_params(labelsize=7, colors=FAINT)
     first, second = scene.shares
     axes.set_xlabel(f"first principal axis: {100 * first:.0f} % of the variance", fontsize=9, color=FAINT)
     axes.set_ylabel(f"second: {100 * second:.0f} %", fontsize=9, color=FAINT)
-    asked = "; crossed rings: the pictures asked about" if scene.queries else ""
+    asked = "; crossed rings: the pictures asked about, by their numbers" if scene.queries else ""
     axes.set_title(f"features as compared{asked}", fontsize=9, color=FAINT)
 
 

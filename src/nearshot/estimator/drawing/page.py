@@ -6,6 +6,7 @@ import base64
 import io
 from importlib import resources
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -66,35 +67,43 @@ def _queries(scene: Scene) -> Html:
     parts = [element("h2", f"{_many(len(scene.queries), 'picture')} and what nearshot says")]
     if scene.errors:
         parts.append(element("ul", *(element("li", error) for error in scene.errors), class_="errors"))
-    parts.append(element("div", *(_card(scene, query) for query in shown), class_="cards"))
+    parts.append(
+        element("div", *(_card(scene, query, number) for number, query in enumerate(shown, 1)), class_="cards")
+    )
     if len(shown) < len(scene.queries):
         parts.append(element("p", f"… and {len(scene.queries) - len(shown):,} more.", class_="faint"))
     return element("section", *parts)
 
 
-def _card(scene: Scene, query: Query) -> Html:
+def _card(scene: Scene, query: Query, number: int) -> Html:
     told = query.explanation
     percent = f"{100 * told.probability:.0f} %"
     lines = [
-        element("p", _base(query.name), class_="name faint", title=query.name),
-        element("p", _key(scene, str(told.nearest)), f" {told.label}", class_="answer"),
+        element("p", f"{number} · {PurePath(query.name).name}", class_="name faint", title=query.name),
+        element("p", "" if told.is_unknown else _key(scene, str(told.nearest)), f" {told.label}", class_="answer"),
     ]
     if told.is_unknown:
         lines.append(element("p", f"unlike all classes: novelty {told.novelty:.2f}, over {told.threshold:.2f}"))
-        lines.append(element("p", f"nearest is {told.nearest}, {percent} among the classes", class_="faint"))
+        key = _key(scene, str(told.nearest))
+        lines.append(element("p", "nearest is ", key, f" {told.nearest}, {percent} of the classes", class_="faint"))
     else:
         meter = element("meter", percent, min=0, max=1, value=round(told.probability, 3))
-        others = [f", else {label} {100 * share:.0f} %" for label, share in list(told.probabilities.items())[1:2]]
-        lines += [element("p", percent, *others), meter]
+        others = [f", else {label} {100 * share:.0f} %" for label, share in _others(query) if share >= 0.005]
+        lines += [element("p", percent, *others[:1]), meter]
         lines.append(element("p", f"novelty {told.novelty:.2f} (about 1 is usual)", class_="faint"))
     near = []
     for one in told.neighbours:
         seen = scene.support_image(one.name, str(one.label))
-        caption = element("figcaption", f"{one.distance:.2f} {one.label}", title=f"{one.name}, {one.label}")
+        caption = element("figcaption", str(one.label), element("br"), f"{one.distance:.2f}")
         near.append(element("figure", _tile(seen, "small", f"{one.label}: {one.name}"), caption))
     lines.append(element("div", *near, class_="near"))
     picture = _tile(query, "large", f"{query.name}: {told.label}, {percent}")
     return element("article", picture, element("div", *lines), class_="card unknown" if told.is_unknown else "card")
+
+
+def _others(query: Query) -> list[tuple[Any, float]]:
+    """Return the classes after the most probable, and their probabilities."""
+    return list(query.explanation.probabilities.items())[1:]
 
 
 def _class(scene: Scene, number: int) -> Html:
@@ -122,23 +131,23 @@ def _plane(scene: Scene) -> Html:
     for number, (label, group) in enumerate(scene.support.items()):
         drawn += [_marker(at(seen.place), number, f"{label}: {seen.name}") for seen in group]
         if len(scene.support) <= MOST_NAMED:
-            x, y = at(np.mean([seen.place for seen in group], axis=0))
+            spots = [at(seen.place) for seen in group]
+            x, y = sum(spot[0] for spot in spots) / len(spots), max(spot[1] for spot in spots) + 20
             texts.append(element("text", label, x=_short(x), y=_short(y), text_anchor="middle"))
-    for query in scene.queries:
+    for number, query in enumerate(scene.queries, 1):
         x, y = at(query.place)
         told = f"{query.name}: {query.explanation.label}, {100 * query.explanation.probability:.0f} %"
         path = f"M{_short(x - 9)} {_short(y)}a9 9 0 1 0 18 0a9 9 0 1 0 -18 0M{_short(x - 5)} {_short(y)}h10m-5 -5v10"
         ring = element("path", d=path, fill="none", stroke="#1b1f24", stroke_width=2)
         drawn.append(element("g", element("title", told), ring))
         if len(scene.queries) <= MOST_NAMED:
-            name = element("text", _base(query.name), x=_short(x + 12), y=_short(y - 8), class_="query")
-            texts.append(name)
+            texts.append(element("text", str(number), x=_short(x + 10), y=_short(y - 7), class_="query"))
     drawing = element("svg", *drawn, *texts, class_="map", viewBox=f"0 0 {WIDTH:.0f} {HEIGHT:.0f}", role="img")
     first, second = scene.shares
     caption = (
         f"Features as the classifier compares them, on their two principal axes, which hold {100 * first:.0f} % and "
         f"{100 * second:.0f} % of the variance; decisions use all of it. Markers are support images, crossed rings are "
-        "the pictures asked about. Point at one for its name."
+        "the pictures asked about, by their numbers. Point at one for its name."
     )
     return joined([drawing, element("p", caption, class_="faint")])
 
@@ -168,10 +177,6 @@ def _data_uri(pixels: Pixels) -> str:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=88)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def _base(name: str) -> str:
-    return PurePath(name).name or name
 
 
 def _short(number: float) -> str:

@@ -17,6 +17,7 @@ from nearshot.experiments.recipes import (
     pn_implementations,
     schedule,
     supcon,
+    trainings,
 )
 
 __all__ = ["RECIPES"]
@@ -34,5 +35,6 @@ _MODULES = (
     pn_implementations,
     choices,
     floor,
+    trainings,
 )
 RECIPES: Mapping[str, Recipe] = MappingProxyType({module.RECIPE.name: module.RECIPE for module in _MODULES})

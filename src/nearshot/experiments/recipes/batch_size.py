@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from nearshot.experiments.figures import line_with_band, new_drawing, style_of
-from nearshot.experiments.paper import BATCH_SIZE_TABLE, Number
+from nearshot.experiments.figures import line_with_band, panels, style_of
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA, ErratumRow, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.settings import BATCH_SIZES, TITLES, figure_config
-from nearshot.experiments.tables import Figure, Row, Table, beside
+from nearshot.experiments.tables import Figure, Row, Table, beside, marked
 from nearshot.training import TrainConfig
 
 __all__ = ["RECIPE", "SETUPS", "setup_config"]
@@ -51,6 +52,7 @@ def _table(found: Found, dataset: str, method: str) -> Table:
     short, classifier = METHODS[method]
     printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE}
     paper_has_it = dataset == "cifar-fs" and method == "prototypical" and found.scale.is_papers
+    errata = {erratum.row: erratum for erratum in ERRATA if erratum.of_accuracies}
     rows: list[Row] = []
     for size in reversed(BATCH_SIZES):
         for setup in (None, *SETUPS):
@@ -60,8 +62,12 @@ def _table(found: Found, dataset: str, method: str) -> Table:
             if paper_has_it:
                 paper = printed[size, None if setup is None else config.shape]
             name = "NCA" if setup is None else f"{short} {setup[0]}-shot m+n={setup[1]}"
-            cells: Row = (f"batch {size}", name, *beside(ours, paper))
-            rows.append(cells if paper_has_it else (*cells[:3], cells[5]))
+            numbers = beside(ours, paper)
+            if (
+                paper_has_it and setup is not None and ErratumRow(size, setup) in errata
+            ):  # the paper's cells, and those that they are part of
+                numbers = tuple(item if place % 3 == 0 else marked(item) for place, item in enumerate(numbers))
+            rows.append((f"batch {size}", name, *(numbers if paper_has_it else (numbers[0], numbers[3]))))
     columns = (
         ("1-shot", "paper", "difference", "5-shot", "paper", "difference") if paper_has_it else ("1-shot", "5-shot")
     )
@@ -72,6 +78,7 @@ def _table(found: Found, dataset: str, method: str) -> Table:
         found.label,
         ("batch", "trained with", *columns),
         tuple(rows),
+        tuple(f"* {erratum}" for erratum in errata.values()) if paper_has_it else (),
     )
 
 
@@ -87,10 +94,8 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
 
 def _draw(found: Found, dataset: str) -> Drawing:
-    drawing = new_drawing(13, 3.6)
-    for number, (method, shot) in enumerate([(method, shot) for method in METHODS for shot in (1, 5)], 1):
+    def lines(axes: Axes, method: str, shot: int) -> None:
         short, classifier = METHODS[method]
-        axes = drawing.add_subplot(1, 4, number)
         for line, setup in enumerate((None, *IN_FIGURE)):
             points = [
                 (size, found.pooled(setup_config(dataset, method, size, setup), Measurement("val", shot, classifier)))
@@ -98,12 +103,9 @@ def _draw(found: Found, dataset: str) -> Drawing:
             ]
             name = "NCA" if setup is None else f"{short} {setup[0]}-shot, m+n={setup[1]}"
             line_with_band(axes, points, name, style_of(line))
-        axes.set(title=f"{shot}-shot, {short}", xlabel="batch size", xticks=BATCH_SIZES)
-        if number == 1:
-            axes.set_ylabel("accuracy, %")
-        axes.legend(fontsize=7)
-    drawing.suptitle(found.label, fontsize=8)
-    return drawing
+
+    titles = [(method, short) for method, (short, _) in METHODS.items()]
+    return panels(found.label, titles, lines, xlabel="batch size", xticks=BATCH_SIZES)
 
 
 RECIPE = Recipe(

@@ -77,5 +77,4 @@ RECIPE = Recipe(
     datasets=("cifar-fs", "mini-imagenet"),
     wanted=_wanted,
     tables=_tables,
-    seeds=1,
 )

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from nearshot.experiments.figures import line_with_band, new_drawing, style_of
+from nearshot.experiments.figures import line_with_band, panels, style_of
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, setup_config
 from nearshot.experiments.results import Measurement
@@ -81,28 +82,18 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
 
 def _draw(found: Found, dataset: str) -> Drawing:
-    drawing = new_drawing(13, 3.6)
-    for number, (method, shot) in enumerate([(method, shot) for method in METHODS for shot in (1, 5)], 1):
+    def lines(axes: Axes, method: str, shot: int) -> None:
         short, classifier = METHODS[method]
         wanted = Measurement("val", shot, classifier)
-        axes = drawing.add_subplot(1, 4, number)
-        points = [(100 * fraction, found.pooled(subsampled(dataset, fraction), wanted)) for fraction in FRACTIONS]
-        line_with_band(axes, points, "NCA, subsampled", style_of(0))
+        curve = [(100 * fraction, found.pooled(subsampled(dataset, fraction), wanted)) for fraction in FRACTIONS]
+        line_with_band(axes, curve, "NCA, subsampled", style_of(0))
         for line, setup in enumerate(IN_FIGURE, 1):
             config = setup_config(dataset, method, BATCH_SIZE, setup)
-            share = 100 * share_of_pairs(found.scale.change(config))
-            line_with_band(
-                axes,
-                [(share, found.pooled(config, wanted))],
-                f"{short} {setup[0]}-shot, m+n={setup[1]}",
-                style_of(line),
-            )
-        axes.set(title=f"{shot}-shot, {short}", xlabel="pairs used, %", xscale="log")
-        if number == 1:
-            axes.set_ylabel("accuracy, %")
-        axes.legend(fontsize=7)
-    drawing.suptitle(found.label, fontsize=8)
-    return drawing
+            point = (100 * share_of_pairs(found.scale.change(config)), found.pooled(config, wanted))
+            line_with_band(axes, [point], f"{short} {setup[0]}-shot, m+n={setup[1]}", style_of(line))
+
+    titles = [(method, short) for method, (short, _) in METHODS.items()]
+    return panels(found.label, titles, lines, xlabel="pairs used, %", xscale="log")
 
 
 RECIPE = Recipe(

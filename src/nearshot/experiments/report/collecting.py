@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.jobs import jobs_of
-from nearshot.experiments.recipe import Found, Recipe
+from nearshot.experiments.recipe import Found, FoundAccuracy, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import PAPER, Scale, scale_named
@@ -37,7 +37,7 @@ class Traced(Found):
 
     _sources: dict[int, tuple[PooledAccuracy, list[RunResult]]] = field(default_factory=dict)
 
-    def pooled(self, config: TrainConfig, measurement: Measurement) -> PooledAccuracy | None:
+    def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:
         """Return the accuracy over seeds, and remember its runs."""
         accuracy = super().pooled(config, measurement)
         if accuracy is not None:

@@ -153,11 +153,12 @@ def _number_cell(item: Cell, part: Part) -> Html:
     if not runs or item.accuracy is None:
         return plain_cell(text if item.value is not None else item.text, item.value)
     by_seed = ", ".join(f"seed {run.seed}: {mean:.2f}" for run, mean in zip(runs, item.accuracy.per_seed, strict=True))
+    as_the_paper = f"± {item.accuracy.paper95:.2f} as the paper counts it"
     link = element(
         "a",
         text,
         href=f"#{anchor_of(runs[0])}",
-        title=f"{by_seed}. {item.accuracy.protocol}. Click for the runs behind it.",
+        title=f"{by_seed}. {as_the_paper}. {item.accuracy.protocol}. Click for the runs behind it.",
         data_runs="|".join(run.id[:SHORT_ID] for run in runs),
     )
     return plain_cell(link, item.value)

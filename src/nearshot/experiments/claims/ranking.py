@@ -1,0 +1,106 @@
+"""Appendix E: within a batch size, the number of pairs explains the ranking, but for two exceptions."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import NamedTuple
+
+import scipy.stats
+
+from nearshot.experiments.claims.judging import Gap, Side, Verdict, gap, judged
+from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipes.batch_size import SETUPS, setup_config
+from nearshot.experiments.results import Measurement
+from nearshot.experiments.settings import BATCH_SIZES
+from nearshot.losses import count_pairs
+from nearshot.training import TrainConfig
+
+__all__ = ["EXCEPTIONS_IN_WORDS", "exceptions_hold", "more_pairs_rank_higher"]
+
+Setup = tuple[int, int] | None  # shots and images of a class; None for NCA
+# The better first, though it has fewer pairs: (i) at all batch sizes, (ii) at 128.
+EXCEPTIONS: dict[tuple[Setup, Setup], tuple[int, ...]] = {
+    ((5, 16), (5, 8)): BATCH_SIZES,
+    ((1, 8), (5, 32)): (128,),
+}
+EXCEPTIONS_IN_WORDS = "(i) 5-shot m+n=16 against m+n=8; (ii) 1-shot m+n=8 against 5-shot m+n=32 at batch 128"
+
+
+class _Ranked(NamedTuple):
+    """A setup, and how many pairs it gives the loss."""
+
+    n_pairs: int
+    setup: Setup
+
+
+def more_pairs_rank_higher(found: Found, dataset: str) -> Verdict:
+    """Compare all setups of a batch size two by two, more pairs minus fewer, exceptions left out; both shots."""
+    gaps: list[Gap | None] = []
+    correlations = []
+    for size in BATCH_SIZES:
+        ranked = _by_pairs(found, dataset, size)
+        for shot in (1, 5):
+            gaps += [
+                _gap(found, dataset, size, shot, more.setup, fewer.setup)
+                for more, fewer in combinations(ranked, 2)
+                if more.n_pairs > fewer.n_pairs and not _is_exception(size, more.setup, fewer.setup)
+            ]
+            correlations += _correlation(found, dataset, size, shot, ranked)
+    verdict = judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+    if verdict.status == "not yet run":
+        return verdict
+    return Verdict(verdict.status, " ".join((*correlations, verdict.text)))
+
+
+def exceptions_hold(found: Found, dataset: str) -> Verdict:
+    """Check that the setups of the exceptions are better than others with more pairs."""
+    gaps = [
+        _gap(found, dataset, size, shot, better, other)
+        for (better, other), sizes in EXCEPTIONS.items()
+        for size in sizes
+        for shot in (1, 5)
+    ]
+    return judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+
+
+def _by_pairs(found: Found, dataset: str, size: int) -> list[_Ranked]:
+    """Return the setups of a batch size, most pairs first; counted at the scale that was run."""
+    setups: tuple[Setup, ...] = (None, *SETUPS)
+    counted = [_Ranked(_n_pairs(found.scale.change(_config(dataset, size, setup)), setup), setup) for setup in setups]
+    return sorted(counted, key=lambda one: -one.n_pairs)
+
+
+def _n_pairs(config: TrainConfig, setup: Setup) -> int:
+    if setup is None:
+        return config.batch_size * (config.batch_size - 1) // 2
+    return count_pairs(config.shape, prototypes=True, separate=True).total
+
+
+def _correlation(found: Found, dataset: str, size: int, shot: int, ranked: list[_Ranked]) -> list[str]:
+    """Return Spearman's rank correlation of pairs and accuracy in words; nothing where not all were run."""
+    wanted = Measurement("val", shot, "centroid")
+    accuracies = [found.pooled(_config(dataset, size, one.setup), wanted) for one in ranked]
+    means = [accuracy.mean for accuracy in accuracies if accuracy is not None]
+    if len(means) < len(ranked) or len(set(means)) == 1:
+        return []
+    correlation = float(scipy.stats.spearmanr([one.n_pairs for one in ranked], means).statistic)
+    return [f"Batch {size}, {shot}-shot: rank correlation {correlation:.2f}.".replace("-0.", "−0.")]
+
+
+def _is_exception(size: int, one: Setup, other: Setup) -> bool:
+    return any({one, other} == {*pair} and size in sizes for pair, sizes in EXCEPTIONS.items())
+
+
+def _gap(found: Found, dataset: str, size: int, shot: int, one: Setup, other: Setup) -> Gap | None:
+    sides: list[Side] = [
+        (_config(dataset, size, setup), Measurement("val", shot, "centroid")) for setup in (one, other)
+    ]
+    return gap(found, f"{_name(one)} minus {_name(other)}, batch {size}, {shot}-shot", *sides)
+
+
+def _config(dataset: str, size: int, setup: Setup) -> TrainConfig:
+    return setup_config(dataset, "prototypical", size, setup)
+
+
+def _name(setup: Setup) -> str:
+    return "NCA" if setup is None else f"PN {setup[0]}-shot m+n={setup[1]}"

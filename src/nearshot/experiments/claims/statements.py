@@ -1,0 +1,316 @@
+"""The paper's statements, each with what was compared to judge it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from nearshot.episodes import EpisodeShape
+from nearshot.experiments.claims.judging import (
+    SAME,
+    Claim,
+    Pairs,
+    Side,
+    Status,
+    Verdict,
+    above,
+    gap,
+    judged,
+    not_above,
+    same,
+    signed,
+)
+from nearshot.experiments.claims.ranking import EXCEPTIONS_IN_WORDS, exceptions_hold, more_pairs_rank_higher
+from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipes.ablations import row_config
+from nearshot.experiments.recipes.adaptation import LAYERS
+from nearshot.experiments.recipes.batch_size import METHODS, SETUPS, setup_config
+from nearshot.experiments.recipes.choices import CHOICES, choice_config
+from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
+from nearshot.experiments.results import Measurement
+from nearshot.experiments.settings import BATCH_SIZES
+from nearshot.losses import count_pairs
+from nearshot.training import PRESETS, TrainConfig
+
+__all__ = ["CLAIMS"]
+
+SHOTS = (1, 5)
+Compared = tuple[str, Side, Side]
+
+
+def _val(config: TrainConfig, shot: int, classifier: str = "centroid") -> Side:
+    return config, Measurement("val", shot, classifier)
+
+
+def _nca_beats_episodes(dataset: str) -> list[Compared]:
+    return [
+        (
+            f"NCA minus {short} {setup[0]}-shot m+n={setup[1]}, batch {size}, {shot}-shot",
+            _val(setup_config(dataset, "nca", size, None), shot, classifier),
+            _val(setup_config(dataset, method, size, setup), shot, classifier),
+        )
+        for method, (short, classifier) in METHODS.items()
+        for size in BATCH_SIZES
+        for setup in SETUPS
+        for shot in SHOTS
+    ]
+
+
+def _rows(first: int, second: int, sizes: Sequence[int] = BATCH_SIZES) -> Pairs:
+    def pairs(dataset: str) -> list[Compared]:
+        return [
+            (
+                f"row {first} minus row {second}, batch {size}, {shot}-shot",
+                _val(row_config(dataset, first, size), shot),
+                _val(row_config(dataset, second, size), shot),
+            )
+            for size in sizes
+            for shot in SHOTS
+        ]
+
+    return pairs
+
+
+def _classifiers(dataset: str) -> list[Compared]:
+    config = PRESETS[f"{dataset}-nca"]
+    return [
+        (
+            f"{first} minus {second}, {split}",
+            (config, Measurement(split, 5, first)),
+            (config, Measurement(split, 5, second)),
+        )
+        for first, second in (("centroid", "soft"), ("soft", "knn"))
+        for split in ("val", "test")
+    ]
+
+
+def _five_shots(dataset: str) -> list[Compared]:
+    return [
+        (
+            f"{short} 5-shot minus 1-shot training, m+n=8, batch {size}, {shot}-shot",
+            _val(setup_config(dataset, method, size, (5, 8)), shot, classifier),
+            _val(setup_config(dataset, method, size, (1, 8)), shot, classifier),
+        )
+        for method, (short, classifier) in METHODS.items()
+        for size in BATCH_SIZES
+        for shot in SHOTS
+    ]
+
+
+def _our_episodes(dataset: str) -> list[Compared]:
+    return [
+        (
+            f"{short}, ours minus Snell's episodes, {shot}-shot",
+            (PRESETS[f"{dataset}-{method}"], Measurement("test", shot, classifier)),
+            (PRESETS[f"{dataset}-{method}-snell"], Measurement("test", shot, classifier)),
+        )
+        for method, (short, classifier) in METHODS.items()
+        for shot in SHOTS
+    ]
+
+
+def _treatments(dataset: str) -> list[Compared]:
+    config = PRESETS[f"{dataset}-nca"]
+    return [
+        (
+            f"centred and normalised minus {other}, {shot}-shot",
+            _val(config, shot),
+            (config, Measurement("val", shot, "centroid", treatment=other)),
+        )
+        for other in ("raw", "centred", "normalised")
+        for shot in SHOTS
+    ]
+
+
+def _choices(first: str, second: str, classifier: str = "centroid") -> Pairs:
+    def pairs(dataset: str) -> list[Compared]:
+        return [
+            (
+                f"{first} minus {second}, {shot}-shot",
+                _val(choice_config(dataset, first), shot, classifier),
+                _val(choice_config(dataset, second), shot, classifier),
+            )
+            for shot in SHOTS
+        ]
+
+    return pairs
+
+
+def _several_layers(dataset: str) -> list[Compared]:
+    config = PRESETS[f"{dataset}-nca"]
+    return [
+        (
+            f"several layers minus the last, {shot}-shot",
+            (config, Measurement("test", shot, "centroid", LAYERS)),
+            (config, Measurement("test", shot, "centroid")),
+        )
+        for shot in SHOTS
+    ]
+
+
+def _adapted(adapted: str, *choices: tuple[int, ...]) -> Pairs:
+    """Compare adapted features with the same features as they are, for each choice of layers; five shots."""
+
+    def pairs(dataset: str) -> list[Compared]:
+        config = PRESETS[f"{dataset}-nca"]
+        return [
+            (
+                f"{adapted} minus plain, {'several layers' if layers else 'last layer'}, 5-shot",
+                (config, Measurement("test", 5, "centroid", layers, adapted)),
+                (config, Measurement("test", 5, "centroid", layers)),
+            )
+            for layers in choices
+        ]
+
+    return pairs
+
+
+def _recovered(found: Found, dataset: str) -> Verdict:
+    """Row 3 is above row 5, and not below row 1, at every batch size."""
+    above = [gap(found, *pair) for pair in _rows(3, 5)(dataset)]
+    level = [gap(found, *pair) for pair in _rows(3, 1)(dataset)]
+    level_names = {one.what for one in level if one is not None}
+    return judged(
+        [*above, *level],
+        holds=lambda one: (
+            one.difference + one.interval95 > 0 and one.difference > -SAME
+            if one.what in level_names
+            else one.is_positive
+        ),
+        fails=lambda one: one.difference + one.interval95 < (-SAME if one.what in level_names else 0),
+    )
+
+
+def _gap_closes(found: Found, dataset: str) -> Verdict:
+    """Rows 1 and 3: the gap at batch 128 is larger than at 512, where there is none."""
+    gaps = {
+        (size, shot): gap(found, f"row 3 minus row 1, batch {size}, {shot}-shot", *_sides(dataset, size, shot))
+        for size in (128, 512)
+        for shot in SHOTS
+    }
+    if any(one is None for one in gaps.values()):
+        return Verdict("not yet run", "")
+    there = {key: one for key, one in gaps.items() if one is not None}
+    text = "; ".join(map(str, there.values())) + "."
+    is_there = all(there[128, shot].is_positive for shot in SHOTS)
+    is_gone = all(there[512, shot].is_none for shot in SHOTS)
+    if is_there and is_gone:
+        return Verdict("confirmed", text)
+    is_not_so = any(there[128, shot].is_negative or there[512, shot].is_some for shot in SHOTS)
+    return Verdict("contradicted" if is_not_so else "undecided", text)
+
+
+def _sides(dataset: str, size: int, shot: int) -> tuple[Side, Side]:
+    return _val(row_config(dataset, 3, size), shot), _val(row_config(dataset, 1, size), shot)
+
+
+def _on_the_curve(found: Found, dataset: str) -> Verdict:
+    """PN and MN lie within a point of NCA's subsampling curve, at the share of pairs that they use."""
+    texts, off, n_wanted = [], 0, 0
+    for method, (short, classifier) in METHODS.items():
+        for shot in SHOTS:
+            wanted = Measurement("val", shot, classifier)
+            curve = [(f, found.pooled(subsampled(dataset, f), wanted)) for f in FRACTIONS]
+            known = [(math.log(f), accuracy.mean) for f, accuracy in curve if accuracy is not None]
+            for setup in SETUPS[:4]:
+                config = setup_config(dataset, method, BATCH_SIZE, setup)
+                ours = found.pooled(config, wanted)
+                n_wanted += 1
+                if ours is None or len(known) < len(FRACTIONS):
+                    continue
+                expected = _interpolated(known, math.log(share_of_pairs(found.scale.change(config))))
+                off += abs(ours.mean - expected) > SAME
+                name = f"{short} {setup[0]}-shot m+n={setup[1]}, {shot}-shot"
+                texts.append(f"{name}: {signed(ours.mean - expected)} from the curve")
+    if not texts:
+        return Verdict("not yet run", "")
+    status: Status = "contradicted" if off else "undecided" if len(texts) < n_wanted else "confirmed"
+    return Verdict(status, "; ".join(texts) + ".")
+
+
+def _interpolated(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Return a polygon's height at x; beyond its ends, that of the nearest end."""
+    if x <= points[0][0]:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return points[-1][1]
+
+
+def _more_pairs(found: Found, dataset: str) -> Verdict:
+    """Counted, not trained: w = 20, m = 15, n = 5 gains over 150 % of both kinds of pairs without episodes."""
+    shape = EpisodeShape(n_way=20, n_shot=5, n_query=15)
+    all_pairs = count_pairs(shape, prototypes=False, separate=False)
+    episodic = count_pairs(shape, prototypes=True, separate=True)
+    gains = [100 * (a - b) / b for a, b in zip(all_pairs, episodic, strict=True)]
+    text = f"+{gains[0]:.0f} % positives, +{gains[1]:.0f} % negatives."
+    return Verdict("confirmed" if min(gains) > 150 else "contradicted", text)
+
+
+def _more_epochs(found: Found, dataset: str) -> Verdict:
+    gaps = [gap(found, what, one, other) for what, one, other in _choices(CHOICES[2], CHOICES[0])(dataset)]
+    if dataset != "cifar-fs":
+        return Verdict("not yet run", "The paper says so of CIFAR-FS only.")
+    return judged(
+        gaps,
+        holds=lambda one: one.is_positive and one.difference + one.interval95 < 2 * SAME,
+        fails=lambda one: one.is_negative or one.difference - one.interval95 > SAME,
+    )
+
+
+def _projection(found: Found, dataset: str) -> Verdict:
+    pairs = _choices(CHOICES[1], CHOICES[0])
+    return (above(pairs) if dataset == "mini-imagenet" else not_above(pairs))(found, dataset)
+
+
+CLAIMS = tuple(
+    Claim(name, statement, where, check)
+    for name, where, statement, check in (
+        (
+            "nca-best",
+            "Section 3.2",
+            "NCA is better than every episodic setup, at each batch size",
+            above(_nca_beats_episodes),
+        ),
+        ("replacement", "Section 3.4", "Sampling with replacement makes no difference", same(_rows(1, 2))),
+        ("recovered", "Section 3.4", "All ablations together (row 3) recover what PN lost against NCA", _recovered),
+        ("gap-closes", "Section 3.4", "The gap between rows 1 and 3 at batch 128 disappears at 512", _gap_closes),
+        ("on-the-curve", "Section 3.3", "PN and MN lie on NCA's subsampling curve", _on_the_curve),
+        ("classifiers", "Appendix D", "Nearest centroid > soft assignment > k-NN", above(_classifiers)),
+        ("five-shots", "Appendix F", "Five-shot training beats one-shot training", above(_five_shots)),
+        ("our-episodes", "Section 3.5", "The paper's episodes beat Snell's", above(_our_episodes)),
+        ("more-pairs", "Section 2.2", "w=20, m=15, n=5 gains over 150 % of both kinds of pairs", _more_pairs),
+        (
+            "ranking",
+            "Appendix E",
+            "In a batch, more pairs are better, exceptions (i) and (ii) aside",
+            more_pairs_rank_higher,
+        ),
+        ("ranking-exceptions", "Appendix E", f"Fewer pairs, and better: {EXCEPTIONS_IN_WORDS}", exceptions_hold),
+        ("treatment", "Section 3.1", "Centring and normalising features helps", above(_treatments)),
+        (
+            "euclidean",
+            "Section 2.2",
+            "The Euclidean distance beats the cosine",
+            above(_choices(CHOICES[4], CHOICES[5], "soft")),
+        ),
+        ("projection", "Appendix F", "A projection helps NCA on miniImageNet only", _projection),
+        (
+            "dropblock",
+            "Appendix F",
+            "DropBlock adds nothing to speak of",
+            not_above(_choices(CHOICES[3], CHOICES[0])),
+        ),
+        ("layers", "Appendix G", "Features of several layers help", above(_several_layers)),
+        (
+            "fine-tuning",
+            "Appendix G",
+            "Fine-tuning on the support set helps",
+            above(_adapted("fine-tuned", (), LAYERS)),
+        ),
+        ("mahalanobis", "Appendix G", "A Mahalanobis matrix does not help", not_above(_adapted("mahalanobis", ()))),
+        ("epochs", "Appendix F", "240 epochs add about 0.5", _more_epochs),
+    )
+)

@@ -1,0 +1,119 @@
+"""What trainings cost: how many images they see, and about how long that takes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nearshot.experiments.jobs import Job
+from nearshot.experiments.results import Results
+from nearshot.training import TrainConfig
+from nearshot.training.methods import resolve_method
+
+__all__ = ["Cost", "cost_of", "images_of"]
+
+# Images of the training splits, for datasets that may not be prepared here.
+TRAINING_IMAGES = {"cifar-fs": 38_400, "mini-imagenet": 38_400, "tiered-imagenet": 448_695, "glyphs": 32_120}
+# Measured on an H200, everything included: 15,000 images a second at 84×84, 47,000 at 32×32. Between and beyond, a
+# power of the side goes through both.
+H200 = {84: 15_000.0, 32: 47_000.0}
+POWER = math.log(H200[32] / H200[84]) / math.log(84 / 32)
+CORE_AT_28 = 1_700.0  # a small network, on a core of a CPU
+SECONDS_TO_START = 10.0  # what also the shortest training takes
+
+
+class Cost(NamedTuple):
+    """What some trainings cost.
+
+    Attributes:
+        images: how many images they see.
+        seconds: how long they take.
+        where: on what.
+        n_at_once: how many of them run side by side.
+    """
+
+    images: int
+    seconds: float
+    where: str
+    n_at_once: int = 1
+
+    def __str__(self) -> str:
+        if not self.images:
+            return "–"
+        side_by_side = f", {self.n_at_once} at once" if self.n_at_once > 1 else ""
+        return f"about {_duration(self.seconds)} on {self.where}{side_by_side}"
+
+
+def images_of(config: TrainConfig) -> int:
+    """Return how many images a training sees; of a dataset that may not be prepared, by its usual size.
+
+    >>> from nearshot.training import PRESETS
+    >>> images_of(PRESETS["cifar-fs-prototypical-snell"])  # 240 epochs of 75 episodes of 20 × (5 + 15) images
+    7200000
+    """
+    is_episodes = (config.batches or resolve_method(config).batches) == "episodes"
+    batch_size = config.shape.batch_size if is_episodes else config.batch_size
+    steps = config.steps_per_epoch or TRAINING_IMAGES.get(config.dataset, 0) // batch_size
+    return config.epochs * steps * batch_size
+
+
+def cost_of(jobs: Iterable[Job], results: Results, n_at_once: int = 1) -> Cost:
+    """Return what jobs cost: by the trainings of the same network and size that there are, or by what is known.
+
+    Args:
+        jobs: trainings, of one scale.
+        results: the results there are, for how long others took.
+        n_at_once: how many run side by side.
+    """
+    jobs = list(jobs)
+    n_at_once = max(1, min(n_at_once, len(jobs)))
+    known = _measured(results, jobs[0].scale) if jobs else {}
+    images, seconds, places = 0, 0.0, []
+    for job in jobs:
+        its_images, kind = images_of(job.config), _kind(job.config)
+        rate, where = known[kind] if kind in known else _expected(job.config)
+        images += its_images
+        seconds += its_images / rate + (0.0 if kind in known else SECONDS_TO_START)
+        places.append(where)
+    return Cost(images, seconds / n_at_once, statistics.mode(places) if places else "", n_at_once)
+
+
+def _kind(config: TrainConfig) -> tuple[str, int | None]:
+    return config.backbone.removesuffix("-dropblock"), config.input_size
+
+
+def _measured(results: Results, scale: str) -> dict[tuple[str, int | None], tuple[float, str]]:
+    """Return the median of images a second of whole jobs at a scale, by network and size, and the device."""
+    rates: dict[tuple[str, int | None], list[tuple[float, str]]] = {}
+    for result in results.of_scale(scale):
+        if result.job_seconds:
+            rate = images_of(result.config) / result.job_seconds
+            rates.setdefault(_kind(result.config), []).append((rate, result.device))
+    return {
+        kind: (
+            statistics.median(rate for rate, _ in found),
+            f"{statistics.mode(device for _, device in found)}, as before",
+        )
+        for kind, found in rates.items()
+    }
+
+
+def _expected(config: TrainConfig) -> tuple[float, str]:
+    """Return the images a second that are known of somebody's machine, and whose."""
+    side = config.input_size or 84
+    if config.backbone.startswith("conv4"):
+        return CORE_AT_28 * (28 / side) ** 2, "a CPU core"
+    return H200[84] * (84 / side) ** POWER, "an H200"
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> _duration(50), _duration(600), _duration(9000)
+    ('1 min', '10 min', '2.5 h')
+    """
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{max(1, round(seconds / 60))} min"

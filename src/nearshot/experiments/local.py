@@ -1,0 +1,211 @@
+"""Running jobs on this machine: a process for each GPU, or for some cores of its CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO
+
+import torch
+
+from nearshot.data import open_or_prepare
+from nearshot.data.loading import available_memory
+from nearshot.errors import NearshotError
+from nearshot.experiments.jobs import STOPPED, Job
+from nearshot.experiments.results import Results
+from nearshot.experiments.runner import SECONDS_TO_SAVE
+
+__all__ = ["LocalMachine", "n_cores"]
+
+MEMORY_A_JOB = 2e9  # bytes; a small one takes under 1 GB
+# A step frees what the next one asks for again. glibc would give it back to the system in between, which costs a
+# quarter of a small training's time; elsewhere these mean nothing.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
+
+
+class LocalMachine:
+    """The machine that this runs on.
+
+    On each GPU a job at a time, in a process of its own, which leaves no memory behind. On a CPU one after the other on
+    all cores; small ones side by side, a core each, in processes that take one after the other.
+
+    Args:
+        results: where results are put.
+        runs: where run folders are.
+        data_dir: where prepared datasets live.
+        small: whether the jobs are so small that one core is enough for each.
+    """
+
+    def __init__(
+        self, results: Results, runs: Path, data_dir: str | Path | None = None, *, small: bool = False
+    ) -> None:
+        self.results, self.runs, self.data_dir = results, runs, data_dir
+        gpus = _visible_gpus()
+        n_slots = len(gpus) or (_room_on_the_cpu() if small else 1)
+        n_threads = n_cores() // n_slots if n_slots > 1 else None  # torch itself knows best what to do with all cores
+        self.slots = [_Slot(gpu, None) for gpu in gpus] or [_Slot(None, n_threads) for _ in range(n_slots)]
+        self.n_at_once = n_slots
+
+    def prepare(self, jobs: Iterable[Job]) -> None:
+        """See that the jobs' datasets are there, and make those that are made here, before several jobs try to."""
+        for dataset, side in dict.fromkeys((job.config.dataset, job.config.side) for job in jobs):
+            open_or_prepare(dataset, "train", self.data_dir, side=side)
+
+    def start(self, job: Job, run_folder: Path) -> None:
+        """Start a job on a free GPU or core."""
+        run_folder.mkdir(parents=True, exist_ok=True)
+        task = {
+            "job": job.as_dict(),
+            "run_folder": str(run_folder),
+            "results": str(self.results.folder),
+            "data_dir": None if self.data_dir is None else str(self.data_dir),
+            "log": str(self.log_of(job)),
+            "command": sys.argv,
+        }
+        free = next(slot for slot in self.slots if slot.job is None)
+        free.start(job, json.dumps(task), self.log_of(job))
+
+    def ended(self) -> Iterable[tuple[Job, str | None]]:
+        """Yield the jobs that have ended."""
+        for slot in self.slots:
+            job, status = slot.job, slot.status()
+            if job is not None and status is not None:
+                yield job, None if status == 0 else self._what_went_wrong(job, status)
+
+    def stop(self) -> None:
+        """Send SIGTERM, wait for all to save, and kill those that do not."""
+        for slot in self.slots:
+            slot.ask_to_stop()
+        deadline = time.monotonic() + SECONDS_TO_SAVE
+        for slot in self.slots:
+            slot.wait(max(0.1, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """End the processes that were kept for further jobs."""
+        for slot in self.slots:
+            slot.wait(SECONDS_TO_SAVE)
+
+    def log_of(self, job: Job) -> Path:
+        """Return where a job's log is."""
+        return self.runs / job.id / "log.txt"
+
+    def _what_went_wrong(self, job: Job, code: int) -> str:
+        lines = self.log_of(job).read_text(errors="replace").splitlines()
+        sentence = next((line for line in reversed(lines) if line.strip()), "it left no word")
+        return f"ended by signal {-code}" if code < 0 else ("" if code == STOPPED else sentence)
+
+
+class _Slot:
+    """A GPU or some cores, the process that works there, and the job it is at."""
+
+    def __init__(self, gpu: str | None, n_threads: int | None) -> None:
+        self.job: Job | None = None
+        self.keeps_process = gpu is None
+        self.environment = dict(os.environ)
+        if gpu is not None:
+            self.environment["CUDA_VISIBLE_DEVICES"] = gpu
+        else:  # what the user says goes before
+            threads = {} if n_threads is None else {"OMP_NUM_THREADS": str(n_threads)}
+            self.environment = threads | KEEP_MEMORY | self.environment
+        self.process: subprocess.Popen[str] | None = None
+        self.answers: SimpleQueue[int] = SimpleQueue()
+
+    def start(self, job: Job, task: str, log: Path) -> None:
+        """Hand a task to the process; start one where there is none."""
+        if self.process is None or self.process.poll() is not None:
+            self.wait(SECONDS_TO_SAVE)
+            self.process = self._start_process(log)
+        self.job = job
+        with suppress(BrokenPipeError):  # if it has died, its status will say so
+            self._stdin.write(task + "\n")
+            self._stdin.flush()
+            if not self.keeps_process:
+                self._stdin.close()
+
+    @property
+    def _stdin(self) -> IO[str]:
+        if self.process is None or self.process.stdin is None:
+            raise NearshotError("There is no process to talk to.")
+        return self.process.stdin
+
+    def _start_process(self, log: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "nearshot.experiments.worker"]
+        with log.open("ab") as file:
+            # A session of its own: Ctrl-C reaches the runner, which asks its processes to save.
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                env=self.environment,
+                start_new_session=True,
+            )
+        self.answers = SimpleQueue()
+        threading.Thread(target=_listen, args=(process, self.answers), daemon=True).start()
+        return process
+
+    def status(self) -> int | None:
+        """Return how the job has ended; None where it has not."""
+        try:
+            status = self.answers.get_nowait()
+        except Empty:
+            return None
+        self.job = None
+        if not self.keeps_process or (self.process is not None and self.process.poll() is not None):
+            self.wait(SECONDS_TO_SAVE)
+        return status
+
+    def ask_to_stop(self) -> None:
+        """Ask the process to save and stop."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float) -> None:
+        """Give the process no more jobs, wait for its end, and kill it if that does not come."""
+        if self.process is None:
+            return
+        with suppress(BrokenPipeError):  # it may have ended already
+            self._stdin.close()
+        process, self.process, self.job = self.process, None, None
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _listen(process: subprocess.Popen[str], answers: SimpleQueue[int]) -> None:
+    """Pass the answers of a process on, and at its end how it ended."""
+    if process.stdout is not None:
+        with process.stdout:
+            for line in process.stdout:
+                answers.put(int(line))
+    answers.put(process.wait())
+
+
+def _visible_gpus() -> Sequence[str]:
+    """Return the GPUs that this process may use, by the names that its children know them by."""
+    numbers = [str(number) for number in range(torch.cuda.device_count())]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return numbers if given is None else given.split(",")[: len(numbers)]
+
+
+def n_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _room_on_the_cpu() -> int:
+    """Return how many small jobs fit at once: as many as there are cores and memory for."""
+    threads_a_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
+    return max(1, min(n_cores() // threads_a_job, int(available_memory() // MEMORY_A_JOB)))

@@ -1,0 +1,65 @@
+"""Not in the paper: every training that there is a result of, with what it ran on and how long it took.
+
+    nearshot reproduce trainings --dataset cifar-fs
+
+Trains nothing. Images a second are those of the median epoch; end to end counts validation, files and all else, from
+the end of the first epoch on, which has its own column: it loads, compiles and warms up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nearshot.experiments.recipe import Found, Recipe
+from nearshot.experiments.results import RunResult
+from nearshot.experiments.tables import Cell, Row, Table
+from nearshot.training.runs import run_name
+
+__all__ = ["RECIPE"]
+
+
+def _tables(found: Found, dataset: str) -> Sequence[Table]:
+    runs = [run for run in found.results if run.scale == found.scale.name and run.config.dataset == found.on(dataset)]
+    ordered = sorted(runs, key=lambda run: (run_name(run.config), run.seed))
+    headings = ("training", "seed", "epochs", "minutes", "images/s", "end to end", "first epoch", "on", "torch")
+    return [
+        Table(
+            f"trainings-{found.on(dataset)}",
+            f"Every training behind the tables: {found.on(dataset)}",
+            found.scale.label,
+            headings,
+            tuple(map(_row, ordered)),
+            ("A training is named by its nearest preset and what differs; `nearshot train` makes it from these.",),
+        )
+    ]
+
+
+def _row(run: RunResult) -> Row:
+    environment = run.content["environment"]
+    first = run.content.get("first_epoch_seconds")
+    return (
+        run_name(run.config),
+        Cell(str(run.seed), run.seed),
+        Cell(str(run.config.epochs), run.config.epochs),
+        Cell(f"{run.seconds / 60:.1f}", run.seconds / 60),
+        _rate(run.content["images_per_second"]),
+        _rate(run.content.get("end_to_end_images_per_second")),
+        Cell("–") if first is None else Cell(f"{first:.0f} s", first),
+        str(environment["device"]),
+        str(environment["torch"]),
+    )
+
+
+def _rate(images_per_second: float | None) -> Cell:
+    if images_per_second is None:
+        return Cell("–")
+    return Cell(f"{images_per_second:,.0f}", images_per_second)
+
+
+RECIPE = Recipe(
+    name="trainings",
+    title="Not in the paper: every training that there is, with its time and machine",
+    datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
+    wanted=lambda dataset: (),
+    tables=_tables,
+)

@@ -1,0 +1,44 @@
+"""Backbones that nearshot's developers have trained and published, by name.
+
+Their files lie in the repository's folder `weights/`, each with a card that says how it was made and how good it is;
+the package without the repository does not have them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from nearshot.errors import FileFormatError, InputError
+
+__all__ = ["PUBLISHED", "published_file"]
+
+# Name: the sha256 of its file.
+PUBLISHED: Mapping[str, str] = MappingProxyType(
+    {"resnet12-nca-cifar-fs": "f78691b5d0db1d832199cb50aaf8d6fe07f5c4e788642364faef54d86222800f"}
+)
+FOLDER = "weights"
+
+
+def published_file(name: str) -> Path:
+    """Return the file of a published backbone: from $NEARSHOT_WEIGHTS, the repository, or ~/.cache/nearshot/weights."""
+    folders = _folders()
+    for folder in folders:
+        path = folder / f"{name}.safetensors"
+        if path.is_file():
+            if hashlib.sha256(path.read_bytes()).hexdigest() != PUBLISHED[name]:
+                raise FileFormatError(f"{path} is not the published file: it is damaged, or of another version.")
+            return path
+    raise InputError(
+        f"The weights {name!r} are in the folder weights/ of nearshot's repository, which is not here: copy "
+        f"{name}.safetensors to {folders[-1]}, or set NEARSHOT_WEIGHTS to the folder that has it."
+    )
+
+
+def _folders() -> list[Path]:
+    given = os.environ.get("NEARSHOT_WEIGHTS")
+    repository = Path(__file__).resolve().parents[3] / FOLDER
+    return [*([Path(given).expanduser()] if given else []), repository, Path.home() / ".cache" / "nearshot" / FOLDER]

@@ -1,0 +1,182 @@
+"""Trained weights at work: what they make of a split's images, each split embedded once for all that is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nearshot.data import Store, open_or_prepare
+from nearshot.data.augment import centre_crop, normalise_images
+from nearshot.data.loading import ImageFeed
+from nearshot.errors import InputError
+from nearshot.evaluation import FeatureSet
+from nearshot.models import Backbone, load_backbone
+from nearshot.training.embedding import embed_images
+from nearshot.training.runs import RunFolder
+
+__all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "chosen_device", "training_split"]
+
+Layers = tuple[int, ...]
+
+
+class InPrecision(nn.Module):
+    """A backbone that computes in bfloat16 or in float32, whoever calls it; features are float32 in any case.
+
+    Args:
+        backbone: in evaluation mode.
+        bfloat16: whether it computes in bfloat16.
+        layers: the stages whose pooled outputs `features` gives, counted from 1; none for the embedding.
+    """
+
+    def __init__(self, backbone: Backbone, *, bfloat16: bool, layers: Layers = ()) -> None:
+        super().__init__()
+        self.backbone, self.in_bfloat16, self.layers = backbone, bfloat16, layers
+        self.train(backbone.training)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed normalised images."""
+        return self._computed(self.backbone, images)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the outputs of the layers, or the embedding where there are none."""
+        return self._computed(self._multi_layer, images) if self.layers else self(images)
+
+    def _multi_layer(self, images: Tensor) -> Tensor:
+        return self.backbone.multi_layer(images, self.layers)
+
+    def _computed(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.in_bfloat16):
+            return function(images).float()
+
+
+class TrainedNetwork:
+    """A weights file on a device, and the features that it gives. A split is embedded once for each choice of layers.
+
+    Args:
+        path: a file of `save_backbone`, or a name that `load_backbone` knows.
+        device: where to compute.
+        bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
+        training: the split that was trained on, if it is there: for its classes, and for the mean of layers' features.
+    """
+
+    def __init__(
+        self, path: str | Path, *, device: torch.device, bfloat16: bool | None = None, training: Store | None = None
+    ) -> None:
+        self.name, self.device, self.training = Path(path).name, device, training
+        self.bfloat16 = device.type == "cuda" if bfloat16 is None else bfloat16
+        self.backbone = load_backbone(path).to(device)
+        self._features: dict[tuple[Path, Layers], Tensor] = {}
+        self._centres: dict[Layers, Tensor | None] = {(): self.backbone.spec.training_mean}
+
+    def network(self, layers: Layers = ()) -> InPrecision:
+        """Return what embeds a batch of normalised images."""
+        return InPrecision(self.backbone, bfloat16=self.bfloat16, layers=layers)
+
+    def features(self, store: Store, layers: Layers = ()) -> Tensor:
+        """Return the features of a split, (image, dim) float32."""
+        key = (store.folder, layers)
+        if key not in self._features:
+            self._features[key] = self._embedded(store, layers)
+        return self._features[key]
+
+    def centre(self, layers: Layers = ()) -> Tensor | None:
+        """Return the mean feature of the training set: the one saved with the weights, unless features are others."""
+        if layers not in self._centres:
+            if self.training is None:
+                raise InputError(
+                    "Features of layers are centred by their mean over the training set, which is not prepared."
+                )
+            self._centres[layers] = self._embedded(self.training, layers).mean(0)
+        return self._centres[layers]
+
+    def feature_set(self, store: Store, split: str, layers: Layers = ()) -> FeatureSet:
+        """Return a split's features with all that evaluation wants to know of them."""
+        return FeatureSet(
+            features=self.features(store, layers),
+            labels=store.labels,
+            centre=self.centre(layers),
+            class_names=store.class_names,
+            split=split,
+            fingerprint=store.fingerprint,
+        )
+
+    def images(self, store: Store) -> Tensor:
+        """Return a split's images as the network wants them, (image, 3, height, width), on the host."""
+        spec = self.backbone.spec
+        return normalise_images(
+            centre_crop(torch.from_numpy(store.images.copy()), spec.input_size), *spec.normalisation
+        )
+
+    def _embedded(self, store: Store, layers: Layers) -> Tensor:
+        feed = ImageFeed(store.images, self.device)
+        return embed_images(self.backbone, feed, device=self.device, network=self.network(layers).features)
+
+
+class TrainedRun:
+    """A finished run's best weights, opened once each, and the splits that they are measured on.
+
+    Args:
+        folder: the run's.
+        data_dir: where prepared datasets live.
+        device: where to compute; by default a GPU if there is one.
+        bfloat16: whether networks compute in bfloat16; by default on a GPU, as in training.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        data_dir: str | Path | None = None,
+        device: torch.device | str | None = None,
+        bfloat16: bool | None = None,
+    ) -> None:
+        self.run = RunFolder(folder)
+        self.config = self.run.read_config()
+        self.data_dir, self.device = data_dir, chosen_device(device)
+        self.bfloat16 = self.device.type == "cuda" if bfloat16 is None else bfloat16
+        self._networks: dict[Path, TrainedNetwork] = {}
+        self._stores: dict[tuple[str, str, int | None], Store] = {}
+
+    def best_weights(self, n_shot: int, classifier: str) -> Path:
+        """Return the weights of the epoch that was best on the validation split; k-NN takes nearest centroid's."""
+        return self.run.best_weights(n_shot, "centroid" if classifier == "knn" else classifier)
+
+    def network(self, weights: Path) -> TrainedNetwork:
+        """Return a weights file, opened."""
+        if weights not in self._networks:
+            training = training_split(self.config.dataset, self.data_dir, self.config.side)
+            self._networks[weights] = TrainedNetwork(
+                weights, device=self.device, bfloat16=self.bfloat16, training=training
+            )
+        return self._networks[weights]
+
+    def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
+        """Return a split of a dataset; by default of the one that was trained on."""
+        key = (dataset or self.config.dataset, split, side or (self.config.side if dataset is None else None))
+        if key not in self._stores:
+            self._stores[key] = open_or_prepare(key[0], key[1], self.data_dir, side=key[2])
+        return self._stores[key]
+
+
+def chosen_device(device: torch.device | str | None) -> torch.device:
+    """Return the device asked for, or a GPU if there is one."""
+    chosen = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("There is no CUDA device here.")
+    try:
+        return torch.device(chosen)
+    except RuntimeError:
+        raise InputError(f"There is no device {chosen!r}; try cpu or cuda.") from None
+
+
+def training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:
+    """Return the split that was trained on, if it is there: for its classes, and for its mean."""
+    if trained_on is None:
+        return None
+    try:
+        return open_or_prepare(trained_on, "train", data_dir, side=side)
+    except InputError:
+        return None

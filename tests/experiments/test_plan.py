@@ -1,0 +1,189 @@
+"""What is said before anything is trained: what is done, what is left, what has to be trained again, and the cost."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up import make_up
+from rich.console import Console
+from tiny import prepare_tiny
+from tiny_jobs import CPU, tiny_job
+
+from nearshot.cli import main
+from nearshot.errors import FileFormatError
+from nearshot.experiments import RECIPES, Results, reproduce
+from nearshot.experiments.costs import cost_of, images_of
+from nearshot.experiments.jobs import Job, do, jobs_of
+from nearshot.experiments.measuring import TREATMENTS
+from nearshot.experiments.plan import plan_of
+from nearshot.experiments.results import Measurement, RunResult
+from nearshot.experiments.runner import ThisProcess
+from nearshot.experiments.scales import PAPER, QUICK, smaller
+from nearshot.training import PRESETS
+
+MORE = Measurement("test", 1, "soft")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a job done: its data, its run and its result."""
+    folder = tmp_path_factory.mktemp("plan")
+    prepare_tiny(folder / "data")
+    job = tiny_job()
+    Results(folder / "results").put(
+        do(job, folder / "runs" / job.id, data_dir=folder / "data", hardware=CPU, show=False)
+    )
+    return folder
+
+
+def with_more(job: Job) -> Job:
+    return replace(job, measurements=(*job.measurements, MORE))
+
+
+def test_jobs_are_sorted_by_what_is_left_of_them(done: Path) -> None:
+    results, runs = Results(done / "results"), done / "runs"
+    first, second = tiny_job(), tiny_job(seed=1)
+    plan = plan_of([first, second], results, runs)
+    assert (plan.done, plan.trained, plan.measured, plan.again) == ((first,), (second,), (), ())
+    assert plan.sentences() == ["2 trainings: 1 done, 1 to train."]
+    more = plan_of([with_more(first)], results, runs)
+    assert (more.measured, more.again) == ((with_more(first),), ())
+    assert plan_of([first], results, runs).sentences() == []
+
+
+def test_weights_that_are_gone_are_said_before_they_are_trained_again(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done / "results", tmp_path / "results")
+    results = Results(tmp_path / "results")
+    before = results.get(tiny_job().config, "tiny")
+    assert before is not None
+    plan = plan_of([with_more(tiny_job())], results, tmp_path / "runs")
+    said = " ".join(plan.sentences())
+    assert "1 training to train AGAIN" in said
+    assert tiny_job().name in said
+    assert "1 training: 0 done, 0 to train." in said
+    (again,) = plan.again
+    assert set(again.measurements) == {*before.measurements, MORE}  # nothing that was measured is lost
+    place = ThisProcess(results, tmp_path / "runs", done / "data", CPU)
+    place.start(again, tmp_path / "runs" / again.id)
+    assert [problem for _, problem in place.ended()] == [None]
+    after = results.get(again.config, "tiny")
+    assert after is not None
+    assert all(after.has(one) for one in (*before.measurements, MORE))
+
+
+def test_a_run_without_its_weights_is_trained_again_and_not_taken_for_finished(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    job = with_more(tiny_job())
+    shutil.rmtree(tmp_path / "runs" / job.id / "weights")
+    assert plan_of([job], Results(done / "results"), tmp_path / "runs").again
+    result = do(job, tmp_path / "runs" / job.id, data_dir=done / "data", hardware=CPU, show=False)
+    assert result.has(MORE)
+
+
+def test_another_training_of_the_same_settings_puts_the_earlier_result_aside(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done / "results", tmp_path / "results")
+    results = Results(tmp_path / "results")
+    first = results.get(tiny_job().config, "tiny")
+    assert first is not None
+    for number in (1, 2):
+        other = json.loads(json.dumps(first.content))
+        other["history"][0]["loss"] += number
+        results.put(RunResult(other))
+    assert len(list(results)) == 1
+    aside = sorted((tmp_path / "results").glob("*/*/earlier/*.json"))
+    assert [json.loads(path.read_text())["history"][0]["loss"] for path in aside] == [
+        first.history[0]["loss"],
+        first.history[0]["loss"] + 1,
+    ]
+    assert json.loads(aside[0].read_text())["accuracies"] == first.content["accuracies"]
+
+
+def test_the_command_says_it_and_writes_down_how_long_it_took(tmp_path: Path) -> None:
+    results = make_up(tmp_path / "results", ["classifiers"], QUICK)
+    said = io.StringIO()
+
+    class Nowhere(ThisProcess):
+        def start(self, job: Job, run_folder: Path) -> None:
+            self._ended.append((job, "nowhere to train"))
+
+    place = Nowhere(results, tmp_path / "runs")
+    console = Console(file=said, width=1000)
+    reproduce(["adaptation"], scale=QUICK, seeds=1, results=results.folder, place=place, console=console)
+    assert "1 training to train AGAIN" in said.getvalue()
+    note = json.loads((results.folder / "quick" / "last-run.json").read_text())
+    assert (note["done"], note["failed"], note["trained_again"]) == (0, 1, 1)
+    assert note["seconds"] >= 0
+    assert note["environment"]["torch"]
+
+
+measurements = st.builds(
+    Measurement,
+    st.sampled_from(["train", "val", "test"]),
+    st.integers(1, 50),
+    st.sampled_from(["centroid", "soft", "knn"]),
+    st.lists(st.integers(1, 9), max_size=4).map(tuple),
+    st.sampled_from([None, "fine-tuned", "mahalanobis"]),
+    st.sampled_from(list(TREATMENTS)),
+)
+
+
+@given(measurements)
+def test_a_measurement_is_found_again_by_its_name(one: Measurement) -> None:
+    assert Measurement.named(one.name) == one
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(FileFormatError, match="'5-shot' is not a measurement"):
+        Measurement.named("5-shot")
+
+
+@pytest.mark.parametrize(
+    ("preset", "images"),
+    [
+        ("cifar-fs-nca", 240 * 75 * 512),
+        ("cifar-fs-prototypical-snell", 240 * 75 * 20 * 20),  # 400 images a batch, not 512
+        ("tiered-imagenet-nca", 150 * 439 * 1008),
+        ("tiered-imagenet-simpleshot", 150 * (448_695 // 1023) * 1023),
+    ],
+)
+def test_costs_count_the_images_that_batches_have(preset: str, images: int) -> None:
+    assert images_of(PRESETS[preset]) == images
+
+
+def test_every_scale_has_an_estimate_and_smaller_ones_cost_less(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    hours = [
+        cost_of(jobs_of(RECIPES.values(), None, scale, [0]), results).seconds / 3600
+        for scale in (PAPER, smaller(input_size=32), smaller(steps=2))
+    ]
+    assert 5 < hours[0] < 12
+    assert 1.5 < hours[1] < hours[0] / 2
+    assert 0.1 < hours[2] < 0.5
+    quick = cost_of(jobs_of(RECIPES.values(), None, QUICK, [0]), results, n_at_once=2)
+    assert "2 at once" in str(quick)
+    assert 300 < quick.seconds < 3600
+    assert str(cost_of([], results)) == "–"
+
+
+def test_what_trainings_took_before_is_what_others_will_take(tmp_path: Path) -> None:
+    changes = {"job_seconds": 100.0, "environment": {"device": "Apple M9"}}
+    results = make_up(tmp_path, ["schedule"], QUICK, changes=changes)
+    job = jobs_of([RECIPES["schedule"]], None, QUICK, [0])[1]
+    cost = cost_of([job], results)
+    assert str(cost) == "about 2 min on Apple M9, as before"
+    assert 60 < cost.seconds < 140
+
+
+@pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32"], ["--steps", "2"], []])
+def test_the_list_tells_the_cost(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--list", *options, "--results", str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "together" in shown
+    assert "about" in shown

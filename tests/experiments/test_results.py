@@ -1,0 +1,34 @@
+"""Results: what is read from a run's files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from settings import TINY
+from tiny import prepare_tiny
+
+from nearshot.experiments.results import result_of
+from nearshot.training import RunFolder, train
+
+
+def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: Path) -> None:
+    prepare_tiny(tmp_path / "data")
+    train(replace(TINY, epochs=4), folder=tmp_path / "run", data_dir=tmp_path / "data", show=False)
+    run = RunFolder(tmp_path / "run")
+    lines = [json.loads(line) for line in run.timing.read_text().splitlines()]
+    assert [line.get("first", False) for line in lines] == [True, False, False, False]
+    measured = result_of(run, "tiny", {}).content
+    assert 0 < measured["end_to_end_images_per_second"] <= max(line["images_per_second"] for line in lines[1:])
+    # The third epoch is the first of a process that went on an hour later; 100 images an epoch.
+    times = [(10.0, 0.0), (2.0, 4.0), (9.0, 3604.0), (2.0, 3608.0)]
+    with run.timing.open("w") as file:
+        for epoch, (seconds, time) in enumerate(times, 1):
+            line = {"epoch": epoch, "time": time, "seconds": seconds, "images_per_second": 100 / seconds}
+            file.write(json.dumps(line | ({"first": True} if epoch in (1, 3) else {})) + "\n")
+    known = result_of(run, "tiny", {}).content
+    assert known["end_to_end_images_per_second"] == pytest.approx(200 / 8)
+    assert known["images_per_second"] == pytest.approx(50)
+    assert known["first_epoch_seconds"] == 10

@@ -1,0 +1,92 @@
+"""What tables say about their numbers: how many seeds, which intervals, which numbers of the paper are doubtful."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import pytest
+from made_up import make_up
+
+from nearshot.experiments import RECIPES, Results
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA
+from nearshot.experiments.recipe import Found
+from nearshot.experiments.results import Measurement
+from nearshot.experiments.scales import PAPER
+from nearshot.experiments.settings import figure_config
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return make_up(tmp_path_factory.mktemp("tables"), ["batch-size"], PAPER, dataset="cifar-fs", seeds=2)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [((0, 1, 2), "; 2 of 3 seeds)"), ((0, 7), " (1 of 2 seeds)"), ((0, 1), "between seeds)"), ((0,), "")],
+)
+def test_a_cell_says_where_seeds_are_missing(results: Results, seeds: tuple[int, ...], said: str) -> None:
+    found = Found(results, PAPER, seeds)
+    accuracy = found.pooled(figure_config("cifar-fs", "nca", 512), Measurement("val", 5, "centroid"))
+    assert str(accuracy).endswith(said)
+    assert ("seeds" in str(accuracy)) == bool(said)
+    table = RECIPES["batch-size"].tables(found, "cifar-fs")[0]
+    assert said in table.as_markdown()
+
+
+def test_csv_has_all_intervals_and_the_number_of_seeds(results: Results) -> None:
+    found = Found(results, PAPER, (0, 1, 2))
+    table = RECIPES["batch-size"].tables(found, "cifar-fs")[0]
+    header, first, *_ = csv.reader(io.StringIO(table.as_csv()))
+    row = dict(zip(header, first, strict=True))
+    accuracy = found.pooled(figure_config("cifar-fs", "nca", 512), Measurement("val", 1, "centroid"))
+    assert accuracy is not None
+    assert float(row["1-shot ±"]) == accuracy.interval95
+    assert float(row["1-shot ± between seeds"]) == accuracy.between_seeds95
+    assert float(row["1-shot ± as the paper has it"]) == accuracy.paper95 < accuracy.interval95
+    assert row["1-shot seeds"] == "2"
+    one_seed = RECIPES["batch-size"].tables(Found(results, PAPER, (0,)), "cifar-fs")[0]
+    _, first, *_ = csv.reader(io.StringIO(one_seed.as_csv()))
+    assert first[header.index("1-shot ± between seeds")] == ""
+    assert not any(math.isnan(float(value)) for value in first if value.replace(".", "").isdigit())
+
+
+def test_the_doubtful_numbers_of_the_paper_are_marked(results: Results) -> None:
+    table, other = RECIPES["batch-size"].tables(Found(results, PAPER, (0,)), "cifar-fs")
+    stars = [row for row in table.rows if any("*" in str(item) for item in row)]
+    assert [row[:2] for row in stars] == [("batch 512", "PN 1-shot m+n=16")]
+    assert [("*" in str(item)) for item in stars[0][2:]] == [False, True, True] * 2
+    assert str(stars[0][3]) == "51.75 ± 0.13 *"
+    assert [note for note in table.notes if note.startswith("* Erratum: ") and "51.75 / 65.77" in note]
+    assert "*" not in other.as_csv()
+    assert "Erratum" in table.as_latex()
+
+
+def test_marks_are_only_for_what_the_paper_has(tmp_path: Path) -> None:
+    empty = RECIPES["batch-size"].tables(Found(Results(tmp_path), PAPER, (0,)), "mini-imagenet")[0]
+    assert "*" not in empty.as_csv()
+    assert empty.notes == ()
+
+
+def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> None:
+    counted = RECIPES["pairs"].tables(Found(Results(tmp_path), PAPER, (0,)), "cifar-fs")[1]
+    differing = {
+        (*map(str, row[:2]), heading): str(item)
+        for row in counted.rows
+        for heading, item in zip(counted.headings[2:], row[2:], strict=True)
+        if "paper" in str(item)
+    }
+    assert differing == {
+        ("batch 128", "PN 5-shot m+n=16", "negatives"): "3,080 (paper: 3,280)",
+        ("batch 512", "PN 1-shot m+n=16", "positives"): "480 (paper: 465)",
+        ("batch 512", "PN 1-shot m+n=16", "negatives"): "14,880 (paper: 14,415)",
+        ("batch 512", "PN 1-shot m+n=16", "total"): "15,360 (paper: 14,880)",
+        ("batch 256", "ablations, row 7", "negatives"): "19,840 (paper: 20,170)",
+    }
+    assert len(counted.rows) == len(BATCH_SIZE_TABLE) + 3
+    of_pairs = [erratum for erratum in ERRATA if not erratum.of_accuracies]
+    assert {text.split(" (paper: ")[0] for text in differing.values()} == {
+        number for erratum in of_pairs for number in erratum.follows.split(" / ")
+    }
