@@ -268,15 +268,15 @@ def peers(features: FeatureSet, asked: list[Task], n_shot: int) -> list[dict[str
         for name in CLASSIFIERS
     ]
     compared += [
-        (name, what, make, prepare)
+        (name, what, make, treat)
         for name, make in (("NearestCentroid", NearestCentroid), ("KNeighborsClassifier", vote))
-        for what, prepare in (("as given", as_given), ("centred and normalised", prepared))
+        for what, treat in (("as given", as_given), ("centred and normalised", prepared))
     ]
     rows = []
-    for name, what, make, prepare in compared:
+    for name, what, make, treat in compared:
         accuracies, fits, predictions = [], [], []
         for task in with_progress(asked, name):
-            support, query = prepare(task.support), prepare(task.query)
+            support, query = treat(task.support), treat(task.query)
             start = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # NearestCentroid divides by zero where a class has one image
