@@ -155,7 +155,7 @@ def markdown(report: Row) -> str:
     """Return the table for the documentation."""
     lines = [
         f"{SIDE}×{SIDE} PNG files through `resnet12`; {report['device']}, {report['threads']} threads, torch "
-        f"{report['torch']}; the machine's load was {report['load_before']:.1f} before this began. The command was given "
+        f"{report['torch']}; the machine's load was {report['load_before']:.1f} before. The command was given "
         f"{report['pictures']:,} pictures and {N_CLASSES * N_SHOT} labelled ones.",
         "",
         "| | pictures a minute | s |",
