@@ -41,6 +41,7 @@ from nearshot.evaluation import FeatureSet, load_features, prepare_features, sam
 from nearshot.progress import with_progress
 
 RESULTS = Path(__file__).parent / "results"
+FIGURES = Path(__file__).parent.parent / "docs" / "figures"  # where the documentation finds them
 SHOTS = (1, 2, 5, 10)
 RATES = (0.01, 0.05, 0.1, 0.2)
 CLASSIFIERS = ("centroid", "soft", "knn")
@@ -164,7 +165,7 @@ def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dic
     for task in with_progress(asked, f"calibration of {classifier}"):
         model = model_of(features, classifier=classifier).fit(task.support, task.labels)
         query = model._prepare(task.query, model.centre_)
-        scores, n_shot = model._scores(query), int(model._support.counts.min())
+        scores = model._scores(query)
 
         codes = torch.from_numpy(task.query_labels)
 
@@ -173,7 +174,7 @@ def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dic
 
         best = minimize_scalar(lambda log, loss=loss: loss(np.exp(log)), bounds=(-9, 5), method="bounded")
         losses["chosen"].append(loss(model.temperature_))
-        losses["usual"].append(loss(usual_temperature(model._support, classifier, n_shot)))
+        losses["usual"].append(loss(usual_temperature(model._support, classifier)))
         losses["1"].append(loss(1.0))
         losses["hindsight"].append(float(best.fun))
         temperatures.append(model.temperature_)
@@ -309,7 +310,8 @@ def measured(features: FeatureSet, what: str, n_way: int, n_query: int, n_tasks:
 
 
 def plus_minus(value: dict[str, float], digits: int = 1) -> str:
-    return f"{value['mean']:.{digits}f} ± {value['interval95']:.{digits}f}"
+    mean = round(value["mean"], digits) + 0.0  # no −0.0
+    return f"{mean:.{digits}f} ± {value['interval95']:.{digits}f}".replace("-", "−")
 
 
 def table(headings: list[str], rows: list[list[str]]) -> list[str]:
@@ -454,7 +456,8 @@ def draw_rejection(report: dict[str, Any], path: Path) -> None:
     left.set(xscale="log", xticks=SHOTS, xticklabels=SHOTS, xlabel="images a class", ylabel="AUROC, %")
     left.set_title("unseen classes against known ones", fontsize=9)
     left.minorticks_off()
-    left.legend(fontsize=6)
+    left.set_ylim(bottom=left.get_ylim()[0] - 8)  # room for the legend
+    left.legend(fontsize=6, loc="lower right")
     for axes, kind in ((middle, "known"), (right, "unseen")):
         for number, (n_shot, one) in enumerate(shots.items()):
             cells = [one["rejection"]["rejected_percent"][str(rate)][kind] for rate in RATES]
@@ -467,7 +470,8 @@ def draw_rejection(report: dict[str, Any], path: Path) -> None:
         ticks = [100 * rate for rate in RATES]
         axes.set(xscale="log", xticks=ticks, xticklabels=[f"{tick:.0f}" for tick in ticks], xlabel="rate asked for, %")
         axes.minorticks_off()
-        axes.set_title(f"rejected of {kind} classes, %; bars: four of five support sets", fontsize=8)
+        axes.set_title(f"of {kind} classes (bars: four of five support sets)", fontsize=8)
+        axes.set_ylabel("rejected, %")
         axes.legend(fontsize=7, title="images a class", title_fontsize=7)
     ticks = [100 * rate for rate in RATES]
     middle.plot(ticks, ticks, color="grey", linestyle=":", linewidth=1)
@@ -482,7 +486,7 @@ def draw_calibration(report: dict[str, Any], path: Path) -> None:
         for number, (n_shot, one) in enumerate(report["shots"].items()):
             found = one["calibration"][classifier]
             for kind, style in (("chosen", "-"), ("1", "--")):
-                curve = [point for point in found["reliability"][kind] if point["share"] > 0.002]
+                curve = [point for point in found["reliability"][kind] if point["share"] > 0.003]
                 axes.plot(
                     [point["stated"] for point in curve],
                     [point["right"] for point in curve],
@@ -508,9 +512,10 @@ def draw_estimates(report: dict[str, Any], path: Path) -> None:
         axes.hist(gaps, bins=np.arange(-50, 22, 2), color=COLOURS[number], alpha=0.8)
         axes.axvline(0, color="black", linewidth=0.8)
         axes.axvline(gaps.mean(), color="black", linestyle="--", linewidth=1)
-        axes.set(xlabel="estimated − true accuracy, percentage points", yticks=[], xlim=(-50, 20))
+        axes.set(xlabel="estimated − true accuracy, points", yticks=[], xlim=(-50, 20))
         axes.set_title(
-            f"{n_shot} images a class: mean {gaps.mean():+.1f}, covered {found['covered_percent']['mean']:.0f} %",
+            f"{n_shot} images a class: mean {round(gaps.mean(), 1) + 0.0:.1f}, "
+            f"interval covers {found['covered_percent']['mean']:.0f} %",
             fontsize=8,
         )
     figure.savefig(path, dpi=150, metadata={"Software": None})
@@ -524,6 +529,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="training steps on the glyphs (default: 150)")
     parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where results go (default: benchmarks/results)")
+    parser.add_argument("--figures", type=Path, default=FIGURES, help="where figures go (default: docs/figures)")
     options = parser.parse_args()
     if options.features is None:
         features = glyph_features(options.data_dir, options.steps)
@@ -535,20 +541,21 @@ def main() -> None:
         what = f"Features of {options.name}, {features.split or 'split unknown'}"
     n_images = int(torch.bincount(features.labels).min())
     report = measured(features, what, n_way=5, n_query=min(30, n_images - max(SHOTS)), n_tasks=options.tasks)
-    options.output.mkdir(parents=True, exist_ok=True)
+    for folder in (options.output, options.figures):
+        folder.mkdir(parents=True, exist_ok=True)
     stem = f"estimator-{options.name}"
     pictures = {kind: f"{stem}-{kind}.png" for kind in ("rejection", "calibration", "estimate")}
-    draw_rejection(report, options.output / pictures["rejection"])
-    draw_calibration(report, options.output / pictures["calibration"])
-    draw_estimates(report, options.output / pictures["estimate"])
-    text = markdown(report, pictures)
+    draw_rejection(report, options.figures / pictures["rejection"])
+    draw_calibration(report, options.figures / pictures["calibration"])
+    draw_estimates(report, options.figures / pictures["estimate"])
+    text = markdown(report, {kind: f"figures/{name}" for kind, name in pictures.items()})
     for one in report["shots"].values():  # thousands of numbers, drawn above
         if one["estimate"] is not None:
             del one["estimate"]["each"]
     (options.output / f"{stem}.json").write_text(json.dumps(report, indent=1) + "\n")
     (options.output / f"{stem}.md").write_text(text)
     print(text)
-    print(f"Written to {options.output / stem}.json, .md and .png.")
+    print(f"Written to {options.output / stem}.json and .md, and {options.figures / stem}-*.png.")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from nearshot.estimator.explanation import Explanation, Neighbour
 from nearshot.estimator.left_out import MOST_ROUNDS, rounds
 from nearshot.estimator.pictures import name_of, picture_list
 from nearshot.estimator.rejection import choose_threshold, class_spread, left_out_novelties, novelties
-from nearshot.estimator.scores import Support, class_scores, in_blocks
+from nearshot.estimator.scores import Support, class_scores, in_blocks, n_voters
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import Backbone
@@ -363,9 +363,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _temperature_of(self, support: Support) -> float:
         if self.temperature != "auto":
             return float(self.temperature)
-        n_voters = self.n_neighbors or int(support.counts.min())
         scores, codes, _ = self._left_out(support)
-        return choose_temperature(scores, codes, usual_temperature(support, self.classifier, n_voters))
+        return choose_temperature(scores, codes) * usual_temperature(support, self.classifier, self.n_neighbors)
 
     def _threshold_of(self, support: Support) -> float:
         if self.unknown_rate is None:
@@ -378,11 +377,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return choose_threshold(left_out_novelties(support), float(self.unknown_rate))
 
     def _left_out(self, support: Support) -> tuple[Tensor, Tensor, int]:
-        """Return scores (image, class) of left-out images, their classes, and the fewest images that these had left."""
+        """Return scores of left-out images over the usual temperature, their classes, and the fewest images of one."""
         scores, codes, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
         for kept, tested in rounds(support):
             known, asked = support.subset(kept), support.codes[tested]
-            scores.append(class_scores(support.features[tested], known, self.classifier, self.n_neighbors))
+            usual = usual_temperature(known, self.classifier, self.n_neighbors)
+            scores.append(class_scores(support.features[tested], known, self.classifier, self.n_neighbors) / usual)
             codes.append(asked)
             n_known.append(int(known.counts[asked].min()))
         return torch.cat(scores), torch.cat(codes), min(n_known, default=0)
@@ -418,7 +418,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.classifier == "soft":
             return (-squares - counts[self._support.codes].log()).softmax(0)
         if self.classifier == "knn":
-            voters = squares.argsort(stable=True)[: self.n_neighbors or int(counts.min())]
+            voters = squares.argsort(stable=True)[: n_voters(self._support, self.n_neighbors)]
             return torch.zeros_like(squares).index_fill_(0, voters, 1 / len(voters))
         return None
 

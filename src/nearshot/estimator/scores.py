@@ -15,7 +15,7 @@ from torch import Tensor
 from nearshot.distances import squared_euclidean
 from nearshot.evaluation.classifiers import ClassifierName
 
-__all__ = ["Support", "class_means", "class_scores", "in_blocks"]
+__all__ = ["Support", "class_means", "class_scores", "in_blocks", "n_voters"]
 
 PAIRS_AT_ONCE = 1 << 22  # distances held at a time: 32 MiB of float64
 
@@ -69,7 +69,6 @@ def class_scores(query: Tensor, support: Support, classifier: ClassifierName, n_
         return -squared_euclidean(query, class_means(support))
     counts = support.counts
     by_class = support.subset(support.codes.argsort(stable=True))  # a class's distances are then next to each other
-    n_neighbors = min(n_neighbors or int(counts.min()), len(support.codes))
     scores = []
     for rows in in_blocks(query, support):
         squares = squared_euclidean(rows, by_class.features)
@@ -78,9 +77,16 @@ def class_scores(query: Tensor, support: Support, classifier: ClassifierName, n_
             scores.append(torch.stack([(-d2).logsumexp(1) for d2 in of_classes], 1) - counts.log())
         else:
             nearest = torch.stack([d2.amin(1) for d2 in of_classes], 1)
-            voters = by_class.codes[squares.topk(n_neighbors, dim=1, largest=False).indices]  # (query, neighbour)
+            voters = by_class.codes[
+                squares.topk(n_voters(support, n_neighbors), dim=1, largest=False).indices
+            ]  # (query, neighbour)
             scores.append(_votes(voters, nearest))
     return torch.cat(scores)
+
+
+def n_voters(support: Support, n_neighbors: int | None) -> int:
+    """Return how many images vote in "knn"."""
+    return min(n_neighbors or int(support.counts.min()), len(support.codes))
 
 
 def in_blocks(query: Tensor, support: Support) -> Iterator[Tensor]:
