@@ -87,6 +87,7 @@ def train(
         show: whether to show progress; by default a bar on a terminal and a line an epoch elsewhere.
         wandb: a Weights & Biases project to log to as well (needs the extra `wandb`).
     """
+    called = time.perf_counter()
     if wandb is not None:
         import_wandb()  # what is missing is said before anything is overwritten
     training = _Training(config, hardware or Hardware(), folder, data_dir)
@@ -95,7 +96,7 @@ def train(
         exactly = training.go_on() if goes_on else True
         training.describe()
         with (
-            _recorder(fabric, run, config, progress, len(training.sampler), show, wandb) as recorder,
+            _recorder(training, show=show, wandb=wandb, called=called) as recorder,
             CheckpointWriter(run.checkpoint) as writer,
             stop_signal() as stopping,
         ):
@@ -380,18 +381,12 @@ def _result(fabric: Fabric, run: RunFolder, progress: Progress, *, finished: boo
 
 
 @contextmanager
-def _recorder(
-    fabric: Fabric,
-    run: RunFolder,
-    config: TrainConfig,
-    progress: Progress,
-    steps_per_epoch: int,
-    show: bool | None,
-    wandb: str | None,
-) -> Iterator[Recorder | None]:
+def _recorder(training: _Training, *, show: bool | None, wandb: str | None, called: float) -> Iterator[Recorder | None]:
     """Yield what records the run: on the first rank only."""
-    if not fabric.is_global_zero:
+    if not training.fabric.is_global_zero:
         yield None
         return
-    with Recorder(run, config, progress, steps_per_epoch, show=show, wandb=wandb) as recorder:
+    with Recorder(
+        training.run, training.config, training.progress, len(training.sampler), show=show, wandb=wandb, called=called
+    ) as recorder:
         yield recorder

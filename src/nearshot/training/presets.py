@@ -84,6 +84,7 @@ def closest_preset(config: TrainConfig) -> tuple[str, dict[str, tuple[Any, Any]]
     """
     same_data = {name: preset for name, preset in PRESETS.items() if preset.dataset == config.dataset}
     candidates = {name: differences(preset, config) for name, preset in same_data.items()}
-    candidates |= {"default": differences(TrainConfig(), config)}
+    if not same_data or config.dataset == TrainConfig().dataset:
+        candidates["default"] = differences(TrainConfig(), config)
     name = min(candidates, key=lambda name: len(candidates[name]))
     return name, candidates[name]

@@ -22,6 +22,8 @@ from nearshot.training.tensorboard import append_scalars, start_events
 
 __all__ = ["Recorder", "import_wandb"]
 
+NO_CURVES = ("epoch", "time", "first", "since_start")
+
 
 class Recorder:
     """Writes and shows a line an epoch. A resumed run's files begin with the epochs up to its checkpoint, and no more.
@@ -33,6 +35,7 @@ class Recorder:
         steps_per_epoch: for the progress bar.
         show: whether to show anything; None shows a bar on a terminal and plain lines elsewhere.
         wandb: a Weights & Biases project to log to as well.
+        called: when the training was called for, by `time.perf_counter`; by default now.
     """
 
     def __init__(
@@ -44,11 +47,13 @@ class Recorder:
         *,
         show: bool | None,
         wandb: str | None = None,
+        called: float | None = None,
     ) -> None:
         self.folder, self.history, self.n_epochs = folder, list(progress.history), config.epochs
         self.is_first = True
         self.n_steps, self.first_step, self.n_taken = config.epochs * steps_per_epoch, progress.step, 0
         self.begun = time.perf_counter()
+        self.called = self.begun if called is None else called
         with write_whole(folder.metrics) as file:
             file.write("".join(_line(record) for record in self.history).encode())
         timings = _timings(folder, len(self.history))
@@ -94,7 +99,7 @@ class Recorder:
         now = time.time()
         timing = {"epoch": record["epoch"], "time": now, "seconds": seconds, "images_per_second": images_per_second}
         if self.is_first:  # of this process, which had to start; the time since the epoch before says nothing
-            timing |= {"first": True}
+            timing |= {"first": True, "since_start": time.perf_counter() - self.called}
             self.is_first = False
         append_line(self.folder.metrics, _line(record))
         append_line(self.folder.timing, _line(timing))
@@ -156,7 +161,11 @@ def _scalars(record: dict[str, Any]) -> dict[str, float]:
     for name, value in record.items():
         if isinstance(value, dict):
             found |= {f"{name}/{inner}": number for inner, number in _scalars(value).items()}
-        elif isinstance(value, int | float) and name not in ("epoch", "time", "first") and math.isfinite(value):
+        elif (
+            isinstance(value, int | float)
+            and name not in ("epoch", "time", "first", "since_start")
+            and math.isfinite(value)
+        ):
             found[name] = float(value)
     return found
 
