@@ -54,6 +54,7 @@ bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/result
 	$(BIN)/python benchmarks/nca_loss.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/estimator.py
+	$(BIN)/python benchmarks/predict.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/augmentation.py
 

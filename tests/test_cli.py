@@ -66,7 +66,7 @@ def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:
 
 
 def test_unpacked_images_are_those_of_the_store(zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["data", "unpack", "zoo", "--data-dir", zoo, "--output", tmp_path / "out"]
+    command: list[str | Path] = ["data", "unpack", "zoo", "--data-dir", zoo, "--output", tmp_path / "out"]
     assert run(*command, "--classes", "2", "--images", "2", "--skip", "1") == 0
     assert f"4 images of 2 classes are in {tmp_path / 'out'}." in capsys.readouterr().out.replace("\n", "")
     store = Store.open("zoo", "train", zoo)

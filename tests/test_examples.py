@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tutorial import TUTORIAL, printed, steps
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -55,7 +55,7 @@ def printed(step: Step, folder: Path) -> str:
         return output.getvalue()
     # The command of this interpreter, wherever it is installed.
     program = f'nearshot() {{ "{sys.executable}" -W error -m nearshot "$@"; }}\nset -e\n{step.code}'
-    done = subprocess.run(["bash", "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(["/bin/bash", "-c", program], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{step.code}: status {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from nearshot.data import SOURCES, Store, prepare, prepare_folder
+from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.sources import omniglot_name
@@ -216,7 +216,7 @@ class DataUnpack:
     """
 
     name: Name
-    """The dataset, or the path that it was prepared from."""
+    """The dataset, or the path of a folder; it is prepared on the way if nothing has to be asked, as for glyphs."""
     split: str = "train"
     """Which split."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -234,9 +234,8 @@ class DataUnpack:
 
     def run(self, console: Console) -> None:
         """Write the files and say where they are."""
-        name = prepared_name(self.name, self.data_dir)
-        store = Store.open(name, self.split, self.data_dir, side=self.side)
-        output = self.output or Path(f"{name}-{self.split}")
+        store = open_or_prepare(self.name, self.split, self.data_dir, side=self.side)
+        output = self.output or Path(f"{store.dataset}-{self.split}")
         n_images = unpack(store, output, n_classes=self.classes, n_images=self.images, skip=self.skip)
         n_classes = self.classes or len(store.class_names)
         console.print(f"{n_images:,} images of {n_classes:,} class{'' if n_classes == 1 else 'es'} are in {output}.")

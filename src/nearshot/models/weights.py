@@ -97,7 +97,7 @@ def load_backbone(path_or_name: str | Path) -> Backbone:
     given = str(path_or_name)
     if given.startswith(TIMM_PREFIX):
         return TimmBackbone(given, pretrained=True).eval()
-    path = published_file(given) if given in PUBLISHED else Path(given)
+    path = _path_of(given)
     spec = _read_spec(path)
     return backbone_of_content(_read_tensors(path), spec, path)
 
@@ -132,9 +132,14 @@ def backbone_of_content(tensors: dict[str, Tensor], spec: Any, path: Path) -> Ba
 
 
 def read_notes(path: str | Path) -> dict[str, str]:
-    """Return the notes that were saved with a backbone."""
-    notes: dict[str, str] = _read_spec(Path(path))["notes"]
+    """Return the notes that were saved with a backbone: of a file, or by a published backbone's name."""
+    notes: dict[str, str] = _read_spec(_path_of(path))["notes"]
     return notes
+
+
+def _path_of(path_or_name: str | Path) -> Path:
+    name = str(path_or_name)
+    return published_file(name) if name in PUBLISHED else Path(path_or_name)
 
 
 def _unwrapped(module: nn.Module) -> Backbone:
