@@ -86,9 +86,8 @@ def embedded(backbone: Backbone, dataset: str, n_images: int | None, data_dir: P
 
     store = Store.open(dataset, "test", data_dir)
     labels = store.labels.numpy()
-    chance = np.random.default_rng(0)
-    of_classes = [chance.permutation(np.flatnonzero(labels == label))[:n_images] for label in np.unique(labels)]
-    rows = np.concatenate(of_classes)
+    of_classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    rows = np.concatenate([np.random.default_rng(0).permutation(images)[:n_images] for images in of_classes])
     cpu = torch.device("cpu")
     features = embed_images(backbone, ImageFeed(np.ascontiguousarray(store.images[rows]), cpu), device=cpu)
     centre = backbone.spec.training_mean
