@@ -6,11 +6,12 @@ estimated from the support set alone hold; and how does it compare with scikit-l
 time.
 
 By default a small network is trained on nearshot's glyphs for a minute, and asked about letters of scripts that it
-has not seen. The constants of the estimator were chosen on the validation scripts; these are the test scripts. Any
-features can be asked about instead.
+has not seen. The constants of the estimator were chosen on validation classes, of the glyphs and of CIFAR-FS; these
+are test classes. Any backbone, dataset or features can be asked about instead.
 
     python benchmarks/estimator.py                                          # takes four minutes
-    python benchmarks/estimator.py --features test.safetensors --name cifar-fs
+    python benchmarks/estimator.py --dataset cifar-fs --backbone resnet12-nca-cifar-fs --images 60
+    python benchmarks/estimator.py --features test.safetensors --name birds
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ from scipy.optimize import minimize_scalar
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
-from nearshot import FewShotClassifier
+from nearshot import FewShotClassifier, load_backbone
+from nearshot.data import Store, prepare
+from nearshot.data.loading import ImageFeed
 from nearshot.estimator.calibration import usual_temperature
 from nearshot.estimator.rejection import choose_threshold, left_out_novelties
 from nearshot.evaluation import FeatureSet, load_features, prepare_features, sample_episodes
+from nearshot.models import Backbone
 from nearshot.progress import with_progress
 
 RESULTS = Path(__file__).parent / "results"
@@ -63,25 +67,32 @@ class Task:
     strangers: Array  # of as many classes that are not in the support set
 
 
-def glyph_features(data_dir: Path | None, steps: int) -> FeatureSet:
-    """Train `conv4-32` with NCA on the training scripts, and embed the test scripts."""
-    from nearshot.data import Store, prepare
+def trained_on_glyphs(data_dir: Path | None, steps: int) -> Backbone:
+    """Train `conv4-32` with NCA on the training scripts."""
     from nearshot.data.augment import Augmentation
-    from nearshot.data.loading import ImageFeed
-    from nearshot.models import load_backbone
     from nearshot.training import PRESETS, RunFolder, train
-    from nearshot.training.embedding import embed_images
 
-    store: Store = prepare("glyphs", data_dir=data_dir)["test"]
+    prepare("glyphs", data_dir=data_dir)
     plain = Augmentation(crop="centre", flip=0.0)
     config = replace(PRESETS["glyphs-nca"], epochs=1, steps_per_epoch=steps, augmentation=plain)
     with tempfile.TemporaryDirectory() as folder:
         train(config, folder=folder, data_dir=data_dir, show=False)
-        backbone = load_backbone(RunFolder(folder).weights_of(1))
+        return load_backbone(RunFolder(folder).weights_of(1))
+
+
+def embedded(backbone: Backbone, dataset: str, n_images: int | None, data_dir: Path | None) -> FeatureSet:
+    """Embed the test split, or some images of each class."""
+    from nearshot.training.embedding import embed_images
+
+    store = Store.open(dataset, "test", data_dir)
+    labels = store.labels.numpy()
+    chance = np.random.default_rng(0)
+    of_classes = [chance.permutation(np.flatnonzero(labels == label))[:n_images] for label in np.unique(labels)]
+    rows = np.concatenate(of_classes)
     cpu = torch.device("cpu")
-    features = embed_images(backbone, ImageFeed(store.images, cpu), device=cpu)
-    labels = torch.as_tensor(store.labels).long()
-    return FeatureSet(features, labels, centre=backbone.spec.training_mean, split="test", fingerprint=store.fingerprint)
+    features = embed_images(backbone, ImageFeed(np.ascontiguousarray(store.images[rows]), cpu), device=cpu)
+    centre = backbone.spec.training_mean
+    return FeatureSet(features, store.labels[rows], centre=centre, split="test", fingerprint=store.fingerprint)
 
 
 def tasks(features: FeatureSet, n_way: int, n_shot: int, n_query: int, n_tasks: int) -> list[Task]:
@@ -257,15 +268,15 @@ def peers(features: FeatureSet, asked: list[Task], n_shot: int) -> list[dict[str
         for name in CLASSIFIERS
     ]
     compared += [
-        (name, what, make, prepare)
+        (name, what, make, treat)
         for name, make in (("NearestCentroid", NearestCentroid), ("KNeighborsClassifier", vote))
-        for what, prepare in (("as given", as_given), ("centred and normalised", prepared))
+        for what, treat in (("as given", as_given), ("centred and normalised", prepared))
     ]
     rows = []
-    for name, what, make, prepare in compared:
+    for name, what, make, treat in compared:
         accuracies, fits, predictions = [], [], []
         for task in with_progress(asked, name):
-            support, query = prepare(task.support), prepare(task.query)
+            support, query = treat(task.support), treat(task.query)
             start = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # NearestCentroid divides by zero where a class has one image
@@ -524,26 +535,34 @@ def draw_estimates(report: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--features", type=Path, help="a features file of classes that the backbone never saw")
-    parser.add_argument("--name", default="glyphs", help="what the results are called (default: glyphs)")
+    parser.add_argument("--backbone", help="a trained backbone to embed with (default: one that is trained on glyphs)")
+    parser.add_argument("--dataset", default="glyphs", help="whose test split to embed (default: glyphs)")
+    parser.add_argument("--images", type=int, help="how many images of each class to embed (default: all)")
+    parser.add_argument("--name", help="what the results are called (default: as the dataset)")
     parser.add_argument("--tasks", type=int, default=500, help="how many support sets of each size (default: 500)")
     parser.add_argument("--steps", type=int, default=150, help="training steps on the glyphs (default: 150)")
     parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where results go (default: benchmarks/results)")
     parser.add_argument("--figures", type=Path, default=FIGURES, help="where figures go (default: docs/figures)")
     options = parser.parse_args()
-    if options.features is None:
-        features = glyph_features(options.data_dir, options.steps)
+    name = options.name or options.dataset
+    if options.features is not None:
+        features = load_features(options.features)
+        what = f"Features of {name}, {features.split or 'split unknown'}"
+    elif options.backbone is not None:
+        features = embedded(load_backbone(options.backbone), options.dataset, options.images, options.data_dir)
+        what = f"`{options.backbone}` on {len(features.labels):,} images of the test classes of {options.dataset}"
+    else:
+        trained = trained_on_glyphs(options.data_dir, options.steps)
+        features = embedded(trained, "glyphs", options.images, options.data_dir)
         what = (
             f"`conv4-32`, trained with NCA for {options.steps} steps on nearshot's glyphs, on letters of unseen scripts"
         )
-    else:
-        features = load_features(options.features)
-        what = f"Features of {options.name}, {features.split or 'split unknown'}"
     n_images = int(torch.bincount(features.labels).min())
     report = measured(features, what, n_way=5, n_query=min(30, n_images - max(SHOTS)), n_tasks=options.tasks)
     for folder in (options.output, options.figures):
         folder.mkdir(parents=True, exist_ok=True)
-    stem = f"estimator-{options.name}"
+    stem = f"estimator-{name}"
     pictures = {kind: f"{stem}-{kind}.png" for kind in ("rejection", "calibration", "estimate")}
     draw_rejection(report, options.figures / pictures["rejection"])
     draw_calibration(report, options.figures / pictures["calibration"])

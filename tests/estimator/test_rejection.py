@@ -39,11 +39,11 @@ def test_left_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
             continue
         classes = [features[kept & (codes == code)] for code in range(len(sizes))]
         squares = [((rows - rows.mean(0)) ** 2).sum() for rows in classes]
-        shared = (2 * 0.2 * between + sum(squares)) / (2 + sum(len(rows) - 1 for rows in classes))
+        shared = (2 * 0.225 * between + sum(squares)) / (2 + sum(len(rows) - 1 for rows in classes))
         expected.append(
             min(
                 ((features[image] - rows.mean(0)) ** 2).sum()
-                / ((8 * shared + own) / (8 + len(rows) - 1) * (1 + 1 / len(rows)))
+                / ((24 * shared + own) / (24 + len(rows) - 1) * (1 + 1 / len(rows)))
                 for rows, own in zip(classes, squares, strict=True)
             )
         )
@@ -80,8 +80,8 @@ def test_one_image_a_class_can_be_rejected_from_too() -> None:
         model = FewShotClassifier(unknown_rate=0.05).fit(drawn.support, drawn.labels)
         rejected.append((model.predict(drawn.query) == "unknown").mean())
         found.append((model.predict(drawn.strangers) == "unknown").mean())
-    assert np.mean(rejected) < 0.1
-    assert np.mean(found) > 0.2
+    assert np.mean(rejected) < 0.05
+    assert np.mean(found) > 0.05
 
 
 def test_a_threshold_falls_with_the_rate() -> None:

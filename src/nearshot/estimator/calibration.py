@@ -21,9 +21,9 @@ from nearshot.evaluation.classifiers import ClassifierName
 
 __all__ = ["between_classes", "choose_temperature", "usual_temperature"]
 
-USUAL = 0.04  # of the mean squared distance between classes, times 1 + 1/n for n images a class
+USUAL = 0.055  # of the mean squared distance between classes, times 1 + 1/n for n images a class
 USUAL_VOTES = 0.35  # of the square root of the number of voters, for "knn"
-PRIOR_WIDTH = 1.0  # standard deviation of the temperature's logarithm: usual values are within a factor of 7
+PRIOR_WIDTH = 0.7  # standard deviation of the temperature's logarithm: most are within a factor of 4
 FARTHEST = 8.0  # how far to search, in logarithms
 
 

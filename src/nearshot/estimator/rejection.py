@@ -8,8 +8,8 @@ between classes. About 1 is usual for a picture of a class.
 The threshold for a chosen rate of false rejections comes from the novelties of left-out support images. A handful of
 them has no 1 % quantile. So their cube roots, which for squared distances are nearly normal (Wilson and Hilferty),
 are taken to be normal, with a prior of a few images' weight, and the threshold is the quantile of the next one
-(Student's t, which knows how few they are). `benchmarks/estimator.py` measures the rate that is reached, and compares
-this novelty with others.
+(Student's t, which knows how few they are). The more images there are over the quantile, the more their own order is
+trusted instead. `benchmarks/estimator.py` measures the rate that is reached, and compares this novelty with others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from nearshot.estimator.scores import Support, class_means
 
 __all__ = ["Spread", "choose_threshold", "class_spread", "left_out_novelties", "novelties"]
 
-USUAL_SHARE = 0.2  # the variance inside of classes as a share of the squared distance between them
+USUAL_SHARE = 0.225  # the variance inside of classes as a share of the squared distance between them
 WEIGHT_OF_USUAL = 2.0  # in degrees of freedom, against those of all classes together
-WEIGHT_OF_ALL = 8.0  # of the variance of all classes, against a class's own degrees of freedom
+WEIGHT_OF_ALL = 24.0  # of the variance of all classes, against a class's own degrees of freedom
 USUAL_ROOT, USUAL_DEVIATION = 0.95, 0.14  # of the cube roots of novelties
 WEIGHT_OF_MEAN, WEIGHT_OF_DEVIATION = 1.0, 4.0  # of these two, in images
 TINY = 1e-9  # of the squared distance between classes; where all images of a class are the same
@@ -105,7 +105,14 @@ def choose_threshold(left_out: Tensor, rate: float) -> float:
     scale = math.sqrt(squares / freedom * (1 + 1 / (WEIGHT_OF_MEAN + n)))
     # With nothing left out the prior is all there is, and is taken at its word: Student's tails would reject nothing.
     quantile = float(scipy.stats.t.ppf(1 - rate, freedom) if n else scipy.stats.norm.ppf(1 - rate))
-    return max(0.0, mean + scale * quantile) ** 3
+    threshold = mean + scale * quantile
+    if n:
+        place = min(
+            (n + 1) * (1 - rate) / n, 1.0
+        )  # of the image over which a share `rate` of new ones lies, on average
+        trust = n * rate / (n * rate + 1)
+        threshold += trust * (float(roots.quantile(place)) - threshold)
+    return max(0.0, threshold) ** 3
 
 
 def _residuals(support: Support, means: Tensor) -> Tensor:
