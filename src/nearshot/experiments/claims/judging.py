@@ -32,6 +32,7 @@ __all__ = [
     "above",
     "gap",
     "judged",
+    "listed",
     "not_above",
     "same",
     "signed",
@@ -75,8 +76,7 @@ class Gap(NamedTuple):
     n_seeds: int
 
     def __str__(self) -> str:
-        seeds = f"{self.n_seeds} seeds" if self.n_seeds > 1 else "one seed, over episodes"
-        return f"{self.what}: {signed(self.difference)} ± {self.interval95:.2f} ({seeds})"
+        return f"{self.what}: {signed(self.difference)} ± {self.interval95:.2f}"
 
     @property
     def is_positive(self) -> bool:
@@ -159,18 +159,20 @@ def judged(
     failing = [one for one in there if fails(one)]
     open_ones = [one for one in there if not holds(one) and one not in failing]
     if failing:
-        return Verdict("contradicted", f"Not so for {len(failing)} of {len(there)}: {_listed(failing)}.{missing}")
+        return Verdict("contradicted", f"Not so for {len(failing)} of {len(there)}: {listed(failing)}.{missing}")
     if open_ones:
-        return Verdict("undecided", f"Open for {len(open_ones)} of {len(there)}: {_listed(open_ones)}.{missing}")
+        return Verdict("undecided", f"Open for {len(open_ones)} of {len(there)}: {listed(open_ones)}.{missing}")
     # A statement about all of them is confirmed by all of them.
-    return Verdict("undecided" if missing else "confirmed", f"{_listed(there)}.{missing}")
+    return Verdict("undecided" if missing else "confirmed", f"{listed(there)}.{missing}")
 
 
-def _listed(gaps: Sequence[Gap]) -> str:
-    """Tell the gaps, those that are least beyond doubt first."""
+def listed(gaps: Sequence[Gap]) -> str:
+    """Tell the gaps, those that are least beyond doubt first, and over how many training seeds they are."""
     weakest = sorted(gaps, key=lambda one: abs(one.difference) - one.interval95)[:LISTED]
     more = f"; and {len(gaps) - LISTED} more" if len(gaps) > LISTED else ""
-    return "; ".join(map(str, weakest)) + more
+    n_seeds = sorted({one.n_seeds for one in gaps})
+    seeds = "one seed, ± over episodes" if n_seeds == [1] else f"{' or '.join(map(str, n_seeds))} seeds"
+    return f"{'; '.join(map(str, weakest))}{more} ({seeds})"
 
 
 def above(pairs: Pairs) -> Callable[[Found, str], Verdict]:

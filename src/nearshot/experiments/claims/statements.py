@@ -17,6 +17,7 @@ from nearshot.experiments.claims.judging import (
     above,
     gap,
     judged,
+    listed,
     not_above,
     same,
     signed,
@@ -192,7 +193,7 @@ def _gap_closes(found: Found, dataset: str) -> Verdict:
     if any(one is None for one in gaps.values()):
         return Verdict("not yet run", "")
     there = {key: one for key, one in gaps.items() if one is not None}
-    text = "; ".join(map(str, there.values())) + "."
+    text = f"{listed(list(there.values()))}."
     is_there = all(there[128, shot].is_positive for shot in SHOTS)
     is_gone = all(there[512, shot].is_none for shot in SHOTS)
     if is_there and is_gone:
