@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import scipy.stats
 import torch
 
-from nearshot.evaluation import Accuracy, compare
+from nearshot.evaluation import Accuracy, Comparison, compare
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
@@ -34,6 +34,7 @@ __all__ = [
     "judged",
     "listed",
     "not_above",
+    "over_seeds",
     "same",
     "signed",
 ]
@@ -119,20 +120,26 @@ def gap(found: Found, what: str, better: Side, other: Side) -> Gap | None:
     """
     if better[1] == other[1] and run_id(found.scale.change(better[0])) == run_id(found.scale.change(other[0])):
         return None
-    pairs = [
-        compare(*_same_episodes(mine.accuracy(better[1]), yours.accuracy(other[1])))
-        for mine in found.runs(better[0])
-        for yours in found.runs(other[0])
-        if mine.seed == yours.seed and mine.has(better[1]) and yours.has(other[1])
-    ]
-    if not pairs:
+    return over_seeds(
+        what,
+        [
+            compare(*_same_episodes(mine.accuracy(better[1]), yours.accuracy(other[1])))
+            for mine in found.runs(better[0])
+            for yours in found.runs(other[0])
+            if mine.seed == yours.seed and mine.has(better[1]) and yours.has(other[1])
+        ],
+    )
+
+
+def over_seeds(what: str, comparisons: Sequence[Comparison]) -> Gap | None:
+    """Return the mean of comparisons, a training seed each, with the interval between seeds; of one, over episodes."""
+    if not comparisons:
         return None
-    differences = torch.tensor([pair.difference for pair in pairs], dtype=torch.float64)
-    interval = pairs[0].interval95
-    if len(pairs) > 1:
-        half = float(scipy.stats.t.ppf(0.975, len(pairs) - 1)) * float(differences.std()) / math.sqrt(len(pairs))
-        interval = max(half, 0.0)
-    return Gap(what, float(differences.mean()), interval, len(pairs))
+    differences = torch.tensor([one.difference for one in comparisons], dtype=torch.float64)
+    n_seeds, interval = len(comparisons), comparisons[0].interval95
+    if n_seeds > 1:
+        interval = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(differences.std()) / math.sqrt(n_seeds)
+    return Gap(what, float(differences.mean()), interval, n_seeds)
 
 
 def _same_episodes(one: Accuracy, other: Accuracy) -> tuple[Accuracy, Accuracy]:
