@@ -194,7 +194,7 @@ def test_episodes_are_held_against_the_curve_at_their_share_of_pairs(off: float,
             put(results, config, height(share_of_pairs(config)) + off)
     found = verdicts(results)["on-the-curve"]
     assert found.status == status
-    assert "PN 5-shot m+n=32 minus the curve at 26 % of the pairs, 5-shot: " in found.text
+    assert " minus the curve at 22 % of the pairs, " in found.text
 
 
 def test_a_scale_that_makes_one_training_of_two_decides_nothing(tmp_path: Path) -> None:
