@@ -53,6 +53,8 @@ format: $(READY)  ## format the code and mend what can be mended
 bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/results
 	$(BIN)/python benchmarks/nca_loss.py
 	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/estimator.py
+	$(BIN)/python benchmarks/predict.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/augmentation.py
 

@@ -34,11 +34,11 @@ def main() -> None:
     options = parser.parse_args()
 
     base = replace(PRESETS["glyphs-nca"], epochs=1, steps_per_epoch=options.steps)
-    for config in (base, replace(base, method=hardest_triplets)):
-        folder = options.output / config.method_name
+    for name, config in {"nca": base, "hardest_triplets": replace(base, method=hardest_triplets)}.items():
+        folder = options.output / name
         train(config, folder=folder, data_dir=options.data_dir, overwrite=True)
         for found in evaluate_run(folder, Request(split="val"), data_dir=options.data_dir):
-            print(f"{config.method_name}, {found.n_shot}-shot: {found.accuracy} %")
+            print(f"{name}, {found.n_shot}-shot: {found.accuracy} %")
 
 
 if __name__ == "__main__":

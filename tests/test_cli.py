@@ -65,6 +65,21 @@ def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:
         assert image.size == (2 * 34 + 2, 3 * 34 + 2)
 
 
+def test_unpacked_images_are_those_of_the_store(zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command: list[str | Path] = ["data", "unpack", "zoo", "--data-dir", zoo, "--output", tmp_path / "out"]
+    assert run(*command, "--classes", "2", "--images", "2", "--skip", "1") == 0
+    assert f"4 images of 2 classes are in {tmp_path / 'out'}." in capsys.readouterr().out.replace("\n", "")
+    store = Store.open("zoo", "train", zoo)
+    for label in (0, len(store.class_names) - 1):
+        members = np.nonzero(store.labels.numpy() == label)[0]
+        for number in (1, 2):
+            with Image.open(tmp_path / "out" / store.class_names[label] / f"{number}.png") as image:
+                assert np.array_equal(np.asarray(image), store.images[members[number]])
+    assert len(list((tmp_path / "out").rglob("*.png"))) == 4
+    assert run(*command, "--classes", "70") == 1
+    assert "'zoo' has 6 classes in its split 'train', not 70." in capsys.readouterr().err
+
+
 def test_broken_pictures_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_zip(tmp_path / "z.zip", class_folders(ANIMALS, 4) | {"animal 3/bad.png": b"not a picture"})
     arguments: list[str | Path] = ["data", "prepare", "zoo", "--from", source, "--data-dir", tmp_path / "d"]

@@ -16,10 +16,14 @@ __all__ = ["append_line", "naming_a_full_disk", "write_whole"]
 
 
 @contextmanager
-def write_whole(path: str | Path) -> Iterator[IO[bytes]]:
+def write_whole(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
     """Open a file for writing that takes its place under `path` only when all of it is on the disk.
 
     Until then, and if anything goes wrong, what was at `path` before is still there and nothing else is.
+
+    Args:
+        path: where the file will be.
+        durable: wait until it would survive a power cut too; without, it is whole after all but that, and much sooner.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "greeting.txt"
@@ -39,11 +43,13 @@ def write_whole(path: str | Path) -> Iterator[IO[bytes]]:
             with temporary.open("xb") as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             if path.exists():
                 temporary.chmod(path.stat().st_mode)
             temporary.replace(path)
-            _sync_folder(path.parent)
+            if durable:
+                _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -230,7 +230,7 @@ def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPa
     with pytest.raises(FileFormatError, match="notes.txt is not an image of a known format"):
         decode(b"dear diary", "notes.txt")
     with pytest.raises(FileFormatError, match=r"cut.png is damaged"):
-        decode(encoded(picture(0))[:-300], "cut.png")
+        decode(encoded(picture(0, 20))[:-300], "cut.png")
     with pytest.raises(FileFormatError, match="not an image"):
         decode(b"", "empty.png")
 

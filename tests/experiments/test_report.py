@@ -16,8 +16,8 @@ from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.claims import Claim, Verdict
 from nearshot.experiments.report import write_report
-from nearshot.experiments.report.html import Html, element, joined
 from nearshot.experiments.scales import PAPER, QUICK, scale_named, smaller
+from nearshot.html import Html, element, joined
 
 ATTACK = "<script>alert('stolen')</script>"
 

@@ -20,6 +20,7 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
     run = RunFolder(tmp_path / "run")
     lines = [json.loads(line) for line in run.timing.read_text().splitlines()]
     assert [line.get("first", False) for line in lines] == [True, False, False, False]
+    assert lines[0]["since_start"] > lines[0]["seconds"]
     measured = result_of(run, "tiny", {}).content
     assert 0 < measured["end_to_end_images_per_second"] <= max(line["images_per_second"] for line in lines[1:])
     # The third epoch is the first of a process that went on an hour later; 100 images an epoch.
@@ -27,8 +28,8 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
     with run.timing.open("w") as file:
         for epoch, (seconds, time) in enumerate(times, 1):
             line = {"epoch": epoch, "time": time, "seconds": seconds, "images_per_second": 100 / seconds}
-            file.write(json.dumps(line | ({"first": True} if epoch in (1, 3) else {})) + "\n")
+            file.write(json.dumps(line | ({"first": True, "since_start": 15.0} if epoch in (1, 3) else {})) + "\n")
     known = result_of(run, "tiny", {}).content
     assert known["end_to_end_images_per_second"] == pytest.approx(200 / 8)
     assert known["images_per_second"] == pytest.approx(50)
-    assert known["first_epoch_seconds"] == 10
+    assert known["first_epoch_seconds"] == 15

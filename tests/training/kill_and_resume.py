@@ -55,9 +55,9 @@ def main() -> None:
             os.kill(process, signal_number)
         _, status = os.waitpid(process, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code == 0 and hit == 0:  # this machine has become faster; begin again, and kill earlier
+        if code == 0 and hit < n_kills:  # this machine has become faster; begin again, and kill earlier
             shutil.rmtree(folder)
-            seconds /= 2
+            seconds, hit = seconds / 1.5, 0
             continue
         if code == 0:
             break

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from nearshot.cli import main
 
@@ -81,3 +83,60 @@ def test_a_wrong_value_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         main(["train", "--epochs", "many"])
     assert "--epochs" in capsys.readouterr().err
+
+
+def _photos(folder: Path, n_classes: int, n_images: int) -> Path:
+    chance = np.random.default_rng(0)
+    for number in range(n_classes):
+        (folder / f"kind {number}").mkdir(parents=True)
+        for image in range(n_images):
+            pixels = chance.integers(256, size=(20, 20, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"kind {number}" / f"{image}.png")
+    return folder
+
+
+def test_a_folder_of_few_pictures_can_be_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight pictures of a class leave three for queries; that is said, and it goes on."""
+    photos = _photos(tmp_path / "photos", 20, 8)
+    where = ["--dataset", str(photos), "--data-dir", str(tmp_path / "data"), "--output", str(tmp_path / "run")]
+    small = ["--backbone", "conv4-32", "--epochs", "1", "--batch-size", "16", "--validation-way", "2"]
+    small += ["--validation-episodes", "10"]
+    assert main(["train", *where, *small]) == 0
+    assert "episodes have 3 queries of each instead of 15" in capsys.readouterr().err
+    assert main(["train", *where, *small, "--validation-shots", "8", "--overwrite"]) == 1
+    assert "lower --validation-shots or --validation-way" in capsys.readouterr().err
+    assert (tmp_path / "run" / "result.json").is_file()  # what is refused overwrites nothing
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--backbone", "resnet11"], "There is no backbone 'resnet11'"),
+        (["--validation-way", "500"], "lower --validation-way"),
+        (["--graph", "True"], "needs a single GPU"),
+        (["--accelerator", "cpu", "--keep-positives", "3"], "keep_positives must be over 0"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_training_would(
+    options: list[str], sentence: str, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--dataset", "tiny", *QUICK, "--data-dir", str(data_dir), "--dry-run", *options]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_matching_networks_are_reported_with_soft_assignment(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--data-dir", str(data_dir)]
+    run = tmp_path / "run"
+    assert main(["train", "--dataset", "tiny", "--method", "matching", *QUICK, *where, "--output", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(run), *where, "--way", "2", "--episodes", "20", "--shots", "3", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["classifier"] == "soft"
+    assert len(found["accuracy"]["per_episode"]) == 20
+    best = json.loads((run / "result.json").read_text())["best"]
+    nearest = best["1-shot soft"]["epoch"]  # of 1 and 5, as far from 3, the smaller
+    assert found["weights"] == f"epoch-{nearest:04d}.safetensors"
+    assert main(["evaluate", str(tmp_path), *where]) == 1
+    assert capsys.readouterr().err.count("it has no config.json") == 1

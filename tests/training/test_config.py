@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,7 +17,7 @@ from nearshot.errors import InputError
 from nearshot.experiments.identity import run_id
 from nearshot.training import METHODS, PRESETS, TrainConfig
 from nearshot.training.config import differences
-from nearshot.training.methods import resolve_method
+from nearshot.training.methods import Outputs, resolve_method
 from nearshot.training.presets import closest_preset
 from nearshot.training.runs import run_name
 
@@ -77,6 +80,11 @@ def test_names_of_runs_differ_where_settings_do() -> None:
         ({"warm_up": 200.0}, "longer than the training"),
         ({"warm_up": -1.0}, "must not be negative"),
         ({"validation_shots": ()}, "validation_shots"),
+        ({"background": -1.0}, "background must not be negative"),
+        ({"momentum": 5.0}, "momentum must be under 1"),
+        ({"keep_positives": 3.0}, "keep_positives must be over 0"),
+        ({"cross_entropy_weight": 7.0}, "between 0 and 1"),
+        ({"method": 3}, "a name or a function, not 3"),
         ({"micro_batch": 0}, "micro_batch must be at least 1"),
     ],
 )
@@ -105,9 +113,49 @@ def test_a_function_is_a_method() -> None:
         return embeddings.square().mean()
 
     config = TrainConfig(method=my_loss)
-    assert config.method_name == "my_loss"
-    assert config.as_dict()["method"] == "my_loss"
-    assert resolve_method(config).title == "my_loss"
+    assert config.method_name.startswith("own-my_loss-")
+    assert config.as_dict()["method"] == config.method_name == resolve_method(config).title
+
+
+def test_two_functions_of_one_name_are_two_methods() -> None:
+    """Also where one is called as a built-in method is, and where they differ in what is given to them."""
+
+    def nca(embeddings: Tensor, labels: Tensor, power: int = 2) -> Tensor:
+        return embeddings.pow(power).mean()
+
+    first, one_name = nca, [TrainConfig(method="nca")]
+
+    def nca(embeddings: Tensor, labels: Tensor, power: int = 2) -> Tensor:  # type: ignore[no-redef]
+        return embeddings.abs().pow(power).mean()
+
+    one_name += [TrainConfig(method=loss) for loss in (first, nca, partial(nca, power=3), partial(nca, power=4))]
+    assert len({config.method_name for config in one_name}) == 5
+    assert len({run_name(config) for config in one_name}) == 5
+
+
+class _OwnModule(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return self.weight * embeddings.square().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "sentence"),
+    [
+        (lambda embeddings, labels: embeddings.square().mean(1), "not a tensor of shape"),
+        (lambda embeddings, labels: 1.5, "not 1.5"),
+        (lambda embeddings, labels: torch.zeros(()), "does not depend on the embeddings"),
+        (_OwnModule(), "parameters of its own"),
+    ],
+)
+def test_what_is_no_loss_is_said(loss: Any, sentence: str) -> None:
+    embeddings = torch.ones(4, 2, requires_grad=True)
+    config = TrainConfig(method=loss)
+    with pytest.raises(InputError, match=sentence):
+        resolve_method(config).loss(Outputs(embeddings, None, torch.zeros(4), 1.0, None), config)
 
 
 def test_an_unknown_setting_in_a_file_is_named() -> None:

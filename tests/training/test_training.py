@@ -267,7 +267,7 @@ def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
     subprocess.run([git, "archive", "--output", archive, "HEAD", "src"], cwd=root, check=True)
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")
-    ask = "import torch; from nearshot.training.runs import describe_environment as d; print(d(torch.device('cpu'))['code'])"
+    ask = "import torch, nearshot.training.runs as r; print(r.describe_environment(torch.device('cpu'))['code'])"
     answer = subprocess.run(
         [sys.executable, "-c", ask],
         cwd=tmp_path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from typing import Annotated, Any
 
 import tyro
@@ -13,6 +14,8 @@ from rich.console import Console
 from nearshot.errors import InputError, NearshotError
 
 __all__ = ["entry_point", "main"]
+
+ALONE = {"data": "Data", "predict": "Predict", "export": "Export", "show": "Show"}  # commands that need no training
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,12 +71,10 @@ def _raise_input_error(error: BaseException | None) -> None:
 
 def _commands(arguments: list[str]) -> Any:
     """Return the type that tyro makes the command line from: one of the commands."""
-    # Training takes seconds to import, so the commands that need no network do without it.
-    from nearshot.cli.data import Data  # noqa: PLC0415
-
-    data = Annotated[Data, tyro.conf.subcommand("data")]
-    if arguments[:1] == ["data"]:
-        return data | Annotated[_Other, tyro.conf.subcommand("train")]
+    # Training takes seconds to import, so a command that does without it is imported alone.
+    alone = ALONE.get(arguments[0]) if arguments else None
+    if alone is not None:
+        return _command(arguments[0]) | Annotated[_Other, tyro.conf.subcommand("train")]
     from nearshot.cli.evaluate import Evaluate  # noqa: PLC0415
     from nearshot.cli.report import Report  # noqa: PLC0415
     from nearshot.cli.reproduce import Reproduce  # noqa: PLC0415
@@ -81,12 +82,19 @@ def _commands(arguments: list[str]) -> Any:
 
     preset = Train(config=chosen_preset(arguments))
     return (
-        data
+        _command("data")
         | Annotated[Train, tyro.conf.subcommand("train", default=preset)]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+        | _command("predict")
+        | _command("export")
+        | _command("show")
         | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
         | Annotated[Report, tyro.conf.subcommand("report")]
     )
+
+
+def _command(name: str) -> Any:
+    return Annotated[getattr(import_module(f"nearshot.cli.{name}"), ALONE[name]), tyro.conf.subcommand(name)]
 
 
 class _Other:

@@ -10,12 +10,13 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from nearshot.data import SOURCES, Store, prepare, prepare_folder
+from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.sources import omniglot_name
 from nearshot.data.sources.source import SPLITS
 from nearshot.data.store import data_folder, prepared_manifests, prepared_splits
+from nearshot.data.unpacking import unpack
 from nearshot.errors import InputError
 
 __all__ = ["Data"]
@@ -207,11 +208,45 @@ class DataShow:
         console.print(f"Written to {output}.")
 
 
+@dataclass(frozen=True)
+class DataUnpack:
+    """Write a prepared dataset's images as PNG files, a folder for each class: to look at, or for another program.
+
+    For instance: nearshot data unpack glyphs --split test --classes 5 --images 5 --output letters
+    """
+
+    name: Name
+    """The dataset, or the path of a folder; it is prepared on the way if nothing has to be asked, as for glyphs."""
+    split: str = "train"
+    """Which split."""
+    output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where to; by default DATASET-SPLIT here."""
+    classes: int | None = None
+    """How many classes, evenly chosen; by default all."""
+    images: int | None = None
+    """How many images of each; by default all."""
+    skip: int = 0
+    """Leave out so many first images of each class."""
+    data_dir: DataDir = None
+    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
+    side: int | None = None
+    """The images' side, where the dataset was prepared in several."""
+
+    def run(self, console: Console) -> None:
+        """Write the files and say where they are."""
+        store = open_or_prepare(self.name, self.split, self.data_dir, side=self.side)
+        output = self.output or Path(f"{store.dataset}-{self.split}")
+        n_images = unpack(store, output, n_classes=self.classes, n_images=self.images, skip=self.skip)
+        n_classes = self.classes or len(store.class_names)
+        console.print(f"{n_images:,} images of {n_classes:,} class{'' if n_classes == 1 else 'es'} are in {output}.")
+
+
 Command = (
     Annotated[DataList, tyro.conf.subcommand("list")]
     | Annotated[DataPrepare, tyro.conf.subcommand("prepare")]
     | Annotated[DataVerify, tyro.conf.subcommand("verify")]
     | Annotated[DataShow, tyro.conf.subcommand("show")]
+    | Annotated[DataUnpack, tyro.conf.subcommand("unpack")]
 )
 
 

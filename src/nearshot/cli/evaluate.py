@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -27,15 +27,17 @@ class Evaluate:
 
     path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|WEIGHTS")]
     """A run's folder: each number of shots and classifier is measured with the epoch that was best for it on the
-    validation split. Or a weights file."""
+    validation split (for shots that were not validated, the nearest number of them). Or a weights file, or a name such
+    as resnet12-nca-cifar-fs."""
     dataset: str | None = None
     """A prepared dataset, or a folder; by default the one that was trained on."""
     split: str = "test"
     """Which split. Choose between models on val; look at test once."""
     shots: tuple[int, ...] = (1, 5)
     """Support images of each class."""
-    classifier: tuple[ClassifierName, ...] = ("centroid",)
-    """Nearest centroid, soft assignment, k-NN; one or several."""
+    classifier: tuple[ClassifierName, ...] = ()
+    """Nearest centroid, soft assignment, k-NN; one or several. By default what the method is reported with: soft
+    assignment for a run of Matching Networks, nearest centroid for all others."""
     layers: tuple[int, ...] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
     way: int = 5
@@ -75,9 +77,17 @@ class Evaluate:
         bfloat16 = None if self.precision == "auto" else self.precision == "bfloat16"
         found = measure(self.path, request, data_dir=self.data_dir, device=self.device, bfloat16=bfloat16)
         if self.json:
-            console.print(json.dumps([evaluation.as_dict() for evaluation in found], indent=2))
+            console.print(json.dumps([_as_json(evaluation) for evaluation in found], indent=2))
         else:
             console.print(_table(found))
+
+
+def _as_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Return all that is known, with the accuracy of every episode as a list, in per cent."""
+    accuracy = evaluation.accuracy.as_dict()
+    del accuracy["n_correct"]  # the same, packed
+    accuracy["per_episode"] = [round(value, 4) for value in evaluation.accuracy.per_episode.tolist()]
+    return evaluation.as_dict() | {"accuracy": accuracy}
 
 
 def _table(found: list[Evaluation]) -> Table:
@@ -85,6 +95,7 @@ def _table(found: list[Evaluation]) -> Table:
     table = Table(
         title=f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way, {protocol.n_query} queries a class, "
         f"{protocol.n_episodes:,} episodes, seed {protocol.seed}, inductive"
+        + (f"; features of layers {', '.join(map(str, found[0].layers))}" if found[0].layers else "")
     )
     for heading in ("shots", "classifier", "accuracy %", "weights"):
         table.add_column(heading)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +11,14 @@ import torch
 import tyro
 from rich.console import Console
 
-from nearshot.data import open_or_prepare
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError
+from nearshot.models import build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.batches import compositions, make_batches
+from nearshot.training.loop import open_splits, with_resolved_path
 from nearshot.training.methods import resolve_method
 from nearshot.training.runs import run_name
+from nearshot.training.validation import validation_queries
 
 __all__ = ["Train", "chosen_preset"]
 
@@ -36,8 +37,10 @@ class Train:
     config: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
     preset: str | None = None
-    """Start from named settings: a dataset and a method, such as glyphs-nca, cifar-fs-nca, cifar-fs-prototypical,
-    mini-imagenet-matching-snell or omniglot-nca. Other options change them, and --help then shows their values."""
+    """Start from named settings: a dataset (cifar-fs, mini-imagenet, tiered-imagenet, omniglot, glyphs) and a method
+    (nca, prototypical, matching, simpleshot, and on the first three also prototypical-snell, matching-snell, supcon),
+    such as cifar-fs-nca. Other options change them, and --help then shows their values. Without a preset or dataset it
+    is glyphs-nca, which takes a minute or two."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """The run's folder; by default runs/ and a name that says what differs from a preset."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -71,7 +74,7 @@ class Train:
         )
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-        if int(os.environ.get("RANK", "0")):
+        if result.rank:
             return  # the first rank says it for all
         if not result.finished:
             console.print(f"Stopped, and saved. Go on with the same command and --resume: {result.folder}")
@@ -87,18 +90,33 @@ def chosen_preset(arguments: list[str]) -> TrainConfig:
         option, _, value = argument.partition("=")
         if option == "--preset":
             name = value or (arguments[place + 1] if place + 1 < len(arguments) else "")
-            try:
-                return look_up(PRESETS, name, "preset")
-            except InputError:
-                raise InputError(f"There is no preset {name!r}. There are: {', '.join(PRESETS)}.") from None
-    return TrainConfig()
+            if name not in PRESETS:
+                said = f"There is no preset {name!r}." if name else "--preset needs a name."
+                raise InputError(f"{said} There are: {', '.join(PRESETS)}.")
+            return PRESETS[name]
+    other_data = any(argument.partition("=")[0] == "--dataset" for argument in arguments)
+    return TrainConfig() if other_data else PRESETS["glyphs-nca"]
 
 
 def _describe(command: Train, console: Console) -> None:
-    config = command.config
+    """Say what would be trained; all that a training refuses before its first step is refused here."""
+    config = with_resolved_path(command.config)
     method = resolve_method(config)
-    store = open_or_prepare(config.dataset, "train", command.data_dir, side=config.side)
+    fabric = command.hardware.fabric(config)
+    command.hardware.captures(fabric.device, fabric.world_size, config)
+    stores = open_splits(config, command.data_dir)
+    store = stores["train"]
+    input_size = config.input_size or store.images.shape[1]
+    build_backbone(config.backbone, input_size=input_size)
+    n_query = validation_queries(config, stores)
     batches = make_batches(config, method, store.labels, store.class_names)
+    config = replace(
+        config,
+        batches=config.batches or method.batches,
+        input_size=input_size,
+        warm_up=config.warm_up_epochs,
+        validation_queries=n_query,
+    )
     first_epoch = store.labels[batches.epoch_indices()].view(-1, batches.batch_size)
     made_of = compositions(first_epoch, config, method)
     console.print(json.dumps(config.as_dict(), indent=2, ensure_ascii=False))
@@ -116,4 +134,5 @@ def _describe(command: Train, console: Console) -> None:
     console.print(
         f"{config.epochs} epochs of {len(batches)} steps: {n_steps:,} steps, {n_steps * batches.batch_size:,} images"
     )
-    console.print(f"The run would be in {command.output or Path('runs') / run_name(config)}")
+    name = run_name(with_resolved_path(command.config))
+    console.print(f"The run would be in {command.output or Path('runs') / name}")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -12,7 +15,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from nearshot.errors import FileFormatError, InputError
 
-__all__ = ["Fit", "Pixels", "decode", "fit_to_square"]
+__all__ = ["Fit", "Pixels", "decode", "fit_to_square", "upright_rgb"]
 
 Pixels = npt.NDArray[np.uint8]
 Fit = Literal["crop", "stretch"]
@@ -29,17 +32,59 @@ def decode(data: bytes, name: str) -> Image.Image:
         data: the file's content.
         name: what to call it in an error.
     """
+    with _refusing(name):
+        return upright_rgb(Image.open(io.BytesIO(data), formats=FORMATS), name)
+
+
+def upright_rgb(image: Image.Image, name: str) -> Image.Image:
+    """Return an opened picture as `decode` does, whatever its mode; its pixels may not have been read yet."""
+    with _refusing(name):
+        width, height = image.size
+        if width * height > MOST_PIXELS:
+            raise FileFormatError(
+                f"{name} has {width}×{height} pixels, over the limit of {MOST_PIXELS:,}. Make it smaller first."
+            )
+        image.load()
+        return _to_rgb(ImageOps.exif_transpose(image))
+
+
+class _Quiet:
+    """Ignores warnings while any thread is inside.
+
+    The library's own way is for one thread: where two overlap, the one that leaves last puts the other's filters back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = warnings.catch_warnings()
+                self._before.__enter__()
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._before.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """Say in one sentence what is wrong with a picture."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # oddities of a file's metadata do not concern whoever wants its picture
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-            width, height = image.size
-            if width * height > MOST_PIXELS:
-                raise FileFormatError(
-                    f"{name} has {width}×{height} pixels, over the limit of {MOST_PIXELS:,}. Make it smaller first."
-                )
-            image.load()
-            return _to_rgb(ImageOps.exif_transpose(image))
+        with _QUIET:  # oddities of a file's metadata do not concern whoever wants its picture
+            yield
+    except FileFormatError:
+        raise
     except UnidentifiedImageError:
         raise FileFormatError(f"{name} is not an image of a known format ({', '.join(FORMATS)}).") from None
     except Image.DecompressionBombError:

@@ -81,7 +81,7 @@ def check_one_label_each(labels: Tensor, examples: Tensor) -> None:
         raise InputError(f"labels must be one per image: expected shape ({len(examples)},), not {tuple(labels.shape)}.")
 
 
-def check_evaluation_mode(network: Callable[[Tensor], Tensor]) -> None:
+def check_evaluation_mode(network: Callable[..., object]) -> None:
     """Refuse a network in training mode, where an embedding depends on the rest of its batch."""
     while isinstance(network, functools.partial):
         network = network.func

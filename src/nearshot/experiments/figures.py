@@ -10,12 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.evaluation import PooledAccuracy
+from nearshot.styles import COLOURS, MARKERS
 
 __all__ = ["NEGATIVE", "POSITIVE", "bars", "line_with_band", "new_drawing", "panels", "style_of"]
 
-# Okabe and Ito's colours, which the colour-blind tell apart; markers and dashes tell the lines apart in grey.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = "oDs^vP*"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 HATCHES = ("", "///", "...")
 GREYS = ("0.35", "0.65", "0.9")

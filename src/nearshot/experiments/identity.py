@@ -12,7 +12,7 @@ from nearshot.training.methods import resolve_method
 __all__ = ["resolved", "run_id"]
 
 # Settings that change what is measured along the way, but not the weights that come out.
-WATCHING = ("validate_every", "validation_episodes", "validation_shots", "validation_way")
+WATCHING = ("validate_every", "validation_episodes", "validation_shots", "validation_way", "validation_queries")
 
 
 def resolved(config: TrainConfig) -> dict[str, Any]:

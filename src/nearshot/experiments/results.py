@@ -231,7 +231,7 @@ def result_of(
             "images_per_second": rates[len(rates) // 2],
             "job_seconds": job_seconds,
             "end_to_end_images_per_second": _end_to_end(times),
-            "first_epoch_seconds": times[0]["seconds"],
+            "first_epoch_seconds": times[0].get("since_start"),
             "accuracies": accuracies,
             "by_class": by_class or {},
             "history": lines,

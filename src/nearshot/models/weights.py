@@ -25,7 +25,7 @@ from nearshot.models.pretrained import TimmBackbone
 from nearshot.models.published import PUBLISHED, published_file
 from nearshot.models.registry import BACKBONES, build_backbone
 
-__all__ = ["load_backbone", "read_notes", "save_backbone"]
+__all__ = ["backbone_content", "backbone_of_content", "load_backbone", "read_notes", "save_backbone"]
 
 FORMAT, VERSION = "nearshot-backbone", "1"
 PREFIX = "backbone."  # of the names of the network's own tensors
@@ -49,6 +49,23 @@ def save_backbone(
         dtype: store floating-point tensors in this type, such as torch.float16; by default as they are.
         notes: anything worth knowing (data, command, accuracy), as text.
     """
+    tensors, spec = backbone_content(backbone, training_mean=training_mean, dtype=dtype, notes=notes)
+    metadata = {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)}
+    with write_whole(path) as file:
+        file.write(safetensors.torch.save(tensors, metadata))
+
+
+def backbone_content(
+    backbone: nn.Module,
+    *,
+    training_mean: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return what a file must hold for `backbone_of_content` to make the backbone of it: tensors, and JSON's values.
+
+    The arguments are those of `save_backbone`.
+    """
     backbone = _unwrapped(backbone)
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"Weights are stored in a floating-point type, not {dtype}.")
@@ -67,10 +84,7 @@ def save_backbone(
         if tuple(mean.shape) != (backbone.embedding_dim,):
             raise InputError(f"The training-set mean {_must_fit(backbone)}, not {tuple(mean.shape)}.")
         tensors["training_mean"] = mean
-    tensors = {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}
-    metadata = {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)}
-    with write_whole(path) as file:
-        file.write(safetensors.torch.save(tensors, metadata))
+    return {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}, spec
 
 
 def load_backbone(path_or_name: str | Path) -> Backbone:
@@ -83,17 +97,30 @@ def load_backbone(path_or_name: str | Path) -> Backbone:
     given = str(path_or_name)
     if given.startswith(TIMM_PREFIX):
         return TimmBackbone(given, pretrained=True).eval()
-    path = published_file(given) if given in PUBLISHED else Path(given)
+    path = _path_of(given)
     spec = _read_spec(path)
+    return backbone_of_content(_read_tensors(path), spec, path)
+
+
+def backbone_of_content(tensors: dict[str, Tensor], spec: Any, path: Path) -> Backbone:
+    """Return the backbone that a file holds, in evaluation mode and float32.
+
+    Args:
+        tensors: `backbone.<name>`, and `training_mean` if there is one; checked here, as is the description.
+        spec: the description.
+        path: the file, for errors.
+    """
+    if not _is_valid(spec):
+        raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.")
     name = spec["name"]
     if name not in BACKBONES and not (name.startswith(TIMM_PREFIX) and _is_plain(name.removeprefix(TIMM_PREFIX))):
         raise FileFormatError(f"{path} is for a backbone {name!r}, which this version of nearshot does not have.")
-    tensors = _read_tensors(path)
     with torch.random.fork_rng(devices=[]):  # the new weights are about to be replaced: leave no trace of drawing them
         try:
             backbone = build_backbone(name, input_size=spec["input_size"])
         except InputError as error:
             raise FileFormatError(f"{path} describes a backbone that cannot be: {error}") from error
+    tensors = dict(tensors)
     mean = tensors.pop("training_mean", None)
     if mean is not None and tuple(mean.shape) != (backbone.embedding_dim,):
         raise FileFormatError(f"The training-set mean in {path} {_must_fit(backbone)}, not {tuple(mean.shape)}.")
@@ -105,9 +132,14 @@ def load_backbone(path_or_name: str | Path) -> Backbone:
 
 
 def read_notes(path: str | Path) -> dict[str, str]:
-    """Return the notes that were saved with a backbone."""
-    notes: dict[str, str] = _read_spec(Path(path))["notes"]
+    """Return the notes that were saved with a backbone: of a file, or by a published backbone's name."""
+    notes: dict[str, str] = _read_spec(_path_of(path))["notes"]
     return notes
+
+
+def _path_of(path_or_name: str | Path) -> Path:
+    name = str(path_or_name)
+    return published_file(name) if name in PUBLISHED else Path(path_or_name)
 
 
 def _unwrapped(module: nn.Module) -> Backbone:

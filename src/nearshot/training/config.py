@@ -10,6 +10,9 @@ nearshot.errors.InputError: epochs must be at least 1, not 0.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,7 +44,8 @@ class TrainConfig:
     """A prepared dataset (see `nearshot data list`), or a folder of pictures. Glyphs need no download."""
     method: Annotated[str | Loss, tyro.conf.arg(constructor=str, metavar="NAME")] = "nca"
     """nca, prototypical, matching, nca-prototypes (row 7 of Figure 4), simpleshot or supcon. From Python also a
-    function of your own, of embeddings (image, dim) and labels (image,), that returns the loss."""
+    function of your own, of embeddings (image, dim) and labels (image,), that returns the loss; the settings of the
+    losses below are not for it."""
     backbone: str = "resnet12"
     """resnet12 (the paper's), resnet12-metaopt, conv4, conv4-32; resnet12- and conv4-32-dropblock; or timm:NAME."""
     input_size: int | None = None
@@ -115,11 +119,13 @@ class TrainConfig:
     validate_every: int = 10
     """Measure on the validation split every so many epochs, and at the end."""
     validation_episodes: int = 10_000
-    """On how many 5-way episodes with 15 queries a class."""
+    """On how many episodes."""
     validation_shots: tuple[int, ...] = (1, 5)
     """With how many shots; the best epoch is kept for each."""
     validation_way: int = 5
     """Classes in a validation episode."""
+    validation_queries: int = 15
+    """Query images of each of them; fewer where the classes have too few images, which is said."""
 
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """What the network computes in; auto is bfloat16 on a GPU and float32 elsewhere. Losses are always in float32."""
@@ -130,7 +136,7 @@ class TrainConfig:
     """On several devices: batch norm over the whole batch instead of each device's share."""
 
     def __post_init__(self) -> None:
-        at_least_one = ("epochs", "batch_size", "validate_every", "validation_episodes")
+        at_least_one = ("epochs", "batch_size", "validate_every", "validation_episodes", "validation_queries")
         optional = ("steps_per_epoch", "micro_batch", "projection", "input_size", "side")
         for name in (*at_least_one, *(name for name in optional if getattr(self, name) is not None)):
             if getattr(self, name) < 1:
@@ -138,9 +144,18 @@ class TrainConfig:
         for name in ("learning_rate", "temperature"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, not {getattr(self, name)}.")
-        for name in ("weight_decay", "momentum", "warm_up_epochs", "decay"):
+        for name in ("weight_decay", "momentum", "warm_up_epochs", "decay", "background"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} must not be negative, but is {getattr(self, name)}.")
+        if not self.momentum < 1:
+            raise InputError(f"momentum must be under 1, not {self.momentum}.")
+        for name in ("keep_positives", "keep_negatives"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InputError(f"{name} must be over 0 and at most 1, not {getattr(self, name)}.")
+        if not 0 <= self.cross_entropy_weight <= 1:
+            raise InputError(f"cross_entropy_weight must be between 0 and 1, not {self.cross_entropy_weight}.")
+        if not callable(self.method) and not isinstance(self.method, str):
+            raise InputError(f"method must be a name or a function, not {self.method!r}.")
         if any(not 0 < fraction < 1 for fraction in self.milestones):
             raise InputError(f"Milestones are fractions of the training, between 0 and 1, not {self.milestones}.")
         if self.warm_up_epochs > self.epochs:
@@ -164,8 +179,8 @@ class TrainConfig:
 
     @property
     def method_name(self) -> str:
-        """What to call the method, also where it is a function."""
-        return self.method if isinstance(self.method, str) else getattr(self.method, "__name__", "custom")
+        """What to call the method; a function's name comes with a mark of its code, so that another is another."""
+        return self.method if isinstance(self.method, str) else _name_of_own(self.method)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON can hold them."""
@@ -182,10 +197,7 @@ class TrainConfig:
             raise InputError(f"There is no setting {unknown[0]!r} in a training's configuration.")
         given = _with_tuples(values)
         if "augmentation" in given:
-            inner: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in values["augmentation"].items()
-            }
-            given["augmentation"] = Augmentation(**inner)
+            given["augmentation"] = Augmentation(**_with_tuples(values["augmentation"]))
         return cls(**given)
 
 
@@ -197,6 +209,26 @@ def differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, An
     """
     here, there = (_flat(config.as_dict()) for config in (one, other))
     return {name: (here[name], there[name]) for name in here if here[name] != there[name]}
+
+
+def _name_of_own(loss: Loss) -> str:
+    """Return a name for a loss of one's own.
+
+    >>> def triplet(embeddings, labels): ...
+    >>> _name_of_own(triplet).startswith("own-triplet-")
+    True
+    """
+    if isinstance(loss, functools.partial):
+        inner, given = _name_of_own(loss.func), f"{loss.args!r} {sorted(loss.keywords.items())!r}"
+        return f"{inner}-{hashlib.sha256(given.encode()).hexdigest()[:8]}"
+    name = getattr(loss, "__name__", type(loss).__name__)
+    name = "".join(letter for letter in name if letter.isalnum() or letter == "_")
+    try:
+        text = inspect.getsource(loss if inspect.isroutine(loss) else type(loss))
+    except (OSError, TypeError):  # typed in, or built in
+        code = getattr(loss, "__code__", None)
+        text = repr((code.co_code, code.co_consts, code.co_names)) if code else ""
+    return f"own-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def dataset_name(dataset: str) -> str:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,14 @@ from nearshot.training.embedding import compiled
 from nearshot.training.hardware import Hardware
 from nearshot.training.methods import resolve_method
 from nearshot.training.progress import Progress, load_state, state_of
-from nearshot.training.recording import Recorder
+from nearshot.training.recording import Recorder, import_wandb
 from nearshot.training.runs import RunFolder, describe_environment, run_name
 from nearshot.training.schedule import learning_rate_factor
 from nearshot.training.signals import stop_signal
 from nearshot.training.step import Step, captured, inner_optimiser, make_step
 from nearshot.training.validation import Validator
 
-__all__ = ["TrainResult", "train"]
+__all__ = ["TrainResult", "open_splits", "train", "with_resolved_path"]
 
 # Ranks have to agree on stopping, which means waiting for each other.
 STEPS_BETWEEN_STOP_CHECKS = 20
@@ -51,6 +51,7 @@ class TrainResult:
         best_epochs: for each of them, which epoch it is.
         history: what was logged, an entry an epoch.
         finished: False where the run was asked to stop before its end.
+        rank: of the process, among those that trained together; 0 is the one to speak for all.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class TrainResult:
     best_epochs: dict[str, int]
     history: list[dict[str, Any]]
     finished: bool
+    rank: int = 0
 
 
 def train(
@@ -85,17 +87,20 @@ def train(
         show: whether to show progress; by default a bar on a terminal and a line an epoch elsewhere.
         wandb: a Weights & Biases project to log to as well (needs the extra `wandb`).
     """
+    called = time.perf_counter()
+    if wandb is not None:
+        import_wandb()  # what is missing is said before anything is overwritten
     training = _Training(config, hardware or Hardware(), folder, data_dir)
     config, fabric, run, progress = training.config, training.fabric, training.run, training.progress
     with _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
         exactly = training.go_on() if goes_on else True
         training.describe()
         with (
-            _recorder(fabric, run, config, progress, len(training.sampler), show, wandb) as recorder,
+            _recorder(training, show=show, wandb=wandb, called=called) as recorder,
             CheckpointWriter(run.checkpoint) as writer,
             stop_signal() as stopping,
         ):
-            _say_what_is_unusual(recorder, training.stores, resume=resume, goes_on=goes_on, exactly=exactly)
+            _say_what_is_unusual(recorder, training, resume=resume, goes_on=goes_on, exactly=exactly)
             training.warm_up()
             while progress.epoch <= config.epochs:
                 started, n_images = time.perf_counter(), 0
@@ -132,8 +137,7 @@ class _Training:
     def __init__(
         self, config: TrainConfig, hardware: Hardware, folder: str | Path | None, data_dir: str | Path | None
     ) -> None:
-        path = given_path(config.dataset)
-        config = config if path is None else replace(config, dataset=str(path.resolve()))
+        config = with_resolved_path(config)
         self.config, self.hardware, self.method = config, hardware, resolve_method(config)
         self.fabric = fabric = hardware.fabric(config)
         fabric.launch()
@@ -154,10 +158,12 @@ class _Training:
             fabric, hardware, config, input_size=input_size, n_classes=n_classes, n_steps=self.n_steps
         )
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
+        self.compiles = hardware.compiles(device, self.n_steps)
+        self.captures = hardware.captures(device, n_ranks, config)
         self.device_labels = self.labels.to(device)
         self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
         backbone = self.step.learner.backbone
-        network = compiled(backbone, device) if hardware.compiles(device, self.n_steps) else None
+        network = compiled(backbone, device) if self.compiles else None
         self.validate = Validator(fabric, config, self.stores, self.feed, self.run, network)
         self.progress = Progress()
 
@@ -170,8 +176,15 @@ class _Training:
     def describe(self) -> None:
         """Write down what is trained, and on what."""
         if self.fabric.is_global_zero:
-            environment = describe_environment(self.fabric.device) | {"fingerprints": self.fingerprints}
-            self.run.describe(self.config, environment)
+            hardware = asdict(self.hardware) | {
+                "accelerator": self.fabric.device.type,
+                "processes": self.fabric.world_size,
+                "compile": self.compiles,
+                "graph": self.captures,
+                "residence": self.feed.residence,
+            }
+            environment = describe_environment(self.fabric.device) | {"hardware": hardware}
+            self.run.describe(self.config, environment | {"fingerprints": self.fingerprints})
 
     def warm_up(self) -> None:
         """Do before the first epoch what its validation would wait for."""
@@ -189,7 +202,7 @@ class _Training:
         own = order.view(len(order), fabric.world_size, share)[:, fabric.global_rank].flatten()
         batches = zip(sampler, self.feed.batches(own, share), batch_labels, strict=True)
         for number, (_, images, labels) in enumerate(batches, 1):
-            if self.take_step is self.step and self.hardware.captures(fabric.device, fabric.world_size, config):
+            if self.take_step is self.step and self.captures:
                 self.take_step = captured(self.step, images, labels)
             _set_learning_rate(self.step.optimiser, config, self.progress.step, self.n_steps, len(sampler))
             loss = _finite_step(self.take_step, images, labels, self.step, self.progress, self.run)
@@ -226,17 +239,27 @@ class _Training:
         self.step.learner.train()
 
 
+def with_resolved_path(config: TrainConfig) -> TrainConfig:
+    """Return the settings with the whole path of a folder of pictures, wherever they are read again."""
+    path = given_path(config.dataset)
+    return config if path is None else replace(config, dataset=str(path.resolve()))
+
+
+def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, Store]:
+    """Open the training split, and the validation split if there is one."""
+    stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=config.side)}
+    if (stores["train"].folder.parent / "val").is_dir():
+        stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
+    return stores
+
+
 def _open_stores(config: TrainConfig, data_dir: str | Path | None, fabric: Fabric) -> dict[str, Store]:
-    """Open the training split, and the validation split if there is one. The first rank prepares what needs it."""
+    """Open the splits. The first rank prepares what needs it."""
 
-    def open_all() -> dict[str, Store]:
-        stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=config.side)}
-        if (stores["train"].folder.parent / "val").is_dir():
-            stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
-        return stores
+    def open_all() -> dict[str, str]:
+        return {split: str(store.folder) for split, store in open_splits(config, data_dir).items()}
 
-    folders = on_first_rank(fabric, lambda: {split: str(store.folder) for split, store in open_all().items()})
-    return {split: Store(folder) for split, folder in folders.items()}
+    return {split: Store(folder) for split, folder in on_first_rank(fabric, open_all).items()}
 
 
 @contextmanager
@@ -250,12 +273,18 @@ def _owned(run: RunFolder, fabric: Fabric, *, resume: bool, overwrite: bool) -> 
 
 
 def _say_what_is_unusual(
-    recorder: Recorder | None, stores: dict[str, Store], *, resume: bool, goes_on: bool, exactly: bool
+    recorder: Recorder | None, training: _Training, *, resume: bool, goes_on: bool, exactly: bool
 ) -> None:
     if recorder is None:
         return
-    if "val" not in stores:
+    if "val" not in training.stores:
         recorder.say("There is no validation split, so no epoch is the best; the last one is kept.")
+    n_query = training.validate.n_query
+    if n_query < training.config.validation_queries:
+        recorder.say(
+            f"Validation classes have few images: episodes have {n_query} queries of each instead of "
+            f"{training.config.validation_queries}."
+        )
     if resume and not goes_on:
         recorder.say("There is no checkpoint to go on from; this is a new run.")
     if not exactly:
@@ -347,22 +376,17 @@ def _result(fabric: Fabric, run: RunFolder, progress: Progress, *, finished: boo
         best_epochs={name: int(values["epoch"]) for name, values in best.items()},
         history=history,
         finished=finished,
+        rank=fabric.global_rank,
     )
 
 
 @contextmanager
-def _recorder(
-    fabric: Fabric,
-    run: RunFolder,
-    config: TrainConfig,
-    progress: Progress,
-    steps_per_epoch: int,
-    show: bool | None,
-    wandb: str | None,
-) -> Iterator[Recorder | None]:
+def _recorder(training: _Training, *, show: bool | None, wandb: str | None, called: float) -> Iterator[Recorder | None]:
     """Yield what records the run: on the first rank only."""
-    if not fabric.is_global_zero:
+    if not training.fabric.is_global_zero:
         yield None
         return
-    with Recorder(run, config, progress.history, steps_per_epoch, show=show, wandb=wandb) as recorder:
+    with Recorder(
+        training.run, training.config, training.progress, len(training.sampler), show=show, wandb=wandb, called=called
+    ) as recorder:
         yield recorder

@@ -11,9 +11,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearshot.errors import InputError, look_up
+from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.losses import (
     cross_entropy_loss,
     episode_loss,
@@ -21,7 +22,7 @@ from nearshot.losses import (
     nca_loss,
     supervised_contrastive_loss,
 )
-from nearshot.training.config import BatchKind, TrainConfig
+from nearshot.training.config import BatchKind, Loss, TrainConfig
 
 __all__ = ["METHODS", "Method", "Outputs", "resolve_method"]
 
@@ -54,6 +55,7 @@ class Method:
         batches: what its batches are, if nobody says otherwise.
         needs_episodes: whether it makes no sense on other batches.
         roles: (prototypes, separate) as in `episode_loss`, from which its pairs are counted; None if it has none.
+        classifier: what it is reported with in the paper.
     """
 
     title: str
@@ -61,6 +63,7 @@ class Method:
     batches: BatchKind = "shuffled"
     needs_episodes: bool = False
     roles: tuple[bool, bool] | None = None
+    classifier: ClassifierName = "centroid"
 
 
 def _nca(outputs: Outputs, config: TrainConfig) -> Tensor:
@@ -114,11 +117,28 @@ def _supcon(outputs: Outputs, config: TrainConfig) -> Tensor:
     )
 
 
+def _own(loss: Loss) -> Callable[[Outputs, TrainConfig], Tensor]:
+    """Return a loss of somebody's own as a method has it; what it returns is looked at."""
+    if isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters()):
+        raise InputError(f"The loss {type(loss).__name__} has parameters of its own, which would not be trained.")
+
+    def checked(outputs: Outputs, _: TrainConfig) -> Tensor:
+        value = loss(outputs.embeddings, outputs.labels)
+        if not isinstance(value, Tensor) or value.ndim != 0 or not value.requires_grad:
+            what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
+            if isinstance(value, Tensor) and value.ndim == 0:
+                what = "one that does not depend on the embeddings"
+            raise InputError(f"A loss must return one number, a tensor that gradients go through, not {what}.")
+        return value
+
+    return checked
+
+
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "nca": Method("NCA", _nca, roles=(False, False)),
         "prototypical": Method("Prototypical Networks", _episodic(True, True), "episodes", True, (True, True)),
-        "matching": Method("Matching Networks", _episodic(False, True), "episodes", True, (False, True)),
+        "matching": Method("Matching Networks", _episodic(False, True), "episodes", True, (False, True), "soft"),
         "nca-prototypes": Method("NCA with prototypes", _episodic(True, False), "episodes", True, (True, False)),
         "simpleshot": Method("SimpleShot", _simpleshot),
         "supcon": Method("SupCon", _supcon, roles=(False, False)),
@@ -136,8 +156,9 @@ _UNUSED: Mapping[str, Mapping[str, object]] = {
 def resolve_method(config: TrainConfig) -> Method:
     """Return a configuration's method, and refuse settings that do not go together."""
     if not isinstance(config.method, str):
-        own = config.method
-        method = Method(config.method_name, lambda outputs, _: own(outputs.embeddings, outputs.labels))
+        method = Method(config.method_name, _own(config.method))
+        if config.learn_temperature:
+            raise InputError("A loss of your own has no temperature to learn; leave it out.")
     else:
         method = look_up(METHODS, config.method, "method")
     kind = config.batches or method.batches

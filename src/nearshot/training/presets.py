@@ -77,10 +77,14 @@ PRESETS: Mapping[str, TrainConfig] = MappingProxyType(_all())
 def closest_preset(config: TrainConfig) -> tuple[str, dict[str, tuple[Any, Any]]]:
     """Return the preset from which a configuration differs least, and in what: {setting: (preset's, its own)}.
 
+    Presets of other datasets do not count; where there is none, it is the default settings.
+
     >>> closest_preset(replace(PRESETS["cifar-fs-nca"], seed=3))
     ('cifar-fs-nca', {'seed': (0, 3)})
     """
-    candidates = {name: differences(preset, config) for name, preset in PRESETS.items()}
-    candidates |= {"default": differences(TrainConfig(), config)}
+    same_data = {name: preset for name, preset in PRESETS.items() if preset.dataset == config.dataset}
+    candidates = {name: differences(preset, config) for name, preset in same_data.items()}
+    if not same_data or config.dataset == TrainConfig().dataset:
+        candidates["default"] = differences(TrainConfig(), config)
     name = min(candidates, key=lambda name: len(candidates[name]))
     return name, candidates[name]

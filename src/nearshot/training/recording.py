@@ -7,7 +7,6 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,10 +16,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from nearshot.errors import MissingExtraError
 from nearshot.files import append_line, naming_a_full_disk, write_whole
 from nearshot.training.config import TrainConfig
+from nearshot.training.progress import Progress as TrainingProgress
 from nearshot.training.runs import RunFolder
 from nearshot.training.tensorboard import append_scalars, start_events
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "import_wandb"]
+
+NO_CURVES = ("epoch", "time", "first", "since_start")
 
 
 class Recorder:
@@ -29,24 +31,29 @@ class Recorder:
     Args:
         folder: the run's.
         config: its configuration.
-        history: the epochs so far.
+        progress: how far the run is.
         steps_per_epoch: for the progress bar.
         show: whether to show anything; None shows a bar on a terminal and plain lines elsewhere.
         wandb: a Weights & Biases project to log to as well.
+        called: when the training was called for, by `time.perf_counter`; by default now.
     """
 
     def __init__(
         self,
         folder: RunFolder,
         config: TrainConfig,
-        history: Sequence[dict[str, Any]],
+        progress: TrainingProgress,
         steps_per_epoch: int,
         *,
         show: bool | None,
         wandb: str | None = None,
+        called: float | None = None,
     ) -> None:
-        self.folder, self.history, self.n_epochs = folder, list(history), config.epochs
+        self.folder, self.history, self.n_epochs = folder, list(progress.history), config.epochs
         self.is_first = True
+        self.n_steps, self.first_step, self.n_taken = config.epochs * steps_per_epoch, progress.step, 0
+        self.begun = time.perf_counter()
+        self.called = self.begun if called is None else called
         with write_whole(folder.metrics) as file:
             file.write("".join(_line(record) for record in self.history).encode())
         timings = _timings(folder, len(self.history))
@@ -64,7 +71,7 @@ class Recorder:
         self.bar: Progress | None = None
         self.task: TaskID | None = None
         if show is not False and sys.stderr.isatty():
-            self.bar, self.task = self._bar(steps_per_epoch)
+            self.bar, self.task = self._bar()
         self.wandb = None if wandb is None else _start_wandb(wandb, folder, config)
 
     def __enter__(self) -> Self:
@@ -82,6 +89,7 @@ class Recorder:
 
     def step(self) -> None:
         """Move the bar on."""
+        self.n_taken += 1
         if self.bar is not None and self.task is not None:
             self.bar.advance(self.task)
 
@@ -91,7 +99,7 @@ class Recorder:
         now = time.time()
         timing = {"epoch": record["epoch"], "time": now, "seconds": seconds, "images_per_second": images_per_second}
         if self.is_first:  # of this process, which had to start; the time since the epoch before says nothing
-            timing |= {"first": True}
+            timing |= {"first": True, "since_start": time.perf_counter() - self.called}
             self.is_first = False
         append_line(self.folder.metrics, _line(record))
         append_line(self.folder.timing, _line(timing))
@@ -99,14 +107,19 @@ class Recorder:
             append_scalars(self.folder.events, record["epoch"], now, _scalars(record | timing))
         if self.wandb is not None:
             self.wandb.log(_scalars(record | timing), step=record["epoch"])
-        self._show(record, seconds, images_per_second)
+        self._show(record, images_per_second)
 
     def say(self, sentence: str) -> None:
         """Show a sentence."""
         (self.bar.console if self.bar is not None else self.console).print(sentence)
 
-    def _show(self, record: dict[str, Any], seconds: float, images_per_second: float) -> None:
-        left = seconds * (self.n_epochs - record["epoch"])
+    def _show(self, record: dict[str, Any], images_per_second: float) -> None:
+        a_step = (time.perf_counter() - self.begun) / max(self.n_taken, 1)  # with validation and all else
+        left = a_step * (self.n_steps - self.first_step - self.n_taken)
+        if self.bar is not None and self.task is not None:
+            following = min(record["epoch"] + 1, self.n_epochs)
+            about = f"epoch {following}/{self.n_epochs}, loss {record['loss']:.4f}, {images_per_second:,.0f} images/s"
+            self.bar.update(self.task, description=about)
         measured = ", ".join(f"{name} {value:.2f} %" for name, value in record.get("validation", {}).items())
         unpaired = record.get("anchors_without_positive", 0)
         self.say(
@@ -116,11 +129,11 @@ class Recorder:
             + (f"; validation {measured}" if measured else "")
         )
 
-    def _bar(self, steps_per_epoch: int) -> tuple[Progress, TaskID]:
-        columns = (TextColumn("training"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    def _bar(self) -> tuple[Progress, TaskID]:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         bar = Progress(*columns, console=self.console, transient=True)
-        done = len(self.history) * steps_per_epoch
-        return bar, bar.add_task("training", total=self.n_epochs * steps_per_epoch, completed=done)
+        first = f"epoch {len(self.history) + 1}/{self.n_epochs}"
+        return bar, bar.add_task(first, total=self.n_steps, completed=self.first_step)
 
 
 def _timings(folder: RunFolder, n_epochs: int) -> dict[int, dict[str, Any]]:
@@ -148,7 +161,11 @@ def _scalars(record: dict[str, Any]) -> dict[str, float]:
     for name, value in record.items():
         if isinstance(value, dict):
             found |= {f"{name}/{inner}": number for inner, number in _scalars(value).items()}
-        elif isinstance(value, int | float) and name not in ("epoch", "time", "first") and math.isfinite(value):
+        elif (
+            isinstance(value, int | float)
+            and name not in ("epoch", "time", "first", "since_start")
+            and math.isfinite(value)
+        ):
             found[name] = float(value)
     return found
 
@@ -158,12 +175,18 @@ def _duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"
 
 
-def _start_wandb(project: str, folder: RunFolder, config: TrainConfig) -> Any:
+def import_wandb() -> Any:
+    """Return the library of Weights & Biases, or say how to get it."""
     try:
         import wandb  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError(
             "Logging to Weights & Biases needs the extra: pip install 'nearshot[wandb]'."
         ) from error
+    return wandb
+
+
+def _start_wandb(project: str, folder: RunFolder, config: TrainConfig) -> Any:
+    wandb = import_wandb()
     place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
     return wandb.init(project=project, name=folder.path.name, id=place, config=config.as_dict(), resume="allow")

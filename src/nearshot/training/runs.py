@@ -104,14 +104,23 @@ class RunFolder:
         return best
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
-        """Return the weights of the epoch that was best for these on the validation split; the last, if none was."""
-        best = self.read_best().get(f"{n_shot}-shot {classifier}")
-        return self.weights_of(best["epoch"] if best else self.read_config().epochs)
+        """Return the weights of the epoch that was best for these on the validation split; the last, if none was.
+
+        For a number of shots that was not validated, the nearest one's.
+        """
+        best = {
+            int(name.split("-shot ")[0]): one["epoch"]
+            for name, one in self.read_best().items()
+            if name.endswith(f"-shot {classifier}")
+        }
+        nearest = min(best, key=lambda other: (abs(other - n_shot), other), default=None)
+        return self.weights_of(self.read_config().epochs if nearest is None else best[nearest])
 
     def read_config(self) -> TrainConfig:
         """Return the run's configuration."""
+        content = self.read("config.json")
         try:
-            return TrainConfig.from_dict(self.read("config.json"))
+            return TrainConfig.from_dict(content)
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{self.path / 'config.json'} is damaged: {error}") from error
 
@@ -181,12 +190,20 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         **{name: _version_of(name) for name in packages},
         "system": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "threads": torch.get_num_threads(),
         # Where things lie is the machine's affair, and may be nobody else's.
         "command": [Path(word).name if Path(word).is_absolute() else word for word in sys.argv],
         "code": _state_of_code(),
     }
+
+
+def _processor() -> str:
+    """Return what the processor is called."""
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next((name for name in names if name), platform.processor() or "CPU")
 
 
 def _short(value: object) -> str:

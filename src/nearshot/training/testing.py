@@ -14,6 +14,7 @@ from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import read_notes
+from nearshot.training.methods import METHODS
 from nearshot.training.trained import TrainedNetwork, TrainedRun, chosen_device, training_split
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
@@ -27,7 +28,8 @@ class Request:
         dataset: a prepared dataset or a folder; None for the one that the weights were trained on.
         split: which split.
         shots: the numbers of shots.
-        classifiers: "centroid", "soft", "knn".
+        classifiers: "centroid", "soft", "knn"; none for what the run's method is reported with: soft assignment for
+            Matching Networks, nearest centroid for all others.
         layers: the stages whose pooled outputs are the features, counted from 1; none for the network's embedding.
         n_way: classes in an episode.
         n_query: queries of each class.
@@ -39,7 +41,7 @@ class Request:
     dataset: str | None = None
     split: str = "test"
     shots: tuple[int, ...] = (1, 5)
-    classifiers: tuple[ClassifierName, ...] = ("centroid",)
+    classifiers: tuple[ClassifierName, ...] = ()
     layers: tuple[int, ...] = ()
     n_way: int = 5
     n_query: int = 15
@@ -97,6 +99,7 @@ def evaluate_weights(
         bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
+    request = replace(request, classifiers=request.classifiers or ("centroid",))
     trained_on = notes.get("dataset")
     dataset = request.dataset or trained_on
     if dataset is None:
@@ -117,7 +120,8 @@ def evaluate_run(
 ) -> list[Evaluation]:
     """Measure each number of shots and classifier with the epoch that was best for it on the validation split.
 
-    (k-NN has no best epoch of its own, and takes nearest centroid's.) What was measured is kept in the run's folder,
+    (k-NN has no best epoch of its own, and takes nearest centroid's; shots that were not validated take the nearest
+    number's.) What was measured is kept in the run's folder,
     and asking the same of the same data again gives the same answer without measuring again.
 
     Args:
@@ -129,6 +133,9 @@ def evaluate_run(
     """
     if not isinstance(run, TrainedRun):
         run = TrainedRun(run, data_dir=data_dir, device=device, bfloat16=bfloat16)
+    method = METHODS.get(run.config.method_name)
+    usual: ClassifierName = "centroid" if method is None else method.classifier
+    request = replace(request, classifiers=request.classifiers or (usual,))
     store = run.store(request.split, request.dataset, request.side)
     folder = run.run.path / "evaluations"
     names: list[str] = []
@@ -190,6 +197,6 @@ def _measure(network: TrainedNetwork, request: Request, dataset: str, store: Sto
 
 
 def _pairs(request: Request) -> list[tuple[int, ClassifierName]]:
-    if not request.shots or not request.classifiers:
-        raise InputError("There is nothing to measure: give numbers of shots and classifiers.")
+    if not request.shots:
+        raise InputError("There is nothing to measure: give numbers of shots.")
     return [(n_shot, classifier) for n_shot in request.shots for classifier in request.classifiers]

@@ -9,7 +9,7 @@ from lightning_fabric import Fabric
 
 from nearshot.data import Store
 from nearshot.data.loading import ImageFeed
-from nearshot.episodes import EpisodeShape, ImagesByClass
+from nearshot.episodes import ImagesByClass
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
 from nearshot.evaluation.classifiers import ClassifierName
@@ -19,10 +19,9 @@ from nearshot.training.embedding import embed_images
 from nearshot.training.progress import Progress
 from nearshot.training.runs import RunFolder
 
-__all__ = ["Validator"]
+__all__ = ["Validator", "validation_queries"]
 
 CLASSIFIERS: tuple[ClassifierName, ...] = ("centroid", "soft")  # the best epoch is kept for each
-N_QUERY = 15
 
 
 class Validator:
@@ -49,7 +48,7 @@ class Validator:
         self.device, self.config, self.stores, self.feed, self.run = fabric.device, config, stores, feed, run
         self.network = network
         self.bfloat16 = "bf16" in str(fabric.strategy.precision.precision)
-        self._check()
+        self.n_query = validation_queries(config, stores)
 
     def __call__(self, backbone: Backbone, progress: Progress) -> dict[str, float]:
         """Return the mean accuracies; the best so far are noted in the progress."""
@@ -82,7 +81,7 @@ class Validator:
             FeatureSet(features, store.labels, centre, store.class_names, split="val", fingerprint=store.fingerprint),
             n_way=self.config.validation_way,
             n_shots=self.config.validation_shots,
-            n_query=N_QUERY,
+            n_query=self.n_query,
             n_episodes=self.config.validation_episodes,
             classifiers=CLASSIFIERS,
             training_classes=self.stores["train"].class_names,
@@ -94,16 +93,25 @@ class Validator:
     def _embed(self, backbone: Backbone, feed: ImageFeed) -> torch.Tensor:
         return embed_images(backbone, feed, device=self.device, network=self.network, bfloat16=self.bfloat16)
 
-    def _check(self) -> None:
-        """Refuse, before the training, what validation would refuse after some epochs of it."""
-        if "val" not in self.stores:
-            return
-        shape = EpisodeShape(self.config.validation_way, max(self.config.validation_shots), N_QUERY)
-        sizes = ImagesByClass(self.stores["val"].labels).sizes
-        n_large = int((sizes >= shape.images_per_class).sum())
-        if n_large < shape.n_way:
-            raise InputError(
-                f"The validation split has {n_large} classes with the {shape.images_per_class} images that "
-                f"{shape.n_shot} shots and {N_QUERY} queries need; episodes have {shape.n_way}. Lower --validation-way "
-                "or --validation-shots, or give more classes to the validation split."
-            )
+
+def validation_queries(config: TrainConfig, stores: dict[str, Store]) -> int:
+    """Return how many queries of a class validation episodes have: what is asked for, or what the classes have.
+
+    What validation would refuse after some epochs of training is refused here, before them.
+    """
+    if "val" not in stores:
+        return config.validation_queries
+    n_way, n_shot = config.validation_way, max(config.validation_shots)
+    sizes = ImagesByClass(stores["val"].labels).sizes.sort(descending=True).values
+    if len(sizes) < n_way:
+        raise InputError(
+            f"The validation split has {len(sizes)} classes, and an episode {n_way}: lower --validation-way, or give "
+            "the validation split more classes."
+        )
+    n_left = int(sizes[n_way - 1]) - n_shot  # in the smallest of the classes that it takes
+    if n_left < 1:
+        raise InputError(
+            f"Only {int((sizes > n_shot).sum())} classes of the validation split have images left for queries after "
+            f"{n_shot} shots, and an episode has {n_way}: lower --validation-shots or --validation-way."
+        )
+    return min(config.validation_queries, n_left)

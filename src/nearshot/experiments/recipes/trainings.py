@@ -3,7 +3,7 @@
     nearshot reproduce trainings --dataset cifar-fs
 
 Trains nothing. Images a second are those of the median epoch; end to end counts validation, files and all else, from
-the end of the first epoch on, which has its own column: it loads, compiles and warms up.
+the end of the first epoch on, which has its own column: from the call to its end, with loading and compiling.
 """
 
 from __future__ import annotations

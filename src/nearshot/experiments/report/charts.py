@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from nearshot.experiments.report.html import Html, element, joined
+from nearshot.html import Html, element, joined
 
 __all__ = ["bar", "bars", "histogram", "line_chart"]
 

@@ -13,7 +13,6 @@ from string import Template
 from nearshot._version import __version__
 from nearshot.errors import InputError
 from nearshot.experiments.report.collecting import Collected, Part, collect, counted
-from nearshot.experiments.report.html import Html, element, joined
 from nearshot.experiments.report.parts import (
     ClaimRow,
     badge,
@@ -26,6 +25,7 @@ from nearshot.experiments.report.runs import runs_table
 from nearshot.experiments.results import Results
 from nearshot.experiments.scales import Scale
 from nearshot.files import write_whole
+from nearshot.html import Html, element, joined
 
 __all__ = ["write_report"]
 

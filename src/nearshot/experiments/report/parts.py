@@ -13,9 +13,9 @@ import matplotlib as mpl
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.report.charts import bar
 from nearshot.experiments.report.collecting import Collected, Part
-from nearshot.experiments.report.html import Html, element, joined
 from nearshot.experiments.results import RunResult
 from nearshot.experiments.tables import Cell, Figure, Table
+from nearshot.html import Html, element, joined
 
 __all__ = [
     "anchor_of",

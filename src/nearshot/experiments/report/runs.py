@@ -9,9 +9,9 @@ from typing import Any
 from nearshot.evaluation import Accuracy
 from nearshot.experiments.report.charts import bars, histogram, line_chart
 from nearshot.experiments.report.collecting import Collected
-from nearshot.experiments.report.html import Html, element, joined
 from nearshot.experiments.report.parts import SHORT_ID, anchor_of, plain_cell, sortable
 from nearshot.experiments.results import RunResult
+from nearshot.html import Html, element, joined
 from nearshot.training.runs import run_name
 
 __all__ = ["runs_table"]

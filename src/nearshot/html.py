@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 __all__ = ["Html", "element", "joined"]
 
-VOID = ("img", "input")  # elements without an end
+VOID = ("br", "img", "input", "link", "meta")  # elements without an end
 
 
 class Html(str):

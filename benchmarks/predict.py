@@ -1,0 +1,171 @@
+"""How fast pictures are classified: 84×84 PNG files by `resnet12`, on two cores.
+
+Ways to embed the same files, in turns, so that a busy moment hits all of them; the best round counts, as others may be
+using the machine. Then the command as a user runs it, `nearshot predict` with a thousand pictures, twice: the second
+time embeddings are kept. The pictures are noise and the network untrained, which changes nothing about the time.
+
+    python benchmarks/predict.py       # prints a table, writes benchmarks/results/predict.json; takes five minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from nearshot import FewShotClassifier
+from nearshot.estimator import Embedder
+from nearshot.estimator.export import export_onnx
+from nearshot.models import IMAGENET, build_backbone, load_backbone, save_backbone
+
+RESULTS = Path(__file__).parent / "results"
+SIDE, N_CLASSES, N_SHOT = 84, 5, 5
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", type=int, default=1000, help="how many the command is given (default: 1000)")
+    parser.add_argument("--rounds", type=int, default=6, help="of each way to embed (default: 6)")
+    parser.add_argument("--threads", type=int, default=2, help="cores to use (default: 2)")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        torch.manual_seed(0)
+        save_backbone(build_backbone("resnet12"), folder / "weights.safetensors")
+        support = write_pictures(folder / "support", N_CLASSES, N_SHOT)
+        pictures = write_pictures(folder / "new", 1, options.pictures)
+        rows = in_turns(ways(folder, support, pictures[:64]), 64, options.rounds)
+        rows += the_command(folder, options.pictures, options.threads)
+    report: Row = {
+        "device": platform.processor() or "CPU",
+        "threads": options.threads,
+        "torch": torch.__version__,
+        "load_before": load,
+        "pictures": options.pictures,
+        "rows": rows,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "predict.json").write_text(json.dumps(report, indent=2) + "\n")
+    (RESULTS / "predict.md").write_text(markdown(report))
+    print(markdown(report))
+    print(f"Written to {RESULTS / 'predict.json'}.")
+
+
+def write_pictures(folder: Path, n_classes: int, n_images: int) -> list[Path]:
+    rng = np.random.default_rng(0)
+    paths = [folder / f"class {label}" / f"{number:04}.png" for label in range(n_classes) for number in range(n_images)]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)).save(path)
+    return paths
+
+
+def ways(folder: Path, support: Sequence[Path], pictures: Sequence[Path]) -> dict[str, Callable[[], object]]:
+    """Return the ways to embed, or to classify, the same files."""
+    backbone = load_backbone(folder / "weights.safetensors")
+    embedder = Embedder(backbone, device="cpu")
+    cached = Embedder(backbone, device="cpu", cache_dir=folder / "cache")
+    cached(pictures)
+    classifier = FewShotClassifier(backbone, device="cpu").fit(support, [path.parent.name for path in support])
+    found: dict[str, Callable[[], object]] = {
+        "a plain loop, picture by picture": lambda: [plain(backbone, [path]) for path in pictures],
+        "a plain loop, 32 at a time": lambda: [plain(backbone, pictures[i : i + 32]) for i in range(0, 64, 32)],
+        "nearshot": lambda: embedder(pictures),
+        "nearshot, embeddings kept": lambda: cached(pictures),
+        "nearshot, with decision and explanation": lambda: classifier.explain(pictures),
+    }
+    try:
+        import onnxruntime
+    except ImportError:
+        return found
+    export_onnx(classifier, folder / "classifier.onnx")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(folder / "classifier.onnx", options, providers=["CPUExecutionProvider"])
+
+    def by_onnx() -> None:
+        for start in range(0, len(pictures), 32):
+            images = np.stack([np.asarray(Image.open(path)) for path in pictures[start : start + 32]])
+            session.run(None, {"images": images})
+
+    return found | {"the ONNX file in onnxruntime, with decision": by_onnx}
+
+
+def plain(backbone: torch.nn.Module, paths: Sequence[Path]) -> Tensor:
+    """Embed files as a first script would."""
+    mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in IMAGENET)
+    images = [torch.from_numpy(np.array(Image.open(path).convert("RGB"))).permute(2, 0, 1) / 255 for path in paths]
+    with torch.no_grad():
+        features: Tensor = backbone((torch.stack(images) - mean) / std)
+    return features
+
+
+def in_turns(ways: dict[str, Callable[[], object]], n_pictures: int, n_rounds: int) -> list[Row]:
+    best: dict[str, float] = {}
+    for _ in range(n_rounds):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            best[name] = min(best.get(name, float("inf")), time.perf_counter() - start)
+    return [{"way": name, "pictures_per_minute": 60 * n_pictures / seconds} for name, seconds in best.items()]
+
+
+def the_command(folder: Path, n_pictures: int, threads: int) -> list[Row]:
+    """Run the command as a user would; the time has all of it, starting Python too."""
+    command = [sys.executable, "-m", "nearshot", "predict", "--support", str(folder / "support"), str(folder / "new")]
+    command += [
+        "--backbone",
+        str(folder / "weights.safetensors"),
+        "--device",
+        "cpu",
+        "--cache-dir",
+        str(folder / "kept"),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    rows = []
+    for name in ("nearshot predict, the whole command", "nearshot predict once more, embeddings kept"):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [*command, "--format", "csv"], check=True, capture_output=True, text=True, env=environment
+        )
+        seconds = time.perf_counter() - start
+        if len(done.stdout.splitlines()) != n_pictures + 1:
+            raise RuntimeError(done.stdout[-500:])
+        rows.append({"way": name, "pictures_per_minute": 60 * n_pictures / seconds, "seconds": seconds})
+    return rows
+
+
+def markdown(report: Row) -> str:
+    """Return the table for the documentation."""
+    lines = [
+        f"{SIDE}×{SIDE} PNG files through `resnet12`; {report['device']}, {report['threads']} threads, torch "
+        f"{report['torch']}; the machine's load was {report['load_before']:.1f} before. The command was given "
+        f"{report['pictures']:,} pictures and {N_CLASSES * N_SHOT} labelled ones.",
+        "",
+        "| | pictures a minute | s |",
+        "|---|---:|---:|",
+    ]
+    for row in report["rows"]:
+        seconds = f"{row['seconds']:.0f}" if "seconds" in row else ""
+        lines.append(f"| {row['way']} | {row['pictures_per_minute']:,.0f} | {seconds} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""`nearshot predict`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal, NamedTuple
+
+import tyro
+from rich.console import Console
+
+from nearshot.cli.support import SOME_UNREADABLE, Making, read_squares
+from nearshot.errors import InputError, NearshotError
+from nearshot.estimator import Explanation, FewShotClassifier
+from nearshot.estimator.folders import find_pictures
+from nearshot.progress import with_progress
+
+__all__ = ["Predict"]
+
+AT_ONCE = 32
+WIDEST = 60  # of a column of names; longer ones push their line to the right
+COLUMNS = ("image", "label", "most_probable", "probability", "novelty", "nearest", "nearest_label", "distance", "error")
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Classify pictures by a few labelled ones: a folder for each class in, a line for each picture out.
+
+    Nothing is trained: labelled pictures are embedded once, kept by their content, and compared with the new ones. Each
+    line has the label, its probability, and the nearest labelled picture. A picture that cannot be read has a line that
+    says why, and the exit status is then 3.
+
+    A network trained on pictures like yours does better: nearshot train --dataset ./my-photos makes one, and --backbone
+    RUN uses it.
+
+    Examples: nearshot predict --support ./flowers garden.jpg;
+    nearshot predict --support ./flowers holiday/ 'more/*.png' --unknown-rate 0.05 --format csv > answers.csv;
+    nearshot predict --support flowers.safetensors holiday/ --format json
+    """
+
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES…")]
+    """What to classify: files, folders (with all pictures in them) or patterns."""
+    support: Annotated[Path, tyro.conf.arg(metavar="DIR|BUNDLE")]
+    """A folder with a folder of pictures for each class, whose name is the label; or a .safetensors file that nearshot
+    export wrote."""
+    making: tyro.conf.OmitArgPrefixes[Making] = field(default_factory=Making)
+    format: Literal["table", "csv", "json"] = "table"
+    """A table to read, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
+    nearest: int = 1
+    """How many of the nearest labelled pictures to name in JSON."""
+
+    def run(self, console: Console) -> None:
+        """Answer, picture by picture."""
+        paths = find_pictures(self.images)
+        if not paths:
+            raise InputError("Say which pictures to classify: files, folders or patterns.")
+        if self.nearest < 1:
+            raise InputError(f"--nearest must be at least 1, not {self.nearest}.")
+        classifier = self.making.classifier_of(self.support)
+        n_bad = WRITERS[self.format](_answers(classifier, paths, self.nearest), console.file, paths, classifier)
+        if n_bad:
+            Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(
+                f"nearshot: {n_bad:,} of {len(paths):,} pictures could not be read."
+            )
+            raise SystemExit(SOME_UNREADABLE)
+
+
+class Answer(NamedTuple):
+    """A picture and what is said about it."""
+
+    path: Path
+    told: Explanation | NearshotError
+
+
+def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int) -> Iterator[Answer]:
+    """Yield an answer for each picture, while later ones are being read."""
+    squares = read_squares(paths, classifier)
+    # A bar among lines on the same screen would be in their way.
+    show = sys.stderr.isatty() and not sys.stdout.isatty()
+    for start in with_progress(range(0, len(paths), AT_ONCE), "predicting", show=show):
+        some = paths[start : start + AT_ONCE]
+        read = [next(squares) for _ in some]
+        good = [one for one in read if not isinstance(one, NearshotError)]
+        explained = iter(classifier.explain(good, n_neighbors) if good else [])
+        for path, one in zip(some, read, strict=True):
+            yield Answer(path, one if isinstance(one, NearshotError) else next(explained))
+
+
+def _write_table(answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier) -> int:
+    """Write aligned lines as they come; return how many pictures could not be read."""
+    wide = min(WIDEST, max(len(str(path)) for path in paths))
+    labels = [str(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
+    label_wide = max(len("label"), *map(len, labels))
+    file.write(f"{'image':{wide}}  {'label':{label_wide}}  probability   nearest labelled picture\n")
+    n_bad = 0
+    for path, told in answers:
+        if isinstance(told, NearshotError):
+            n_bad += 1
+            file.write(f"{path!s:{wide}}  {'–':{label_wide}}  cannot be read: {told}\n")
+            continue
+        near = told.neighbours[0]
+        sure = f"novelty {told.novelty:.2g}" if told.is_unknown else f"{100 * told.probability:.1f} %"
+        where = f"{near.name} (distance {near.distance:.2f})"
+        file.write(f"{path!s:{wide}}  {told.label!s:{label_wide}}  {sure:12}  {where}\n")
+    return n_bad
+
+
+def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> int:
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    n_bad = 0
+    for path, told in answers:
+        if isinstance(told, NearshotError):
+            n_bad += 1
+            writer.writerow({"image": path, "error": told})
+            continue
+        near = told.neighbours[0]
+        writer.writerow(
+            {
+                "image": path,
+                "label": told.label,
+                "most_probable": told.nearest,
+                "probability": f"{told.probability:.6f}",
+                "novelty": f"{told.novelty:.4f}",
+                "nearest": near.name,
+                "nearest_label": near.label,
+                "distance": f"{near.distance:.4f}",
+            }
+        )
+    return n_bad
+
+
+def _write_json(answers: Iterator[Answer], file: IO[str], *_: object) -> int:
+    """Write a list, an entry a line."""
+    n_bad = 0
+    between = "[\n"
+    for path, told in answers:
+        n_bad += isinstance(told, NearshotError)
+        file.write(f"{between}{json.dumps(_as_dict(path, told), ensure_ascii=False)}")
+        between = ",\n"
+    file.write("\n]\n")
+    return n_bad
+
+
+def _as_dict(path: Path, told: Explanation | NearshotError) -> dict[str, Any]:
+    if isinstance(told, NearshotError):
+        return {"image": str(path), "error": str(told)}
+    return {
+        "image": str(path),
+        "label": told.label,
+        "unknown": told.is_unknown,
+        "probabilities": {str(label): round(share, 6) for label, share in told.probabilities.items()},
+        "novelty": told.novelty,
+        "nearest": [asdict(one) for one in told.neighbours],
+    }
+
+
+Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], FewShotClassifier], int]
+WRITERS: dict[str, Writer] = {"table": _write_table, "csv": _write_csv, "json": _write_json}

@@ -1,0 +1,8 @@
+"""For people with a few photos a class: pictures and labels in, a classifier out."""
+
+from nearshot.estimator.classifier import FewShotClassifier
+from nearshot.estimator.embedder import Embedder
+from nearshot.estimator.estimate import AccuracyEstimate
+from nearshot.estimator.explanation import Explanation, Neighbour
+
+__all__ = ["AccuracyEstimate", "Embedder", "Explanation", "FewShotClassifier", "Neighbour"]

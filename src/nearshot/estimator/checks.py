@@ -1,0 +1,73 @@
+"""What a user can get wrong about a classifier's settings and its support images."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any, get_args
+
+import torch
+
+from nearshot.distances import squared_euclidean
+from nearshot.errors import InputError
+from nearshot.estimator.scores import Support, in_blocks
+from nearshot.evaluation.classifiers import ClassifierName
+
+__all__ = ["check_parameters", "check_whole", "listed", "warn_of_repeated"]
+
+# What rounding may differ by in two embeddings of one picture, as a share of a feature's length.
+SAME_PICTURE = 1e-5
+
+
+def check_parameters(parameters: dict[str, Any]) -> None:
+    """Refuse settings of a classifier that mean nothing."""
+    classifier, temperature = parameters["classifier"], parameters["temperature"]
+    rate, centre = parameters["unknown_rate"], parameters["centre"]
+    if classifier not in get_args(ClassifierName):
+        raise InputError(f"classifier must be one of {listed(get_args(ClassifierName))}, not {classifier!r}.")
+    if parameters["n_neighbors"] is not None:
+        check_whole(parameters["n_neighbors"], "n_neighbors")
+    if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf) and temperature != "auto":
+        raise InputError(f"temperature must be 'auto' or a number over 0, not {temperature!r}.")
+    if rate is not None and not (isinstance(rate, Real) and 0 < float(rate) < 1):
+        raise InputError(f"unknown_rate must be None or between 0 and 1, such as 0.05, not {rate!r}.")
+    if isinstance(centre, str) and centre not in ("auto", "support"):
+        raise InputError(f"centre must be 'auto', 'support', an array or None, not {centre!r}.")
+
+
+def check_whole(value: Any, name: str) -> None:
+    """Refuse what is not a whole number of at least 1."""
+    if not isinstance(value, Integral) or int(value) < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
+
+
+def warn_of_repeated(support: Support, names: Sequence[str], labels: Sequence[Any]) -> None:
+    """Warn of a picture that is in two classes, which cannot both be right.
+
+    Args:
+        support: the prepared support set.
+        names: (image,) what to call the images.
+        labels: (class,) what to call the classes.
+    """
+    images = torch.arange(len(support.codes))
+    for rows in in_blocks(images, support):
+        features, codes = support.features[rows], support.codes[rows]
+        near = squared_euclidean(features, support.features) < (SAME_PICTURE * features.norm(dim=1)).square()[:, None]
+        repeated = (near & (codes[:, None] != support.codes)).nonzero()
+        if len(repeated):
+            pair = int(rows[repeated[0, 0]]), int(repeated[0, 1])
+            places = " and ".join(f"{names[image]} in {labels[int(support.codes[image])]!r}" for image in pair)
+            warnings.warn(f"The same picture is in two classes: {places}. Keep one of them.", stacklevel=4)
+            return
+
+
+def listed(values: Iterable[Any]) -> str:
+    """Return values in a row, the first ten of them.
+
+    >>> listed(["cat", 3])
+    "'cat', 3"
+    """
+    values = list(values)
+    return ", ".join(map(repr, values[:10])) + (", …" if len(values) > 10 else "")

@@ -1,0 +1,433 @@
+"""`FewShotClassifier`: a handful of labelled pictures in, a classifier out."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from nearshot.distances import squared_euclidean
+from nearshot.errors import FileFormatError, InputError
+from nearshot.estimator.bundle import Bundle, Learnt, read_bundle, write_bundle
+from nearshot.estimator.calibration import choose_temperature, usual_temperature
+from nearshot.estimator.checks import check_parameters, check_whole, listed, warn_of_repeated
+from nearshot.estimator.embedder import Embedder
+from nearshot.estimator.estimate import AccuracyEstimate, estimate_from_counts
+from nearshot.estimator.explanation import Explanation, Neighbour
+from nearshot.estimator.left_out import MOST_ROUNDS, rounds
+from nearshot.estimator.pictures import name_of, picture_list
+from nearshot.estimator.rejection import choose_threshold, class_spread, left_out_novelties, novelties
+from nearshot.estimator.scores import Support, class_scores, in_blocks, n_voters
+from nearshot.evaluation import prepare_features
+from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.models import Backbone
+
+__all__ = ["FewShotClassifier"]
+
+Array = npt.NDArray[Any]
+SAVED_PARAMETERS = ("classifier", "n_neighbors", "centre", "normalise", "temperature", "unknown_rate", "unknown_label")
+NUMBERS = "biuf"  # kinds of NumPy's types
+
+
+class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classify pictures, or features, by a few labelled ones of each class. Nothing is trained.
+
+    A scikit-learn estimator: it works in pipelines, `cross_val_score` and `GridSearchCV`.
+
+    Args:
+        backbone: what embeds pictures: the path of a weights file, a name (`timm:<model>`), a network in evaluation
+            mode, or a function of a uint8 array (picture, side, side, 3); see `Embedder`. Pictures are then given as a
+            list of paths, Pillow images and uint8 arrays. None: `X` are features already, (image, dim).
+        classifier: "centroid" (the nearest class mean), "soft" (soft assignment) or "knn" (votes of the nearest images,
+            ties to the nearest), as in Section 2.3 of the paper.
+        n_neighbors: how many images vote in "knn"; by default as many as the smallest class has.
+        centre: what is subtracted from features. "auto": the mean feature of the backbone's training set if it is
+            stored with it, else nothing. "support": the support images' own mean; not the default, since of a few
+            images, or of one class, it is mostly noise. An array, or None for nothing.
+        normalise: whether features are divided by their length.
+        temperature: what scores are divided by before the softmax of `predict_proba`. "auto": chosen so that left-out
+            support images get the highest likelihood.
+        unknown_rate: the share of pictures of known classes that may be taken for unknown, such as 0.05; `predict` then
+            answers `unknown_label` for what is unlike all classes. None: every picture gets a class.
+        unknown_label: what to answer then. With whole-number classes, a whole number such as -1 keeps the answers whole
+            numbers.
+        device: where to embed: "cpu", "cuda", …; "auto" is a GPU if there is one.
+        cache_dir: a folder to keep embeddings in, so that no picture is embedded twice; None for none.
+        verbose: whether to show a bar on a terminal while pictures are embedded.
+
+    Attributes:
+        classes_: the labels, sorted.
+        n_features_in_: the dimension of a feature.
+        support_features_: (image, dim) as embedded, before centring.
+        support_labels_: (image,) each one's place in `classes_`.
+        support_names_: the paths of the support images, or "image 3" where there is none.
+        centre_: (dim,) what is subtracted, or None.
+        temperature_: what scores are divided by.
+        threshold_: the novelty over which a picture is unknown; infinite without `unknown_rate`.
+
+    >>> features = np.array([[1.0, 0.1], [0.9, 0.0], [0.0, 1.0], [0.1, 0.8]])
+    >>> model = FewShotClassifier().fit(features, ["cat", "cat", "dog", "dog"])
+    >>> model.predict([[5.0, 1.0], [0.2, 3.0]])
+    array(['cat', 'dog'], dtype='<U3')
+    >>> model.partial_fit([[-1.0, -0.1]], ["fish"]).predict([[-2.0, 0.0]])
+    array(['fish'], dtype='<U4')
+    >>> model.forget("fish").classes_
+    array(['cat', 'dog'], dtype='<U4')
+    """
+
+    def __init__(
+        self,
+        backbone: Any = None,
+        *,
+        classifier: ClassifierName = "centroid",
+        n_neighbors: int | None = None,
+        centre: Literal["auto", "support"] | npt.ArrayLike | None = "auto",
+        normalise: bool = True,
+        temperature: Literal["auto"] | float = "auto",
+        unknown_rate: float | None = None,
+        unknown_label: Any = "unknown",
+        device: Any = "auto",
+        cache_dir: str | Path | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.backbone = backbone
+        self.classifier = classifier
+        self.n_neighbors = n_neighbors
+        self.centre = centre
+        self.normalise = normalise
+        self.temperature = temperature
+        self.unknown_rate = unknown_rate
+        self.unknown_label = unknown_label
+        self.device = device
+        self.cache_dir = cache_dir
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Learn classes from labelled images, and forget those of before."""
+        check_parameters(self.get_params(deep=False))
+        embedder = self._make_embedder()
+        features, labels, names = self._labelled(X, y, embedder=embedder, reset=True)
+        return self._settle(features, labels, names, embedder)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
+        """Add labelled images, of classes known or new; nothing is trained again.
+
+        Args:
+            X: the images or features.
+            y: their labels.
+            classes: all labels that may come, if others are to be refused; scikit-learn gives them in the first call.
+                A class is there from its first image on.
+        """
+        if classes is not None:
+            strangers = set(np.asarray(y).ravel().tolist()) - set(np.asarray(classes).ravel().tolist())
+            if strangers:
+                raise InputError(f"y has {listed(strangers)}, which is not among `classes`.")
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y)
+        check_parameters(self.get_params(deep=False))
+        features, labels, names = self._labelled(X, y, embedder=self.embedder_, reset=False)
+        known = self.classes_[self.support_labels_]
+        if (known.dtype.kind in NUMBERS) != (labels.dtype.kind in NUMBERS):
+            raise InputError(
+                f"The labels so far are such as {known[0]!r} and the new ones such as {labels[0]!r}; "
+                "give labels of one type."
+            )
+        features, labels = np.concatenate([self.support_features_, features]), np.concatenate([known, labels])
+        return self._settle(features, labels, [*self.support_names_, *names], self.embedder_)
+
+    def forget(self, label: Any) -> Self:
+        """Forget a class and all its images."""
+        check_is_fitted(self)
+        if label not in self.classes_.tolist():
+            raise InputError(f"There is no class {label!r} to forget; there are {listed(self.classes_.tolist())}.")
+        if len(self.classes_) == 1:
+            raise InputError(f"{label!r} is the only class; without it nothing is left. Call fit with others instead.")
+        labels = self.classes_[self.support_labels_]
+        stays = labels != label
+        names = [name for name, kept in zip(self.support_names_, stays, strict=True) if kept]
+        return self._settle(self.support_features_[stays], labels[stays], names, self.embedder_)
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """Return the label of each image, or `unknown_label` for those unlike all classes if `unknown_rate` is set."""
+        query = self._query(X)
+        return self._answers(self._scores(query).argmax(1), novelties(query, self._spread))
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
+        """Return the probability of each class, (image, class) in the order of `classes_`.
+
+        It is the probability given that the image is of one of these classes; how far that can be doubted is `novelty`.
+        """
+        scores = self._scores(self._query(X))
+        probabilities: npt.NDArray[np.float64] = (scores / self.temperature_).softmax(1).numpy()
+        return probabilities
+
+    def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
+        """Return how unlike any class each image is: about 1 for images of a class, and more for others."""
+        values: npt.NDArray[np.float64] = novelties(self._query(X), self._spread).numpy()
+        return values
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+        """Return the share of right answers. An image that is rejected is right where `y` has `unknown_label`."""
+        answers = self.predict(X)
+        labels = column_or_1d(y)
+        check_consistent_length(answers, labels)
+        right = [bool(answer == label) for answer, label in zip(answers.tolist(), labels.tolist(), strict=True)]
+        return float(np.average(right, weights=sample_weight))
+
+    def kneighbors(self, X: Any, n_neighbors: int = 5) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:  # noqa: N803
+        """Return the distances to the nearest support images and their places among these, nearest first.
+
+        Both are (image, neighbour), with as many neighbours as there are images if there are fewer than asked for.
+        Distances are between prepared features: of unit length, 0 is the same direction, and √2 a right angle.
+        """
+        distances, indices = self._nearest(self._query(X), n_neighbors)
+        return distances.numpy(), indices.numpy()
+
+    def explain(self, X: Any, n_neighbors: int = 3) -> list[Explanation]:  # noqa: N803
+        """Return for each image its label and what it rests on: the nearest support images, with their distances."""
+        return self._explain(self._query(X), n_neighbors)
+
+    def _explain(self, query: Tensor, n_neighbors: int) -> list[Explanation]:
+        distances, indices = self._nearest(query, n_neighbors)
+        scores, newness = self._scores(query), novelties(query, self._spread)
+        labels = self._answers(scores.argmax(1), newness).tolist()
+        probabilities = (scores / self.temperature_).softmax(1).tolist()
+        ranking = scores.argsort(dim=1, descending=True, stable=True).tolist()
+        classes = self.classes_.tolist()
+        explanations = []
+        for row, label in enumerate(labels):
+            weights = self._weights(query[row : row + 1])
+            neighbours = tuple(
+                Neighbour(
+                    name=self.support_names_[image],
+                    label=classes[self.support_labels_[image]],
+                    index=image,
+                    distance=distance,
+                    weight=None if weights is None else float(weights[image]),
+                )
+                for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
+            )
+            ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
+            explanations.append(Explanation(label, ranked, float(newness[row]), self.threshold_, neighbours))
+        return explanations
+
+    def estimate_accuracy(self) -> AccuracyEstimate:
+        """Estimate how many new pictures will be right, from the support images alone: each is left out once.
+
+        One image of every class is left out at a time, or a twentieth of each where there are more than 20. The answers
+        are those among the classes, before any rejection.
+        """
+        check_is_fitted(self)
+        scores, codes, n_known = self._left_out(self._support)
+        n_right = int((scores.argmax(1) == codes).sum())
+        in_parts = int(self._support.counts.max()) > MOST_ROUNDS
+        how = f"{len(codes)} images left out in {MOST_ROUNDS} parts" if in_parts else f"{len(codes)} images left out"
+        return estimate_from_counts(n_right, len(codes), n_known, how)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one safetensors file: images' features, labels, settings, and the backbone's weights.
+
+        A backbone that is a function, or a network of one's own, is not in it: give it to `load` again.
+        """
+        check_is_fitted(self)
+        embeds = None if self.embedder_ is None else self.embedder_.backbone
+        parameters = {name: getattr(self, name) for name in SAVED_PARAMETERS}
+        parameters |= {name: value.item() for name, value in parameters.items() if isinstance(value, np.generic)}
+        columns = getattr(self, "feature_names_in_", None)
+        if not (self.centre is None or isinstance(self.centre, str)):
+            parameters["centre"] = "array"
+        learnt = Learnt(
+            classes=self.classes_,
+            features=self.support_features_,
+            codes=self.support_labels_,
+            names=self.support_names_,
+            centre=self.centre_,
+            temperature=self.temperature_,
+            threshold=self.threshold_,
+        )
+        saved = Bundle(
+            learnt,
+            parameters,
+            feature_names=None if columns is None else columns.tolist(),
+            backbone=embeds if isinstance(embeds, Backbone) else None,
+            needs_backbone=embeds is not None and not isinstance(embeds, Backbone),
+        )
+        write_bundle(saved, path)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, backbone: Any = None, device: Any = "auto", cache_dir: str | Path | None = None
+    ) -> Self:
+        """Return a saved classifier. Nothing in the file is executed.
+
+        Args:
+            path: what `save` wrote.
+            backbone: where the backbone could not be saved, the same function or network again.
+            device: where to embed.
+            cache_dir: a folder to keep embeddings in, so that no picture is embedded twice.
+        """
+        saved = read_bundle(path)
+        if saved.needs_backbone and backbone is None:
+            raise InputError(f"The backbone of {path} is not in the file; give it again: load(path, backbone=…).")
+        if not saved.needs_backbone and backbone is not None:
+            raise InputError(f"{path} needs no backbone but its own; leave `backbone` out.")
+        parameters = {name: value for name, value in saved.parameters.items() if name in SAVED_PARAMETERS}
+        if parameters.get("centre") == "array":
+            parameters["centre"] = saved.learnt.centre
+        model = cls(saved.backbone if backbone is None else backbone, device=device, cache_dir=cache_dir, **parameters)
+        try:
+            check_parameters(model.get_params(deep=False))
+        except InputError as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from error
+        if saved.feature_names is not None:
+            model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
+        return model._adopt(saved.learnt, model._make_embedder())
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "threshold_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = self.backbone is None
+        tags.input_tags.string = self.backbone is not None
+        return tags
+
+    def _labelled(self, X: Any, y: Any, *, embedder: Embedder | None, reset: bool) -> tuple[Array, Array, list[str]]:  # noqa: N803
+        """Return the features of labelled images, their labels and names."""
+        if embedder is None:
+            features, labels = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
+            first = 0 if reset else len(self.support_names_)
+            names = [f"image {first + number}" for number in range(len(features))]
+        else:
+            pictures = picture_list(X)
+            labels = column_or_1d(y, warn=True)
+            check_consistent_length(pictures, labels)
+            features = embedder(pictures, progress=self._progress())
+            names = [name_of(picture, number) for number, picture in enumerate(pictures)]
+        with warnings.catch_warnings():  # one image a class is no sign of a regression here
+            warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
+            check_classification_targets(labels)
+        return features, labels, names
+
+    def _settle(self, features: Array, labels: Array, names: list[str], embedder: Embedder | None) -> Self:
+        """Take a support set: all that `predict` needs is computed before anything of the old one is replaced."""
+        classes, codes = np.unique(labels, return_inverse=True)
+        if self.unknown_rate is not None and self.unknown_label in classes.tolist():
+            raise InputError(f"{self.unknown_label!r} is a class's label; choose another unknown_label.")
+        centre = self._centre_of(features, embedder)
+        support = Support(self._prepare(features, centre), torch.from_numpy(codes), len(classes))
+        if embedder is not None:
+            warn_of_repeated(support, names, classes.tolist())
+        temperature, threshold = self._temperature_of(support), self._threshold_of(support)
+        return self._adopt(Learnt(classes, features, codes, names, centre, temperature, threshold), embedder)
+
+    def _adopt(self, learnt: Learnt, embedder: Embedder | None) -> Self:
+        prepared = self._prepare(learnt.features, learnt.centre)
+        self._support = Support(prepared, torch.from_numpy(learnt.codes), len(learnt.classes))
+        self._spread = class_spread(self._support)
+        self.classes_, self.support_labels_ = learnt.classes, learnt.codes
+        self.support_features_, self.support_names_ = learnt.features, learnt.names
+        self.centre_, self.temperature_, self.threshold_ = learnt.centre, learnt.temperature, learnt.threshold
+        self.n_features_in_ = learnt.features.shape[1]
+        self.embedder_ = embedder
+        return self
+
+    def _make_embedder(self) -> Embedder | None:
+        if self.backbone is None:
+            return None
+        return Embedder(self.backbone, device=self.device, cache_dir=self.cache_dir)
+
+    def _centre_of(self, features: Array, embedder: Embedder | None) -> Array | None:
+        if self.centre is None:
+            return None
+        if isinstance(self.centre, str):
+            if self.centre == "support":
+                return np.asarray(features.mean(0))
+            return None if embedder is None else embedder.centre
+        return np.asarray(self.centre, dtype=features.dtype)
+
+    def _prepare(self, features: Array, centre: Array | None) -> Tensor:
+        """Centre and normalise, in float64: near ties are decided by the features and not by rounding."""
+        given = torch.from_numpy(np.array(features, dtype=np.float64))
+        offset = None if centre is None else torch.from_numpy(np.array(centre, dtype=np.float64))
+        return prepare_features(given, centre=offset, normalise=bool(self.normalise))
+
+    def _temperature_of(self, support: Support) -> float:
+        if self.temperature != "auto":
+            return float(self.temperature)
+        scores, codes, _ = self._left_out(support)
+        return choose_temperature(scores, codes) * usual_temperature(support, self.classifier, self.n_neighbors)
+
+    def _threshold_of(self, support: Support) -> float:
+        if self.unknown_rate is None:
+            return float("inf")
+        if len(support.codes) == 1:
+            raise InputError(
+                "A single image does not tell how far is too far, so nothing can be unknown. Give a second one, of any "
+                "class, or unknown_rate=None."
+            )
+        return choose_threshold(left_out_novelties(support), float(self.unknown_rate))
+
+    def _left_out(self, support: Support) -> tuple[Tensor, Tensor, int]:
+        """Return scores of left-out images over the usual temperature, their classes, and the fewest images of one."""
+        scores, codes, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
+        for kept, tested in rounds(support):
+            known, asked = support.subset(kept), support.codes[tested]
+            usual = usual_temperature(known, self.classifier, self.n_neighbors)
+            scores.append(class_scores(support.features[tested], known, self.classifier, self.n_neighbors) / usual)
+            codes.append(asked)
+            n_known.append(int(known.counts[asked].min()))
+        return torch.cat(scores), torch.cat(codes), min(n_known, default=0)
+
+    def _query(self, X: Any) -> Tensor:  # noqa: N803
+        """Return the prepared features of new images."""
+        check_is_fitted(self)
+        if self.embedder_ is None:
+            features = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        else:
+            features = self.embedder_(X, progress=self._progress())
+        return self._prepare(features, self.centre_)
+
+    def _progress(self) -> bool | None:
+        return None if self.verbose else False  # None: on a terminal
+
+    def _scores(self, query: Tensor) -> Tensor:
+        return class_scores(query, self._support, self.classifier, self.n_neighbors)
+
+    def _nearest(self, query: Tensor, n_neighbors: int) -> tuple[Tensor, Tensor]:
+        check_whole(n_neighbors, "n_neighbors")
+        found = [
+            squared_euclidean(rows, self._support.features).sort(dim=1, stable=True)
+            for rows in in_blocks(query, self._support)
+        ]
+        distances = torch.cat([one.values[:, : int(n_neighbors)] for one in found]).sqrt()
+        return distances, torch.cat([one.indices[:, : int(n_neighbors)] for one in found])
+
+    def _weights(self, query: Tensor) -> Tensor | None:
+        """Return the share of each support image in the decision about one query, (image,), where images decide."""
+        squares = squared_euclidean(query, self._support.features)[0]
+        counts = self._support.counts
+        if self.classifier == "soft":
+            return (-squares - counts[self._support.codes].log()).softmax(0)
+        if self.classifier == "knn":
+            voters = squares.argsort(stable=True)[: n_voters(self._support, self.n_neighbors)]
+            return torch.zeros_like(squares).index_fill_(0, voters, 1 / len(voters))
+        return None
+
+    def _answers(self, codes: Tensor, newness: Tensor) -> Array:
+        """Return labels, or the unknown one where an image is too new."""
+        labels: Array = self.classes_[codes.numpy()]
+        if not np.isfinite(self.threshold_):
+            return labels
+        unknown = np.asarray(self.unknown_label)
+        if (unknown.dtype.kind in NUMBERS) != (labels.dtype.kind in NUMBERS):  # a number and a text: no common type
+            labels, unknown = labels.astype(object), unknown.astype(object)
+        return np.where((newness > self.threshold_).numpy(), unknown, labels)

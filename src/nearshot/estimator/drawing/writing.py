@@ -1,0 +1,30 @@
+"""A scene as a file, PNG or HTML by its ending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nearshot.errors import InputError
+from nearshot.estimator.drawing.figure import figure_of
+from nearshot.estimator.drawing.page import page_of
+from nearshot.estimator.drawing.scene import Scene
+from nearshot.files import write_whole
+
+__all__ = ["check_ending", "draw"]
+
+
+def check_ending(path: str | Path) -> None:
+    """Refuse a file that is neither PNG nor HTML by its name."""
+    if Path(path).suffix.lower() not in (".png", ".html", ".htm"):
+        raise InputError(f"The picture is a .png or a .html file, not {Path(path).name!r}.")
+
+
+def draw(scene: Scene, path: str | Path) -> None:
+    """Draw a scene into a PNG or a page of HTML that needs nothing but itself, by the file's ending."""
+    check_ending(path)
+    png = Path(path).suffix.lower() == ".png"
+    with write_whole(path) as file:
+        if png:
+            figure_of(scene).savefig(file, format="png", dpi=100)
+        else:
+            file.write(page_of(scene).encode())

@@ -1,0 +1,54 @@
+"""Asking a support set about its own images: each is left out once, and what is left has to recognise it.
+
+If only the image itself were left out, its class would have one image fewer than the others, whose means then are
+better placed: with two images a class that alone costs many answers. So one image of every class is left out at a
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearshot.estimator.scores import Support
+
+__all__ = ["MOST_ROUNDS", "Round", "rounds"]
+
+MOST_ROUNDS = 20  # classes of more images are left out in twenty parts
+MOST_TESTED = 50  # images in a round, so that a support set of thousands is not asked about all of them
+
+
+class Round(NamedTuple):
+    """Which images stay and which are asked about, as indices."""
+
+    kept: Tensor
+    tested: Tensor
+
+
+def rounds(support: Support, most: int = MOST_ROUNDS) -> Iterator[Round]:
+    """Yield rounds in which one image of each class, or one part of twenty, is left out and asked about.
+
+    An only image of a class always stays, and is never asked about. A class with fewer images than others has nothing
+    left to ask in later rounds, but still gives up one image, in turn.
+
+    >>> support = Support(torch.zeros(5, 1), torch.tensor([0, 0, 0, 1, 1]), 2)
+    >>> [(one.kept.tolist(), one.tested.tolist()) for one in rounds(support)]
+    [([1, 2, 4], [0, 3]), ([0, 2, 3], [1, 4]), ([0, 1, 4], [2])]
+    """
+    counts = support.counts
+    if int(counts.max()) < 2:
+        return
+    order = support.codes.argsort(stable=True)
+    position = torch.empty_like(order)  # of an image in its class
+    position[order] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[support.codes[order]]
+    count = counts[support.codes]
+    n_rounds = min(int(counts.max()), most)
+    for number in range(n_rounds):
+        asked = (position % n_rounds == number) & (count > 1)
+        given_up = (position == number % count) & (number >= count) & (count > 1)
+        tested = asked.nonzero()[:, 0]
+        step = -(-len(tested) // MOST_TESTED)
+        yield Round((~(asked | given_up)).nonzero()[:, 0], tested[::step])

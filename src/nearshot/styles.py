@@ -1,0 +1,18 @@
+"""Colours and markers that hold in grey and for the colour-blind."""
+
+from __future__ import annotations
+
+__all__ = ["COLOURS", "MARKERS", "class_style"]
+
+# Okabe and Ito's colours, which the colour-blind tell apart; markers tell them apart in grey.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = "oDs^vP*"
+
+
+def class_style(number: int) -> tuple[str, str]:
+    """Return the colour and the marker of the n-th of many classes; no two of the first 49 have both in common.
+
+    >>> class_style(0), class_style(7)
+    (('#000000', 'o'), ('#000000', 'D'))
+    """
+    return COLOURS[number % 7], MARKERS[(number + number // 7) % 7]

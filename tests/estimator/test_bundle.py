@@ -1,0 +1,169 @@
+"""One file to deploy: what is loaded is what was saved, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from clouds import Brightness, clouds
+from layouts import picture
+from safetensors import safe_open
+
+from nearshot import FewShotClassifier
+from nearshot.errors import FileFormatError, InputError
+from nearshot.models import build_backbone, save_backbone
+
+
+def saved_again(model: FewShotClassifier, path: Path, **options: Any) -> FewShotClassifier:
+    model.save(path)
+    return FewShotClassifier.load(path, **options)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"classifier": "soft", "centre": "support", "unknown_rate": np.float64(0.1)},
+        {"classifier": "knn", "n_neighbors": np.int64(3), "normalise": False, "temperature": 0.5},
+        {"centre": np.full(16, 0.25), "unknown_rate": 0.05, "unknown_label": "weiß nicht"},
+    ],
+)
+def test_what_is_loaded_is_what_was_saved(settings: dict[str, Any], tmp_path: Path) -> None:
+    drawn = clouds(0)
+    model = FewShotClassifier(**settings).fit(drawn.support, drawn.labels)
+    again = saved_again(model, tmp_path / "model.safetensors")
+    pictures = np.concatenate([drawn.query, drawn.strangers])
+    for ask in ("predict", "predict_proba", "novelty"):
+        np.testing.assert_array_equal(getattr(again, ask)(pictures), getattr(model, ask)(pictures))
+    assert again.explain(pictures) == model.explain(pictures)
+    assert again.estimate_accuracy() == model.estimate_accuracy()
+    assert again.predict(pictures).dtype == model.predict(pictures).dtype
+    for name, value in again.get_params().items():
+        np.testing.assert_array_equal(value, model.get_params()[name])
+    more = clouds(1)  # and it goes on learning
+    for one in (model, again):
+        one.partial_fit(more.support, np.char.add("new ", more.labels)).forget("class 1")
+    np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 1], [True, False], [0.0, 1.0], ["a", "ß"], np.array(["x", "yy"], dtype=object)], ids=str
+)
+def test_labels_of_every_type(labels: Any, tmp_path: Path) -> None:
+    features = np.array([[1.0, 0.0], [0.0, 1.0]])
+    again = saved_again(FewShotClassifier().fit(features, labels), tmp_path / "model.safetensors")
+    assert again.predict(features).tolist() == list(labels)
+
+
+def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weights = tmp_path / "weights.safetensors"
+    backbone = build_backbone("conv4-32", input_size=16).eval()
+    save_backbone(backbone, weights, training_mean=torch.linspace(0, 1, 32), dtype=torch.float16)
+    pictures = np.stack([picture(seed, 16) for seed in range(8)])
+    model = FewShotClassifier(weights, unknown_rate=0.1).fit(pictures, np.arange(8) % 2)
+    model.save(tmp_path / "model.safetensors")
+    expected = model.predict_proba(pictures)
+    weights.unlink()  # nothing else is needed
+    again = FewShotClassifier.load(tmp_path / "model.safetensors", device="cpu", cache_dir=tmp_path / "cache")
+    np.testing.assert_array_equal(again.predict_proba(pictures), expected)
+    np.testing.assert_array_equal(again.predict_proba(pictures), expected)  # from the cache
+    assert again.centre_ is not None
+    with pytest.raises(InputError, match="needs no backbone but its own"):
+        FewShotClassifier.load(tmp_path / "model.safetensors", backbone=backbone)
+
+
+def test_a_function_is_given_again(tmp_path: Path) -> None:
+    pictures = np.stack([picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(6)])
+    model = FewShotClassifier(Brightness()).fit(pictures, np.arange(6) % 2)
+    model.save(tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"backbone of .* is not in the file; give it again"):
+        FewShotClassifier.load(tmp_path / "model.safetensors")
+    again = FewShotClassifier.load(tmp_path / "model.safetensors", backbone=Brightness())
+    np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not fitted"):
+        FewShotClassifier().save(tmp_path / "model.safetensors")
+    model = FewShotClassifier(unknown_label=("un", "known")).fit([[1.0], [-1.0]], [0, 1])
+    with pytest.raises(InputError, match="Labels can be saved if they are texts or numbers"):
+        model.save(tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    drawn = clouds(0)
+    model = FewShotClassifier(centre="support").fit(drawn.support, drawn.labels)
+    model.save(tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described: Any) -> None:
+    """Change a file: a tensor or an entry of its description; None removes it."""
+    with safe_open(path, "pt") as opened:
+        metadata = opened.metadata()
+    content = safetensors.torch.load_file(path) | (tensors or {})
+    values = json.loads(metadata["classifier"]) | described
+    metadata["classifier"] = json.dumps({key: value for key, value in values.items() if value != "gone"})
+    path.write_bytes(safetensors.torch.save({k: v for k, v in content.items() if v is not None}, metadata))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"classes": ["a", "b"]},
+        {"classes": ["a", "a", "b", "c", "d"]},
+        {"classes": "gone"},
+        {"classes_type": "O"},
+        {"classes_type": "nonsense"},
+        {"temperature": 0},
+        {"temperature": "hot"},
+        {"threshold": -1},
+        {"names": []},
+        {"names": 3},
+        {"parameters": {"classifier": "svm"}},
+        {"parameters": 3},
+        {"backbone": {"name": "conv4"}},
+        {"feature_names": ["a"]},
+        {"tensors": {"support_features": None}},
+        {"tensors": {"support_features": torch.ones(25)}},
+        {"tensors": {"support_features": torch.full((25, 16), torch.nan)}},
+        {"tensors": {"support_labels": torch.zeros(25, dtype=torch.long)}},
+        {"tensors": {"support_labels": torch.full((25,), -1)}},
+        {"tensors": {"support_labels": torch.zeros(25)}},
+        {"tensors": {"centre": torch.ones(3)}},
+    ],
+    ids=str,
+)
+def test_a_damaged_file_is_refused(damage: dict[str, Any], file: Path) -> None:
+    rewritten(file, **damage)
+    with pytest.raises(FileFormatError, match="is damaged"):
+        FewShotClassifier.load(file)
+
+
+def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="There is no classifier file"):
+        FewShotClassifier.load(tmp_path / "missing.safetensors")
+    save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
+    with pytest.raises(FileFormatError, match="not a classifier saved by nearshot"):
+        FewShotClassifier.load(tmp_path / "weights.safetensors")
+    whole = file.read_bytes()
+    for content in (b"", b"not a file", whole[: len(whole) // 2]):
+        file.write_bytes(content)
+        with pytest.raises(FileFormatError, match="not a safetensors file, or is damaged"):
+            FewShotClassifier.load(file)
+    file.write_bytes(whole.replace(b'"version":"1"', b'"version":"9"'))
+    with pytest.raises(FileFormatError, match=r"format version '9'.* Update it"):
+        FewShotClassifier.load(file)
+
+
+def test_parameters_of_another_time_are_ignored(file: Path) -> None:
+    rewritten(file, parameters={"classifier": "centroid", "unknown_label": "unknown", "left_handed": True})
+    assert FewShotClassifier.load(file).get_params()["classifier"] == "centroid"

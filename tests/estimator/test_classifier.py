@@ -1,0 +1,263 @@
+"""What `FewShotClassifier` answers, learns, forgets and refuses, on features and on pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from clouds import clouds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layouts import picture
+from PIL import Image
+from sklearn.exceptions import NotFittedError
+from torch import Tensor
+
+from nearshot import FewShotClassifier
+from nearshot.errors import FileFormatError, InputError
+from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
+from nearshot.models import Backbone, build_backbone, save_backbone
+
+NAMES = ("centroid", "soft", "knn")
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return build_backbone("conv4-32", input_size=16).eval()
+
+
+def colours(pictures: Any) -> Any:
+    """A backbone of one's own: the mean colour."""
+    return pictures.mean((1, 2))
+
+
+def features_and_labels() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(12).repeat_interleave(25)
+    return torch.randn(12, 8, generator=generator)[labels] + torch.randn(300, 8, generator=generator), labels
+
+
+@pytest.mark.parametrize("n_shot", [1, 5])
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_are_those_of_evaluation(name: Any, n_shot: int) -> None:
+    """What is measured over episodes is what is used."""
+    features, labels = features_and_labels()
+    centre = features.mean(0)
+    prepared = prepare_features(features.double(), centre=centre.double())
+    episodes = sample_episodes(labels, n_shot=n_shot, n_episodes=20, seed=1)
+    for support, query in zip(episodes.support, episodes.query.flatten(1), strict=True):
+        scores = CLASSIFIERS[name](prepared[support][None], prepared[query][None])[0]
+        model = FewShotClassifier(classifier=name, centre=centre.numpy())
+        model.fit(features[support].flatten(0, 1).numpy(), np.repeat(np.arange(5), n_shot))
+        np.testing.assert_array_equal(model.predict(features[query].numpy()), scores.argmax(1).numpy())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 10**6), st.sampled_from(NAMES))
+def test_answers_against_loops_with_unequal_classes(sizes: list[int], seed: int, name: Any) -> None:
+    generator = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    support, query = generator.normal(size=(len(labels), 3)), generator.normal(size=(7, 3))
+    answers = FewShotClassifier(classifier=name, normalise=False).fit(support, labels).predict(query)
+    for answer, q in zip(answers, query, strict=True):
+        squares = ((support - q) ** 2).sum(1)
+        if name == "centroid":
+            expected = min(set(labels), key=lambda c: ((support[labels == c].mean(0) - q) ** 2).sum())
+        elif name == "soft":
+            expected = max(set(labels), key=lambda c: np.exp(-squares[labels == c]).mean())
+        else:
+            voters = labels[np.argsort(squares)[: min(sizes)]].tolist()
+            expected = max(set(labels), key=lambda c: (voters.count(c), -squares[labels == c].min()))
+        assert answer == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("centre", ["auto", "support"])
+def test_learning_bit_by_bit_is_learning_at_once(name: Any, centre: Any) -> None:
+    drawn = clouds(0)
+    order = np.random.default_rng(0).permutation(len(drawn.labels))
+    options: dict[str, Any] = {"classifier": name, "centre": centre, "unknown_rate": 0.1}
+    at_once = FewShotClassifier(**options).fit(drawn.support[order], drawn.labels[order])
+    bit_by_bit = FewShotClassifier(**options)
+    for part in np.split(order, [3, 4, 11]):
+        bit_by_bit.partial_fit(drawn.support[part], drawn.labels[part])
+    np.testing.assert_array_equal(bit_by_bit.classes_, at_once.classes_)
+    np.testing.assert_array_equal(bit_by_bit.predict(drawn.query), at_once.predict(drawn.query))
+    np.testing.assert_array_equal(bit_by_bit.predict_proba(drawn.query), at_once.predict_proba(drawn.query))
+    assert (bit_by_bit.temperature_, bit_by_bit.threshold_) == (at_once.temperature_, at_once.threshold_)
+
+
+def test_forgetting_is_as_if_it_had_never_been() -> None:
+    drawn = clouds(1)
+    model = FewShotClassifier(unknown_rate=0.05).fit(drawn.support, drawn.labels).forget("class 2")
+    stays = drawn.labels != "class 2"
+    never = FewShotClassifier(unknown_rate=0.05).fit(drawn.support[stays], drawn.labels[stays])
+    np.testing.assert_array_equal(model.predict_proba(drawn.query), never.predict_proba(drawn.query))
+    assert model.threshold_ == never.threshold_
+    assert model.classes_.tolist() == ["class 0", "class 1", "class 3", "class 4"]
+    assert len(model.support_names_) == len(model.support_features_) == 20
+    model.partial_fit(drawn.support[~stays], drawn.labels[~stays])
+    assert model.score(drawn.query, drawn.query_labels) > 0.9
+
+
+def test_what_cannot_be_forgotten() -> None:
+    model = FewShotClassifier().fit([[1.0, 0.0], [0.0, 1.0]], ["cat", "dog"])
+    with pytest.raises(InputError, match=r"no class 'fish' to forget; there are 'cat', 'dog'"):
+        model.forget("fish")
+    with pytest.raises(InputError, match="'dog' is the only class"):
+        model.forget("cat").forget("dog")
+    assert model.classes_.tolist() == ["dog"]
+
+
+def test_a_failed_addition_changes_nothing() -> None:
+    drawn = clouds(2)
+    model = FewShotClassifier().fit(drawn.support, drawn.labels)
+    before = model.predict_proba(drawn.query)
+    for features, labels, words in (
+        (np.zeros((1, 16)), ["new"], "zero"),
+        (np.full((1, 16), np.nan), ["new"], "NaN"),
+        (drawn.support[:1], [3], "labels of one type"),
+        (drawn.support[:1, :4], ["new"], "expecting 16 features"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model.partial_fit(features, labels)
+    with pytest.raises(InputError, match=r"y has 'new', which is not among `classes`"):
+        model.partial_fit(drawn.support[:1], ["new"], classes=["class 0"])
+    np.testing.assert_array_equal(model.predict_proba(drawn.query), before)
+
+
+def test_one_class_and_one_image() -> None:
+    model = FewShotClassifier().fit([[1.0, 2.0]], ["cat"])
+    assert model.predict([[3.0, 1.0]]).tolist() == ["cat"]
+    assert model.predict_proba([[3.0, 1.0]]).tolist() == [[1.0]]
+    with pytest.raises(InputError, match="single image does not tell how far is too far"):
+        FewShotClassifier(unknown_rate=0.05).fit([[1.0, 2.0]], ["cat"])
+    with pytest.raises(InputError, match="two images of a class"):
+        model.estimate_accuracy()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"classifier": "svm"}, "classifier must be one of 'centroid', 'soft', 'knn', not 'svm'"),
+        ({"n_neighbors": 0}, "n_neighbors must be a whole number of at least 1, not 0"),
+        ({"n_neighbors": 2.5}, "n_neighbors must be a whole number"),
+        ({"temperature": 0}, "temperature must be 'auto' or a number over 0, not 0"),
+        ({"temperature": "warm"}, "temperature must be 'auto'"),
+        ({"unknown_rate": 5}, "unknown_rate must be None or between 0 and 1, such as 0.05, not 5"),
+        ({"unknown_rate": 0.1, "unknown_label": "dog"}, "'dog' is a class's label; choose another unknown_label"),
+        ({"centre": "mean"}, "centre must be 'auto', 'support', an array or None"),
+        ({"centre": np.zeros(3)}, r"centre must have shape \(2,\)"),
+    ],
+)
+def test_settings_that_mean_nothing(settings: dict[str, Any], words: str) -> None:
+    model = FewShotClassifier(**settings)  # says nothing yet, as scikit-learn wants it
+    with pytest.raises(InputError, match=words):
+        model.fit([[1.0, 0.0], [0.0, 1.0]], ["cat", "dog"])
+    with pytest.raises(NotFittedError):
+        model.predict([[1.0, 0.0]])
+
+
+def test_centres() -> None:
+    drawn = clouds(3)
+    far = drawn.support + 50
+    assert FewShotClassifier(centre="support").fit(far, drawn.labels).score(drawn.query + 50, drawn.query_labels) > 0.9
+    given = FewShotClassifier(centre=np.full(16, 50.0)).fit(far, drawn.labels)
+    plain = FewShotClassifier().fit(drawn.support, drawn.labels)
+    assert plain.centre_ is None
+    np.testing.assert_allclose(given.predict_proba(drawn.query + 50), plain.predict_proba(drawn.query), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_explanations(name: Any) -> None:
+    drawn = clouds(4, spread=0.8)
+    model = FewShotClassifier(classifier=name, unknown_rate=0.1).fit(drawn.support, drawn.labels)
+    pictures = np.concatenate([drawn.query, drawn.strangers])
+    distances, indices = model.kneighbors(pictures, 25)
+    unit = drawn.support / np.linalg.norm(drawn.support, axis=1, keepdims=True)
+    asked = pictures / np.linalg.norm(pictures, axis=1, keepdims=True)
+    np.testing.assert_allclose(distances, np.sort(np.linalg.norm(asked[:, None] - unit, axis=2), axis=1), atol=1e-7)
+    answers, probabilities = model.predict(pictures), model.predict_proba(pictures)
+    told = model.explain(pictures, n_neighbors=25)
+    assert {one.is_unknown for one in told} == {True, False}
+    for row, one in enumerate(told):
+        assert one.label == answers[row]
+        assert one.is_unknown == (answers[row] == "unknown")
+        assert one.nearest == model.classes_[probabilities[row].argmax()]
+        assert one.probability == pytest.approx(probabilities[row].max())
+        assert sum(one.probabilities.values()) == pytest.approx(1)
+        assert [n.index for n in one.neighbours] == indices[row].tolist()
+        assert [n.distance for n in one.neighbours] == distances[row].tolist()
+        assert [n.label for n in one.neighbours] == drawn.labels[indices[row]].tolist()
+        assert one.neighbours[0].name == f"image {indices[row, 0]}"
+        weights = [n.weight for n in one.neighbours]
+        if name == "centroid":
+            assert set(weights) == {None}
+        else:
+            assert sum(w for w in weights if w is not None) == pytest.approx(1)
+            shares = dict.fromkeys(model.classes_.tolist(), 0.0)
+            for n in one.neighbours:
+                shares[n.label] += n.weight or 0.0
+            assert shares[one.nearest] == pytest.approx(max(shares.values()))
+    text = str(told[0])
+    assert str(told[0].nearest) in text
+    assert told[0].neighbours[0].name in text
+    assert len(model.explain(pictures[:1])[0].neighbours) == 3
+    with pytest.raises(InputError, match="n_neighbors must be a whole number"):
+        model.kneighbors(pictures, 0)
+
+
+# Pictures
+
+
+def tinted(seed: int, channel: int) -> Any:
+    pixels = picture(seed, 16) // 3
+    pixels[:, :, channel] += 150
+    return pixels
+
+
+def test_pictures_of_every_kind(tmp_path: Path) -> None:
+    Image.fromarray(tinted(0, 0)).save(tmp_path / "red.png")
+    pictures = [tmp_path / "red.png", Image.fromarray(tinted(1, 0)), tinted(2, 2), tinted(3, 2)]
+    model = FewShotClassifier(colours).fit(pictures, ["red", "red", "blue", "blue"])
+    assert model.predict([tinted(4, 2), tinted(5, 0)]).tolist() == ["blue", "red"]
+    assert model.predict(np.stack([tinted(6, 2), tinted(7, 0)])).tolist() == ["blue", "red"]
+    assert model.support_names_ == [str(tmp_path / "red.png"), "image 1", "image 2", "image 3"]
+    assert model.n_features_in_ == 3
+    one = model.partial_fit([tinted(8, 1)], ["green"]).explain([tinted(9, 1)])[0]
+    assert one.label == "green"
+    with pytest.raises(InputError, match="Give a list of pictures"):
+        model.predict(tmp_path / "red.png")
+    with pytest.raises(InputError, match="Give a list of pictures"):
+        FewShotClassifier(colours).fit(str(tmp_path / "red.png"), ["red"])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        FewShotClassifier(colours).fit(pictures, ["red"])
+
+
+def test_a_backbone_centres_by_its_training_set(backbone: Backbone, tmp_path: Path) -> None:
+    pictures = np.stack([tinted(seed, seed % 2) for seed in range(10)])
+    labels = np.arange(10) % 2
+    mean = torch.linspace(0, 1, backbone.embedding_dim)
+    save_backbone(backbone, tmp_path / "weights.safetensors", training_mean=mean)
+    model = FewShotClassifier(tmp_path / "weights.safetensors", device="cpu").fit(pictures, labels)
+    np.testing.assert_array_equal(model.centre_, mean.numpy())
+    assert FewShotClassifier(backbone).fit(pictures, labels).centre_ is None
+    with_features = FewShotClassifier(centre=mean.numpy()).fit(model.support_features_, labels)
+    np.testing.assert_array_equal(with_features.predict_proba(model.support_features_), model.predict_proba(pictures))
+
+
+def test_the_same_picture_in_two_classes(backbone: Backbone) -> None:
+    pictures = [picture(seed, 16) for seed in (0, 1, 2, 0)]
+    with pytest.warns(UserWarning, match="same picture is in two classes: image 0 in 'cat' and image 3 in 'dog'"):
+        FewShotClassifier(backbone).fit(pictures, ["cat", "cat", "dog", "dog"])
+    FewShotClassifier(backbone).fit(pictures, ["cat", "dog", "dog", "cat"])  # twice in one class is no contradiction
+
+
+def test_a_broken_picture_is_named(tmp_path: Path, backbone: Backbone) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
+    with pytest.raises(FileFormatError, match="broken.jpg"):
+        FewShotClassifier(backbone).fit([picture(0, 16), tmp_path / "broken.jpg"], ["a", "b"])

@@ -1,0 +1,265 @@
+"""`nearshot predict`, `export` and `show`, run as a user would."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from layouts import encoded, write_folder
+from PIL import Image
+
+from nearshot.cli import main
+from nearshot.estimator import FewShotClassifier
+from nearshot.models import build_backbone, save_backbone
+
+SIDE = 16
+Captured = pytest.CaptureFixture[str]
+
+
+def pattern(label: int, seed: int, side: int = SIDE) -> bytes:
+    """A noisy picture of a class's own pattern."""
+    shape = np.random.default_rng(label).integers(0, 200, (4, 4, 3)).repeat(side // 4, 0).repeat(side // 4, 1)
+    return encoded((shape + np.random.default_rng(1000 + seed).integers(0, 56, shape.shape)).astype(np.uint8))
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A backbone that was trained on nothing, which patterns are easy for all the same."""
+    torch.manual_seed(0)
+    path = tmp_path / "weights.safetensors"
+    save_backbone(build_backbone("conv4-32", input_size=SIDE).eval(), path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder: support/ with three classes, new/ with two pictures of each, a cache of its own."""
+    labels = list(enumerate(["ant", "bee", "cat"]))
+    members = {f"support/{label}/{i}.png": pattern(code, i) for code, label in labels for i in range(4)}
+    members |= {f"new/{label}{i}.png": pattern(code, 50 + i) for code, label in labels for i in range(2)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "data"))
+    return write_folder(tmp_path, members)
+
+
+def run(*arguments: str | Path) -> int:
+    """Run a command; its status, however it ends."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as ended:
+        assert isinstance(ended.code, int)
+        return ended.code
+
+
+NEW = [f"{label}{i}.png" for label in ("ant", "bee", "cat") for i in range(2)]
+
+
+def test_a_line_for_each_picture(folder: Path, weights: Path, capsys: Captured) -> None:
+    assert run("predict", "--support", "support", "new", "--backbone", weights) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].split()[:3] == ["image", "label", "probability"]
+    for name, line in zip(NEW, lines[1:], strict=True):
+        words = line.split()
+        assert words[0] == f"new/{name}"
+        assert words[1] == name[:3]
+        assert 50 < float(words[2]) <= 100
+        assert words[4].startswith(f"support/{name[:3]}/")
+    assert err == ""
+
+
+def test_csv_and_json_say_the_same_as_the_estimator(folder: Path, weights: Path, capsys: Captured) -> None:
+    command: list[str | Path] = ["predict", "--support", "support", "new/*.png", "--backbone", weights]
+    assert run(*command, "--format", "csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert run(*command, "--format", "json", "--nearest", "2") == 0
+    entries = json.loads(capsys.readouterr().out)
+    support = sorted((folder / "support").rglob("*.png"))
+    classifier = FewShotClassifier(weights).fit(support, [path.parent.name for path in support])
+    paths = [f"new/{name}" for name in NEW]
+    assert [row["image"] for row in rows] == [entry["image"] for entry in entries] == paths
+    assert [row["label"] for row in rows] == [entry["label"] for entry in entries] == list(classifier.predict(paths))
+    expected = classifier.predict_proba(paths)
+    np.testing.assert_allclose([float(row["probability"]) for row in rows], expected.max(1), atol=2e-5)
+    for entry, probabilities in zip(entries, expected, strict=True):
+        found = [entry["probabilities"][label] for label in classifier.classes_]
+        np.testing.assert_allclose(found, probabilities, atol=2e-5)
+        assert [one["name"].startswith("support/") for one in entry["nearest"]] == [True, True]
+        assert entry["unknown"] is False
+
+
+def test_a_bad_picture_has_its_own_line(folder: Path, weights: Path, capsys: Captured) -> None:
+    (folder / "new" / "notes.jpg").write_text("dear diary")
+    command: list[str | Path] = ["predict", "--support", "support", "new", "gone.png", "--backbone", weights]
+    assert run(*command) == 3
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1 + len(NEW) + 2
+    assert "cannot be read: new/notes.jpg is not an image of a known format" in out
+    assert "cannot be read: There is no file gone.png." in out
+    assert "nearshot: 2 of 8 pictures could not be read." in err
+    assert run(*command, "--format", "json") == 3
+    entries = {entry["image"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert "not an image" in entries["new/notes.jpg"]["error"]
+    assert entries["new/ant0.png"]["label"] == "ant"
+    assert run(*command, "--format", "csv") == 3
+    rows = {row["image"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert "There is no file" in rows["gone.png"]["error"]
+
+
+def test_the_unknown_is_rejected(folder: Path, weights: Path, capsys: Captured) -> None:
+    (folder / "new" / "zebra.png").write_bytes(pattern(77, 0))
+    Image.new("CMYK", (30, 50), (0, 200, 0, 0)).save(folder / "new" / "zest.jpg")
+    command: list[str | Path] = [
+        "predict",
+        "--support",
+        "support",
+        "new",
+        "--backbone",
+        weights,
+        "--unknown-rate",
+        "0.01",
+    ]
+    assert run(*command, "--unknown-label", "none", "--format", "csv") == 0
+    rows = {row["image"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert {rows[f"new/{name}"]["label"] for name in ("zebra.png", "zest.jpg")} == {"none"}
+    assert [rows[f"new/{name}"]["label"] for name in NEW] == [name[:3] for name in NEW]
+    assert run(*command) == 0
+    assert "unknown  novelty" in capsys.readouterr().out
+
+
+def test_embeddings_are_kept_by_content(folder: Path, weights: Path, capsys: Captured) -> None:
+    command: list[str | Path] = ["predict", "--support", "support", "new/ant0.png", "--backbone", weights]
+    assert run(*command, "--no-cache") == 0
+    assert not (folder / "data").exists()
+    assert run(*command) == 0
+    kept = sorted((folder / "data" / "embeddings").rglob("*.f32"))
+    assert len(kept) == 12 + 1
+    assert run(*command, "--cache-dir", "elsewhere") == 0
+    assert len(sorted((folder / "elsewhere").rglob("*.f32"))) == 13
+    first = capsys.readouterr().out.splitlines()[1]
+    (folder / "support" / "ant").rename(folder / "support" / "ameise")
+    assert run(*command) == 0
+    assert sorted((folder / "data" / "embeddings").rglob("*.f32")) == kept
+    assert capsys.readouterr().out.splitlines()[1].split()[2] == first.split()[2]
+
+
+def test_odd_support_is_told_and_bad_support_refused(folder: Path, weights: Path, capsys: Captured) -> None:
+    command: list[str | Path] = ["predict", "--support", "support", "new/ant0.png", "--backbone", weights]
+    write_folder(folder, {"support/ant/phone.heic": b"x", "support/bee/oops.png": pattern(0, 0)})
+    assert run(*command) == 0
+    err = capsys.readouterr().err
+    assert "warning: Left out, as no picture of a class by their names or places: support/ant/phone.heic." in err
+    assert "warning: The same picture is in two classes: support/ant/0.png in 'ant' and support/bee/oops.png" in err
+    (folder / "support" / "bee" / "oops.png").unlink()
+    cases: list[tuple[dict[str, bytes], str]] = [
+        ({"support/ant/torn.png": pattern(0, 9)[:-300]}, "support/ant/torn.png is damaged"),
+        ({"support/ant/letter.jpg": b"dear"}, "support/ant/letter.jpg is not an image of a known format"),
+    ]
+    for members, message in cases:
+        write_folder(folder, members)
+        assert run(*command) == 1
+        assert message in capsys.readouterr().err
+        for name in members:
+            (folder / name).unlink()
+    (folder / "support" / "dog").mkdir()
+    assert run(*command) == 1
+    assert "The class folder support/dog has no pictures (it is empty)." in capsys.readouterr().err
+    for label in ("ant", "bee"):
+        (folder / "support" / label).rename(folder / label)
+    (folder / "support" / "dog").rmdir()
+    assert run(*command) == 0
+    out, err = capsys.readouterr()
+    assert "There is one class only, 'cat', and every picture will be of it; --unknown-rate 0.05 says" in err
+    assert out.splitlines()[1].split()[1] == "cat"
+
+
+def test_a_bundle_is_a_support(folder: Path, weights: Path, capsys: Captured) -> None:
+    assert run("predict", "--support", "support", "new", "--backbone", weights, "--format", "json") == 0
+    expected = capsys.readouterr().out
+    assert run("export", "support", "zoo.safetensors", "--backbone", weights) == 0
+    assert "zoo.safetensors (0." in capsys.readouterr().out
+    assert run("predict", "--support", "zoo.safetensors", "new", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(expected)
+    assert run("predict", "--support", "zoo.safetensors", "new", "--unknown-rate", "0.1") == 1
+    assert "--unknown-rate is in the bundle zoo.safetensors already; to change it, export again." in (
+        capsys.readouterr().err
+    )
+    assert run("predict", "--support", weights, "new") == 1
+    assert "not a classifier saved by nearshot" in capsys.readouterr().err
+
+
+def test_show(folder: Path, weights: Path, capsys: Captured) -> None:
+    (folder / "new" / "notes.jpg").write_text("dear diary")
+    assert run("show", "support", "--query", "new", "--backbone", weights) == 3
+    assert "Left out: new/notes.jpg is not an image" in capsys.readouterr().out
+    page = (folder / "nearshot-show.html").read_text(encoding="utf-8")
+    assert "support: 3 classes by 12 labelled pictures" in page
+    assert "Expected to be right for new pictures like these: 100 %" in page
+    assert run("show", "support", "--backbone", weights, "--output", "support.png") == 0
+    with Image.open(folder / "support.png") as image:
+        assert image.format == "PNG"
+    assert run("show", "support", "--output", "support.pdf") == 1
+    assert "a .png or a .html file, not 'support.pdf'" in capsys.readouterr().err
+
+
+def test_the_backbone_of_a_run(folder: Path, weights: Path, capsys: Captured) -> None:
+    (folder / "run" / "weights").mkdir(parents=True)
+    weights.rename(folder / "run" / "weights" / "epoch-0007.safetensors")
+    best: dict[str, Any] = {"best": {"5-shot centroid": {"epoch": 7}}}
+    (folder / "run" / "result.json").write_text(json.dumps(best))
+    assert run("predict", "--support", "support", "new/ant0.png", "--backbone", "run") == 0
+    assert " ant " in capsys.readouterr().out
+    assert run("predict", "--support", "support", "new/ant0.png", "--backbone", "support") == 1
+    assert "support is not a finished run" in capsys.readouterr().err
+
+
+def test_errors_are_one_sentence(folder: Path, weights: Path, capsys: Captured) -> None:
+    cases: list[tuple[list[str | Path], str]] = [
+        (["predict", "--support", "nowhere", "new"], "The support folder nowhere does not exist."),
+        (["predict", "--support", "support", "*.gif"], "No file matches *.gif."),
+        (["predict", "--support", "support", "new", "--backbone", "none.safetensors"], "no weights file"),
+        (["predict", "--support", "support", "new", "--unknown-rate", "2"], "between 0 and 1"),
+        (["predict", "--support", "support", "new", "--nearest", "0"], "--nearest must be at least 1"),
+        (["predict", "--support", "support", "new", "--device", "gpu"], "There is no device 'gpu' here"),
+        (["export", "support", "zoo.pkl"], "The file ends in .onnx or .safetensors, not 'zoo.pkl'."),
+        (["export", "support", "nowhere/zoo.safetensors"], "nowhere does not exist"),
+    ]
+    for arguments, message in cases:
+        given: list[str | Path] = [] if "--backbone" in arguments else ["--backbone", weights]
+        assert run(*arguments, *given) == 1, arguments
+        err = " ".join(capsys.readouterr().err.split())
+        assert err.startswith("nearshot: ")
+        assert message in err
+        assert err.count("\n") == 0
+
+
+@pytest.mark.parametrize("command", ["predict", "export", "show"])
+def test_help_teaches(command: str, capsys: Captured) -> None:
+    assert run(command, "--help") == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "Examples:" in out
+    assert f"nearshot {command} " in out
+    if command == "predict":
+        assert "nearshot train --dataset ./my-photos" in out
+
+
+def test_a_command_brings_in_no_training(folder: Path, weights: Path) -> None:
+    """It would take seconds to import."""
+    program = (
+        "import sys; from nearshot.cli import main; status = main(sys.argv[1:]); "
+        "assert not {'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'} & set(sys.modules); exit(status)"
+    )
+    command: list[str | Path] = ["predict", "--support", "support", "new/ant0.png", "--backbone", str(weights)]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, *command], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert " ant " in done.stdout

@@ -1,0 +1,225 @@
+"""Embedding pictures, and keeping embeddings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from layouts import class_folders, encoded, picture, write_folder
+from torch import Tensor, nn
+
+from nearshot.data.augment import centre_crop, normalise_images
+from nearshot.errors import FileFormatError, InputError, LeakError, NearshotError
+from nearshot.estimator import Embedder
+from nearshot.estimator.cache import EmbeddingCache
+from nearshot.models import Backbone, build_backbone, save_backbone
+
+SIDE = 16
+
+
+@pytest.fixture
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return build_backbone("conv4-32", input_size=SIDE).eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> list[Path]:
+    """The paths of seven pictures."""
+    write_folder(tmp_path / "pictures", class_folders("a", 7, side=SIDE))
+    return sorted((tmp_path / "pictures").rglob("*.png"))
+
+
+def test_features_are_those_of_evaluation(backbone: Backbone, folder: list[Path]) -> None:
+    """What `nearshot evaluate` measures is what a classifier of one's own photos is made of."""
+    images = torch.from_numpy(np.stack([picture(seed, SIDE) for seed in range(7)]))
+    with torch.inference_mode():
+        expected = backbone(normalise_images(centre_crop(images, SIDE), *backbone.spec.normalisation)).numpy()
+    for batch_size in (None, 1, 3):
+        features = Embedder(backbone, batch_size=batch_size)(folder)
+        assert features.dtype == np.float32
+        np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_backbone_by_its_file(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+    mean = torch.linspace(-1, 1, backbone.embedding_dim)
+    save_backbone(backbone, tmp_path / "w.safetensors", training_mean=mean)
+    embedder = Embedder(tmp_path / "w.safetensors", device="cpu")
+    assert embedder.centre is not None
+    np.testing.assert_array_equal(embedder.centre, mean.numpy())
+    assert embedder.dim == backbone.embedding_dim
+    assert embedder.key == Embedder(backbone).key  # the centre is not part of an embedding
+    np.testing.assert_array_equal(embedder(folder), Embedder(backbone)(folder))
+
+
+def test_the_callers_network_stays_as_it_is(backbone: Backbone) -> None:
+    Embedder(backbone)([picture(0)])
+    weight = next(p for p in backbone.parameters() if p.ndim == 4 and p.shape[1] > 1)
+    assert weight.is_contiguous()
+
+
+class Means(nn.Module):
+    """A network that is no backbone."""
+
+    input_size = 20
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert images.shape[1:] == (3, 20, 20)
+        return images.mean((2, 3))
+
+
+def test_other_networks_and_functions(tmp_path: Path) -> None:
+    grey = [np.full((9, 9), value, np.uint8) for value in (0, 255)]
+    features = Embedder(Means().eval(), cache_dir=tmp_path)(grey)
+    np.testing.assert_allclose(features[0], [-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225], rtol=1e-5)
+    seen: list[tuple[int, ...]] = []
+
+    def function(images: np.ndarray[Any, np.dtype[np.uint8]]) -> list[list[float]]:
+        seen.append(images.shape)
+        return [[float(image[0, 0, 0]), 1.0] for image in images]
+
+    embedder = Embedder(function, cache_dir=tmp_path)
+    assert (embedder.key, embedder.dim, embedder.centre) == (None, None, None)
+    np.testing.assert_array_equal(embedder(grey), [[0, 1], [255, 1]])
+    assert embedder.dim == 2
+    assert seen == [(2, 224, 224, 3)]
+    assert not list(tmp_path.iterdir())  # nothing tells two functions apart, so nothing is kept
+
+
+def test_what_cannot_embed_is_refused(backbone: Backbone) -> None:
+    with pytest.raises(LeakError, match="training mode"):
+        Embedder(backbone.train())
+    with pytest.raises(InputError, match="not int"):
+        Embedder(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no weights file"):
+        Embedder("nowhere.safetensors")
+    with pytest.raises(InputError, match="There is no device 'gpu' here"):
+        Embedder(backbone.eval(), device="gpu")
+    with pytest.raises(InputError, match="batch_size must be at least 1"):
+        Embedder(backbone, batch_size=0)
+    with pytest.raises(InputError, match="There are no pictures"):
+        Embedder(backbone)([])
+    with pytest.raises(InputError, match=r"features of shape \(3,\) for 1 pictures; it must be \(1, dim\)"):
+        Embedder(lambda images: np.zeros(3))([picture(0)])
+
+
+def test_bad_pictures_do_not_stop_the_others(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "notes.jpg").write_text("dear diary")
+    mixed: list[Any] = [folder[0], tmp_path / "notes.jpg", folder[1], tmp_path / "gone.png", picture(2, SIDE)]
+    embedder = Embedder(backbone, batch_size=2)
+    found = embedder.attempt(mixed)
+    assert [isinstance(one, NearshotError) for one in found] == [False, True, False, True, False]
+    np.testing.assert_allclose(np.stack(found[::2]), embedder(folder[:3]), rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
+    with pytest.raises(
+        FileFormatError, match=r"notes.jpg is not an image .* \(1 more of the 5 cannot be used either.\)"
+    ):
+        embedder(mixed)
+
+
+def counting(embedder: Embedder) -> Callable[[], int]:
+    """Count the pictures that the network itself embeds from now on."""
+    counts: list[int] = []
+    plain = embedder.embed_squares
+
+    def embed_squares(squares: Any) -> Any:
+        counts.append(len(squares))
+        return plain(squares)
+
+    embedder.embed_squares = embed_squares  # type: ignore[method-assign]
+    return lambda: sum(counts)
+
+
+def test_a_picture_is_embedded_once(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+    embedder = Embedder(backbone, cache_dir=tmp_path / "cache")
+    embedded = counting(embedder)
+    first = embedder(folder[:5])
+    assert embedded() == 5
+    np.testing.assert_array_equal(embedder(folder[:5]), first)
+    assert embedded() == 5
+    folder[0].rename(folder[0].with_name("renamed.png"))
+    folder[1].write_bytes(encoded(picture(77, SIDE)))
+    again = embedder([folder[0].with_name("renamed.png"), folder[1], folder[6]])
+    assert embedded() == 7  # a new name changes nothing, new content does
+    np.testing.assert_array_equal(again[0], first[0])
+    assert not np.array_equal(again[1], first[1])
+    assert embedder.cache is not None
+    assert len(embedder.cache) == 7
+    embedder.cache.clear()
+    embedder(folder[2:4])
+    assert embedded() == 9
+
+
+def test_other_weights_or_sizes_have_other_embeddings(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+    ours = Embedder(backbone, cache_dir=tmp_path)
+    features = ours(folder)
+    torch.manual_seed(1)
+    others = [build_backbone("conv4-32", input_size=size).eval() for size in (SIDE, 32)]
+    keys = {Embedder(other).key for other in (backbone, *others)}
+    assert len(keys) == 3
+    assert not np.allclose(Embedder(others[0], cache_dir=tmp_path)(folder), features)
+
+
+def test_a_damaged_entry_is_made_again(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+    first = Embedder(backbone, cache_dir=tmp_path / "c")(folder)
+    entries = sorted((tmp_path / "c").rglob("*.f32"))
+    entries[0].write_bytes(b"")
+    entries[1].write_bytes(entries[2].read_bytes()[:-4])
+    content = bytearray(entries[3].read_bytes())
+    content[-1] ^= 1
+    entries[3].write_bytes(content)
+    embedder = Embedder(backbone, cache_dir=tmp_path / "c")
+    embedded = counting(embedder)
+    np.testing.assert_allclose(embedder(folder), first, rtol=1e-5, atol=1e-6)
+    assert embedded() == 3
+
+
+def test_the_oldest_go(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path, "k" * 64, 2, most=10)
+    for number in range(11):
+        cache.put(f"{number:064}", np.array([number, 0], np.float32))
+        os.utime(cache.folder / f"{number:064}.f32", (number, number))
+    cut_off = cache.folder / ".0123.partial"
+    cut_off.write_bytes(b"half")
+    cache.prune()
+    assert cut_off.exists()  # somebody may be writing it
+    os.utime(cut_off, (time.time() - 7200,) * 2)
+    cache.prune()
+    assert not cut_off.exists()
+    assert len(cache) == 9
+    assert cache.get(f"{1:064}") is None
+    assert np.array_equal(cache.get(f"{2:064}"), [2, 0])  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(
+    backbone: Backbone, folder: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    embedder = Embedder(backbone, cache_dir=tmp_path / "file")
+    with pytest.warns(UserWarning, match="Embeddings are not kept in"):
+        features = embedder(folder)
+    assert len(features) == 7
+
+
+def test_processes_share_a_cache(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+    save_backbone(backbone, tmp_path / "w.safetensors")
+    program = (
+        "import sys; from nearshot.estimator import Embedder; "
+        "e = Embedder(sys.argv[1], cache_dir=sys.argv[2], device='cpu'); [e(sys.argv[3:]) for _ in range(3)]"
+    )
+    arguments = [str(tmp_path / "w.safetensors"), str(tmp_path / "c"), *map(str, folder)]
+    processes = [subprocess.Popen([sys.executable, "-W", "error", "-c", program, *arguments]) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    embedder = Embedder(tmp_path / "w.safetensors", cache_dir=tmp_path / "c")
+    embedded = counting(embedder)
+    np.testing.assert_allclose(embedder(folder), Embedder(backbone)(folder), rtol=1e-4, atol=1e-5)
+    assert embedded() == 0
+    assert not list((tmp_path / "c").rglob("*.partial"))
