@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import matplotlib as mpl
 import rich.table
 from matplotlib.figure import Figure as Drawing
 
@@ -68,7 +69,9 @@ class Table:
         n_left_out = len(self.rows) - len(kept)
         what = "One row is" if n_left_out == 1 else f"{n_left_out} rows are"
         note = (f"{what} not run yet, and left out.",) if n_left_out else ()
-        return replace(self, rows=kept, notes=self.notes + note)
+        is_marked = any(str(item).endswith(" *") for row in kept for item in row)
+        notes = tuple(text for text in self.notes if is_marked or not text.startswith("* "))
+        return replace(self, rows=kept, notes=notes + note)
 
     def for_terminal(self) -> rich.table.Table:
         """Return a table that rich prints."""
@@ -154,7 +157,7 @@ class Figure:
         files = []
         for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
             files.append(folder / f"{self.name}{suffix}")
-            with write_whole(files[-1]) as file:
+            with write_whole(files[-1]) as file, mpl.rc_context({"svg.hashsalt": self.name}):  # the same file each time
                 drawing.savefig(file, format=suffix[1:], dpi=150, metadata=metadata)
         return files
 
