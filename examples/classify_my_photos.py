@@ -14,7 +14,7 @@ from PIL import Image
 
 from nearshot import FewShotClassifier
 from nearshot.data import prepare
-from nearshot.estimator.folders import read_support
+from nearshot.estimator import read_support
 
 LETTERS = {0: "ben", 30: "et", 60: "shin", 90: "sign-e"}  # by their place in the dataset
 STRANGER = {120: "yass"}

@@ -145,7 +145,16 @@ PUBLIC_NAMES = {
         "prepare_folder",
         "prepare_plan",
     },
-    "nearshot.estimator": {"AccuracyEstimate", "Embedder", "Explanation", "FewShotClassifier", "Neighbour"},
+    "nearshot.estimator": {
+        "AccuracyEstimate",
+        "Embedder",
+        "Explanation",
+        "FewShotClassifier",
+        "Neighbour",
+        "SupportFolder",
+        "export_onnx",
+        "read_support",
+    },
     "nearshot.training": {
         "METHODS",
         "PRESETS",

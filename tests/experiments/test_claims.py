@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.adaptation import LAYERS
-from nearshot.experiments.recipes.batch_size import SETUPS, setup_config
+from nearshot.experiments.recipes.batch_size import IN_FIGURE, SETUPS, setup_config
 from nearshot.experiments.recipes.choices import CHOICES, choice_config
+from nearshot.experiments.recipes.pair_subsampling import FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import PAPER, QUICK
 from nearshot.training import PRESETS, TrainConfig
@@ -175,6 +177,24 @@ def test_dropblock_is_judged_on_one_architecture() -> None:
     assert differences(without, with_it) == {"backbone": ("resnet12", "resnet12-dropblock")}
     small = [QUICK.change(config) for config in (without, with_it)]
     assert differences(*small) == {"backbone": ("conv4-32", "conv4-32-dropblock")}
+
+
+@pytest.mark.parametrize(("off", "status"), [(0.0, "confirmed"), (3.0, "contradicted"), (-3.0, "contradicted")])
+def test_episodes_are_held_against_the_curve_at_their_share_of_pairs(off: float, status: str, tmp_path: Path) -> None:
+    results = Results(tmp_path)
+
+    def height(share: float) -> float:  # a straight line over the logarithm, which is what is drawn between points
+        return 70 + 5 * math.log10(share)
+
+    for fraction in FRACTIONS:
+        put(results, subsampled(DATASET, fraction), height(fraction))
+    for method in ("prototypical", "matching"):
+        for setup in IN_FIGURE:
+            config = setup_config(DATASET, method, 256, setup)
+            put(results, config, height(share_of_pairs(config)) + off)
+    found = verdicts(results)["on-the-curve"]
+    assert found.status == status
+    assert " minus the curve at 22 % of the pairs, " in found.text
 
 
 def test_a_scale_that_makes_one_training_of_two_decides_nothing(tmp_path: Path) -> None:

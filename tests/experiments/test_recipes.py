@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
 
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
+from nearshot.experiments.costs import TRAINING_IMAGES, images_of
 from nearshot.experiments.jobs import do, jobs_of
 from nearshot.experiments.runner import ThisProcess
 from nearshot.experiments.scales import QUICK, Scale, smaller
 from nearshot.training import Hardware, TrainConfig
+from nearshot.training.batches import make_batches
+from nearshot.training.methods import resolve_method
 
 QUIET = Console(quiet=True)
 
@@ -164,3 +168,25 @@ def test_every_form_says_its_scale(folder: Path, data: Path) -> None:
         header, first, *_ = csv.reader(io.StringIO(table.as_csv()))
         assert header[:3] == ["trained with", "1-shot", "1-shot ±"]
         assert 0 <= float(first[2]) < 50
+
+
+@pytest.mark.parametrize(
+    "scale", [QUICK, smaller(), smaller(input_size=32), smaller(steps=2)], ids=lambda one: one.name
+)
+def test_every_training_of_a_scale_has_images_for_its_batches(scale: Scale) -> None:
+    """The sampler itself says whether so many steps can be had of so many images."""
+    for job in jobs_of(RECIPES.values(), None, scale, [0]):
+        n_images = TRAINING_IMAGES[job.config.dataset]
+        n_classes = 64 if job.config.dataset != "glyphs" else 800
+        labels = torch.arange(n_images) % n_classes
+        names = [f"class {label}" for label in range(n_classes)]
+        batches = make_batches(job.config, resolve_method(job.config), labels, names)
+        assert job.config.epochs * len(batches) * batches.batch_size == images_of(job.config)
+
+
+def test_the_quick_form_has_as_many_steps_as_epochs_ask_for() -> None:
+    for epochs, shape in ((120, (1, 100)), (240, (2, 100)), (90, (1, 75))):
+        config = QUICK.change(TrainConfig(epochs=epochs, warm_up=epochs / 12))
+        assert (config.epochs, config.steps_per_epoch) == shape
+        assert config.validate_every == config.epochs  # once, at the end, however long
+        assert config.warm_up == pytest.approx(config.epochs / 12)

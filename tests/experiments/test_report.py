@@ -195,3 +195,17 @@ def test_scales_are_known_by_their_names() -> None:
 def test_only_what_is_html_already_is_not_escaped() -> None:
     assert element("p", "<i>", Html("<b>x</b>"), title='"') == '<p title="&quot;">&lt;i&gt;<b>x</b></p>'
     assert joined(["&", element("img", alt="")]) == "&amp;<img alt>"
+
+
+def test_files_of_others_where_one_stands_are_not_taken_for_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some" / "where").mkdir(parents=True)
+    (tmp_path / "some" / "where" / "settings.json").write_text("{}")
+    make_up(tmp_path / "results", ["schedule"], QUICK)
+    (tmp_path / "results" / "quick" / "last-run.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report"]) == 0
+    page = (tmp_path / "results" / "report.html").read_text()
+    assert "pairs-cifar-fs-counted" in page
+    assert "trainings-cifar-fs-counted" not in page  # of results, and there are none that it would be about

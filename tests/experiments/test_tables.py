@@ -64,6 +64,15 @@ def test_the_doubtful_numbers_of_the_paper_are_marked(results: Results) -> None:
     assert "Erratum" in table.as_latex()
 
 
+def test_a_note_goes_with_the_row_that_it_is_about(results: Results, tmp_path: Path) -> None:
+    whole = RECIPES["batch-size"].tables(Found(results, PAPER, (0,)), "cifar-fs")[0].without_empty_rows()
+    assert any(note.startswith("* ") for note in whole.notes)
+    few = make_up(tmp_path, ["schedule"], PAPER, dataset="cifar-fs")  # which has two of the trainings
+    table = RECIPES["batch-size"].tables(Found(few, PAPER, (0,)), "cifar-fs")[0].without_empty_rows()
+    assert [str(row[1]) for row in table.rows] == ["NCA", "PN 5-shot m+n=16"]
+    assert table.notes == ("19 rows are not run yet, and left out.",)
+
+
 def test_marks_are_only_for_what_the_paper_has(tmp_path: Path) -> None:
     empty = RECIPES["batch-size"].tables(Found(Results(tmp_path), PAPER, (0,)), "mini-imagenet")[0]
     assert "*" not in empty.as_csv()

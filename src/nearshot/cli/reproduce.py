@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +21,7 @@ from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import Outcome, Place
 from nearshot.experiments.scales import Scale, smaller
+from nearshot.experiments.tables import Table as Claims
 
 __all__ = ["Reproduce"]
 
@@ -94,8 +95,10 @@ class Reproduce:
             train_missing=not self.tables_only,
             console=Console(stderr=True, highlight=False),
         )
-        for table in (*done.tables, *(done.claims if self.all else ())):
+        for table in done.tables:
             console.print(table.for_terminal())
+        for claims in done.claims if self.all else ():
+            console.print(_without_reasons(claims).for_terminal())
         if done.files:
             console.print(f"{len(done.files)} files are in {done.files[0].parent}.")
         _report_failures(done.outcome, console)
@@ -106,6 +109,13 @@ class Reproduce:
         from nearshot.experiments.on_ray import RayCluster  # noqa: PLC0415
 
         return RayCluster(Results(self.results), self.runs, self.data_dir, gpus_per_run=self.gpus_per_run)
+
+
+def _without_reasons(claims: Claims) -> Claims:
+    """Return the claims with their verdicts alone; the reasons are long."""
+    note = f"The numbers behind them are in {claims.name}.md, and in the page that `nearshot report` makes."
+    rows = tuple(row[:3] for row in claims.rows)
+    return replace(claims, headings=claims.headings[:3], rows=rows, notes=(*claims.notes, note))
 
 
 def _report_failures(outcome: Outcome, console: Console) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Job:
         """What identifies the training."""
         return run_id(self.config)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """What to call it: its nearest preset and what differs."""
         return run_name(self.config)

@@ -26,7 +26,8 @@ from nearshot.experiments.runner import SECONDS_TO_SAVE
 
 __all__ = ["LocalMachine", "n_cores"]
 
-MEMORY_A_JOB = 2e9  # bytes; a small one takes under 1 GB
+MEMORY_A_JOB = 2e9  # bytes; a small one takes about 1 GB
+JOBS_A_PROCESS = 8  # memory that is kept falls to pieces after a while
 # A step frees what the next one asks for again. glibc would give it back to the system in between, which costs a
 # quarter of a small training's time; elsewhere these mean nothing.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
@@ -36,7 +37,7 @@ class LocalMachine:
     """The machine that this runs on.
 
     On each GPU a job at a time, in a process of its own, which leaves no memory behind. On a CPU one after the other on
-    all cores; small ones side by side, a core each, in processes that take one after the other.
+    all cores, likewise; but small ones side by side, a core each, in processes that take several.
 
     Args:
         results: where results are put.
@@ -50,10 +51,16 @@ class LocalMachine:
     ) -> None:
         self.results, self.runs, self.data_dir = results, runs, data_dir
         gpus = _visible_gpus()
-        n_slots = len(gpus) or (_room_on_the_cpu() if small else 1)
-        n_threads = n_cores() // n_slots if n_slots > 1 else None  # torch itself knows best what to do with all cores
-        self.slots = [_Slot(gpu, None) for gpu in gpus] or [_Slot(None, n_threads) for _ in range(n_slots)]
-        self.n_at_once = n_slots
+        if gpus:
+            self.slots = [_Slot(os.environ | {"CUDA_VISIBLE_DEVICES": gpu}) for gpu in gpus]
+        elif small:
+            n_slots = _room_on_the_cpu()
+            threads = {"OMP_NUM_THREADS": str(n_cores() // n_slots)}
+            environment = threads | KEEP_MEMORY | os.environ  # what the user says goes before
+            self.slots = [_Slot(environment, JOBS_A_PROCESS) for _ in range(n_slots)]
+        else:
+            self.slots = [_Slot(dict(os.environ))]
+        self.n_at_once = len(self.slots)
 
     def prepare(self, jobs: Iterable[Job]) -> None:
         """See that the jobs' datasets are there, and make those that are made here, before several jobs try to."""
@@ -107,15 +114,9 @@ class LocalMachine:
 class _Slot:
     """A GPU or some cores, the process that works there, and the job it is at."""
 
-    def __init__(self, gpu: str | None, n_threads: int | None) -> None:
+    def __init__(self, environment: dict[str, str], jobs_a_process: int = 1) -> None:
+        self.environment, self.jobs_a_process, self.n_left = environment, jobs_a_process, 0
         self.job: Job | None = None
-        self.keeps_process = gpu is None
-        self.environment = dict(os.environ)
-        if gpu is not None:
-            self.environment["CUDA_VISIBLE_DEVICES"] = gpu
-        else:  # what the user says goes before
-            threads = {} if n_threads is None else {"OMP_NUM_THREADS": str(n_threads)}
-            self.environment = threads | KEEP_MEMORY | self.environment
         self.process: subprocess.Popen[str] | None = None
         self.answers: SimpleQueue[int] = SimpleQueue()
 
@@ -123,12 +124,12 @@ class _Slot:
         """Hand a task to the process; start one where there is none."""
         if self.process is None or self.process.poll() is not None:
             self.wait(SECONDS_TO_SAVE)
-            self.process = self._start_process(log)
-        self.job = job
+            self.process, self.n_left = self._start_process(log), self.jobs_a_process
+        self.job, self.n_left = job, self.n_left - 1
         with suppress(BrokenPipeError):  # if it has died, its status will say so
             self._stdin.write(task + "\n")
             self._stdin.flush()
-            if not self.keeps_process:
+            if not self.n_left:
                 self._stdin.close()
 
     @property
@@ -161,7 +162,7 @@ class _Slot:
         except Empty:
             return None
         self.job = None
-        if not self.keeps_process or (self.process is not None and self.process.poll() is not None):
+        if not self.n_left or (self.process is not None and self.process.poll() is not None):
             self.wait(SECONDS_TO_SAVE)
         return status
 

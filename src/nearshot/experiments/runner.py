@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from nearshot.training import Hardware
 __all__ = ["Failure", "Outcome", "Place", "ThisProcess", "run_jobs"]
 
 SECONDS_TO_SAVE = 60.0
+SECONDS_BETWEEN_TABLES = 0.5
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def run_jobs(
     outcome = Outcome(done=[job for job in jobs if job.is_done(results)])
     running: dict[str, tuple[Job, float]] = {}
     seconds: list[float] = []  # that jobs took
+    shown = -math.inf
     with Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live:
         try:
             while waiting or running:
@@ -147,7 +150,9 @@ def run_jobs(
                     if not console.is_terminal:  # where a table that changes would be seen at the end only
                         how = "done" if problem is None else "stopped" if problem == "" else "failed"
                         console.print(f"{len(outcome.done)}/{len(jobs)}: {job.name} {how} in {seconds[-1]:.0f} s")
-                live.update(_table(running, waiting, outcome, place, clock(), _left(seconds, waiting, running, place)))
+                if clock() - shown >= SECONDS_BETWEEN_TABLES:
+                    shown, to_go = clock(), _left(seconds, waiting, running, place)
+                    live.update(_table(running, waiting, outcome, place, shown, to_go))
         except BaseException:  # whatever ends this, nothing goes on running behind its back
             place.stop()
             outcome.stopped += [job for job, _ in running.values()] + waiting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -43,24 +44,26 @@ def _quick(config: TrainConfig) -> TrainConfig:
     """A setting for letters on a CPU: method, loss, kind of batches and schedule stay, the rest is made small.
 
     A hundred steps for the paper's 120 epochs, and half its batch. In so few steps SGD does not get anywhere, so it is
-    Adam; and letters are not mirrored.
+    Adam; and letters are not mirrored. More steps are more epochs, since one has no more than the images fill.
     """
+    n_steps = round(config.epochs * 100 / 120)
+    n_epochs = math.ceil(n_steps / 100)
     n_way = None if config.n_way is None else min(config.n_way, 10)
     return replace(
         config,
         dataset="glyphs",
         backbone="conv4-32-dropblock" if config.backbone.endswith("-dropblock") else "conv4-32",
         input_size=28,
-        epochs=1,
-        steps_per_epoch=round(config.epochs * 100 / 120),
-        warm_up=config.warm_up_epochs / config.epochs,
+        epochs=n_epochs,
+        steps_per_epoch=n_steps // n_epochs,
+        warm_up=config.warm_up_epochs * n_epochs / config.epochs,
         batch_size=max(64, config.batch_size // 2),
         n_way=n_way,
         optimiser="adam",
         nesterov=False,
         learning_rate=1e-3,
         augmentation=Augmentation(crop="centre", flip=0.0),
-        validate_every=1,
+        validate_every=n_epochs,
         validation_episodes=2000,
     )
 

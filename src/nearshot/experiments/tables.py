@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import matplotlib as mpl
 import rich.table
 from matplotlib.figure import Figure as Drawing
 
@@ -66,21 +67,24 @@ class Table:
             return self
         kept = tuple(row for row in self.rows if _is_ours(row) or "quoted" in str(row[0]))
         n_left_out = len(self.rows) - len(kept)
-        note = (f"{n_left_out} rows are not run yet, and left out.",) if n_left_out else ()
-        return replace(self, rows=kept, notes=self.notes + note)
+        what = "One row is" if n_left_out == 1 else f"{n_left_out} rows are"
+        note = (f"{what} not run yet, and left out.",) if n_left_out else ()
+        is_marked = any(str(item).endswith(" *") for row in kept for item in row)
+        notes = tuple(text for text in self.notes if is_marked or not text.startswith("* "))
+        return replace(self, rows=kept, notes=notes + note)
 
     def for_terminal(self) -> rich.table.Table:
         """Return a table that rich prints."""
         table = rich.table.Table(title=f"{self.title}\n{self.label}", caption="\n".join(self.notes) or None)
-        for number, heading in enumerate(self.headings):
-            table.add_column(heading, justify="left" if number == 0 else "right")
+        for heading, is_number in zip(self.headings, self._numbers(), strict=True):
+            table.add_column(heading, justify="right" if is_number else "left")
         for row in self.rows:
             table.add_row(*map(str, row))
         return table
 
     def as_markdown(self) -> str:
         """Return Markdown."""
-        rule = ["---", *["---:"] * (len(self.headings) - 1)]
+        rule = ["---:" if is_number else "---" for is_number in self._numbers()]
         lines = [" | ".join(line) for line in (self.headings, rule, *(map(str, row) for row in self.rows))]
         body = "\n".join(f"| {line} |" for line in lines)
         notes = "".join(f"\n\n{note}" for note in self.notes)
@@ -91,7 +95,7 @@ class Table:
         lines = [" & ".join(str(item).translate(LATEX) for item in row) + r" \\" for row in self.rows]
         head = " & ".join(heading.translate(LATEX) for heading in self.headings) + r" \\"
         caption = " ".join((f"{self.title}. {self.label}.", *self.notes)).translate(LATEX)
-        columns = "l" + "r" * (len(self.headings) - 1)
+        columns = "".join("r" if is_number else "l" for is_number in self._numbers())
         body = "\n".join([r"\toprule", head, r"\midrule", *lines, r"\bottomrule"])
         return (
             f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
@@ -123,6 +127,10 @@ class Table:
             writer.writerow([*values, self.label])
         return buffer.getvalue()
 
+    def _numbers(self) -> list[bool]:
+        """Return of each column whether it holds numbers, which stand to the right; texts stand to the left."""
+        return [any(isinstance(row[i], Cell) for row in self.rows) for i in range(len(self.headings))]
+
     def write(self, folder: Path) -> list[Path]:
         """Write all forms; return their files."""
         forms = {".md": self.as_markdown(), ".tex": self.as_latex(), ".csv": self.as_csv()}
@@ -149,7 +157,7 @@ class Figure:
         files = []
         for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
             files.append(folder / f"{self.name}{suffix}")
-            with write_whole(files[-1]) as file:
+            with write_whole(files[-1]) as file, mpl.rc_context({"svg.hashsalt": self.name}):  # the same file each time
                 drawing.savefig(file, format=suffix[1:], dpi=150, metadata=metadata)
         return files
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import scipy.stats
 import torch
 
-from nearshot.evaluation import Accuracy, compare
+from nearshot.evaluation import Accuracy, Comparison, compare
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
@@ -32,7 +32,9 @@ __all__ = [
     "above",
     "gap",
     "judged",
+    "listed",
     "not_above",
+    "over_seeds",
     "same",
     "signed",
 ]
@@ -75,8 +77,7 @@ class Gap(NamedTuple):
     n_seeds: int
 
     def __str__(self) -> str:
-        seeds = f"{self.n_seeds} seeds" if self.n_seeds > 1 else "one seed, over episodes"
-        return f"{self.what}: {signed(self.difference)} ± {self.interval95:.2f} ({seeds})"
+        return f"{self.what}: {signed(self.difference)} ± {self.interval95:.2f}"
 
     @property
     def is_positive(self) -> bool:
@@ -119,20 +120,26 @@ def gap(found: Found, what: str, better: Side, other: Side) -> Gap | None:
     """
     if better[1] == other[1] and run_id(found.scale.change(better[0])) == run_id(found.scale.change(other[0])):
         return None
-    pairs = [
-        compare(*_same_episodes(mine.accuracy(better[1]), yours.accuracy(other[1])))
-        for mine in found.runs(better[0])
-        for yours in found.runs(other[0])
-        if mine.seed == yours.seed and mine.has(better[1]) and yours.has(other[1])
-    ]
-    if not pairs:
+    return over_seeds(
+        what,
+        [
+            compare(*_same_episodes(mine.accuracy(better[1]), yours.accuracy(other[1])))
+            for mine in found.runs(better[0])
+            for yours in found.runs(other[0])
+            if mine.seed == yours.seed and mine.has(better[1]) and yours.has(other[1])
+        ],
+    )
+
+
+def over_seeds(what: str, comparisons: Sequence[Comparison]) -> Gap | None:
+    """Return the mean of comparisons, a training seed each, with the interval between seeds; of one, over episodes."""
+    if not comparisons:
         return None
-    differences = torch.tensor([pair.difference for pair in pairs], dtype=torch.float64)
-    interval = pairs[0].interval95
-    if len(pairs) > 1:
-        half = float(scipy.stats.t.ppf(0.975, len(pairs) - 1)) * float(differences.std()) / math.sqrt(len(pairs))
-        interval = max(half, 0.0)
-    return Gap(what, float(differences.mean()), interval, len(pairs))
+    differences = torch.tensor([one.difference for one in comparisons], dtype=torch.float64)
+    n_seeds, interval = len(comparisons), comparisons[0].interval95
+    if n_seeds > 1:
+        interval = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(differences.std()) / math.sqrt(n_seeds)
+    return Gap(what, float(differences.mean()), interval, n_seeds)
 
 
 def _same_episodes(one: Accuracy, other: Accuracy) -> tuple[Accuracy, Accuracy]:
@@ -159,18 +166,20 @@ def judged(
     failing = [one for one in there if fails(one)]
     open_ones = [one for one in there if not holds(one) and one not in failing]
     if failing:
-        return Verdict("contradicted", f"Not so for {len(failing)} of {len(there)}: {_listed(failing)}.{missing}")
+        return Verdict("contradicted", f"Not so for {len(failing)} of {len(there)}: {listed(failing)}.{missing}")
     if open_ones:
-        return Verdict("undecided", f"Open for {len(open_ones)} of {len(there)}: {_listed(open_ones)}.{missing}")
+        return Verdict("undecided", f"Open for {len(open_ones)} of {len(there)}: {listed(open_ones)}.{missing}")
     # A statement about all of them is confirmed by all of them.
-    return Verdict("undecided" if missing else "confirmed", f"{_listed(there)}.{missing}")
+    return Verdict("undecided" if missing else "confirmed", f"{listed(there)}.{missing}")
 
 
-def _listed(gaps: Sequence[Gap]) -> str:
-    """Tell the gaps, those that are least beyond doubt first."""
+def listed(gaps: Sequence[Gap]) -> str:
+    """Tell the gaps, those that are least beyond doubt first, and over how many training seeds they are."""
     weakest = sorted(gaps, key=lambda one: abs(one.difference) - one.interval95)[:LISTED]
     more = f"; and {len(gaps) - LISTED} more" if len(gaps) > LISTED else ""
-    return "; ".join(map(str, weakest)) + more
+    n_seeds = sorted({one.n_seeds for one in gaps})
+    seeds = "one seed, ± over episodes" if n_seeds == [1] else f"{' or '.join(map(str, n_seeds))} seeds"
+    return f"{'; '.join(map(str, weakest))}{more} ({seeds})"
 
 
 def above(pairs: Pairs) -> Callable[[Found, str], Verdict]:

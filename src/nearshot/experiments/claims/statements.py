@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+
+import torch
 
 from nearshot.episodes import EpisodeShape
+from nearshot.evaluation import Accuracy, compare
 from nearshot.experiments.claims.judging import (
     SAME,
     Claim,
+    Gap,
     Pairs,
     Side,
-    Status,
     Verdict,
     above,
     gap,
     judged,
+    listed,
     not_above,
+    over_seeds,
     same,
-    signed,
 )
 from nearshot.experiments.claims.ranking import EXCEPTIONS_IN_WORDS, exceptions_hold, more_pairs_rank_higher
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.adaptation import LAYERS
-from nearshot.experiments.recipes.batch_size import METHODS, SETUPS, setup_config
+from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, setup_config
 from nearshot.experiments.recipes.choices import CHOICES, choice_config
 from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement
@@ -192,7 +195,7 @@ def _gap_closes(found: Found, dataset: str) -> Verdict:
     if any(one is None for one in gaps.values()):
         return Verdict("not yet run", "")
     there = {key: one for key, one in gaps.items() if one is not None}
-    text = "; ".join(map(str, there.values())) + "."
+    text = f"{listed(list(there.values()))}."
     is_there = all(there[128, shot].is_positive for shot in SHOTS)
     is_gone = all(there[512, shot].is_none for shot in SHOTS)
     if is_there and is_gone:
@@ -207,36 +210,31 @@ def _sides(dataset: str, size: int, shot: int) -> tuple[Side, Side]:
 
 def _on_the_curve(found: Found, dataset: str) -> Verdict:
     """PN and MN lie within a point of NCA's subsampling curve, at the share of pairs that they use."""
-    texts, off, n_wanted = [], 0, 0
-    for method, (short, classifier) in METHODS.items():
-        for shot in SHOTS:
-            wanted = Measurement("val", shot, classifier)
-            curve = [(f, found.pooled(subsampled(dataset, f), wanted)) for f in FRACTIONS]
-            known = [(math.log(f), accuracy.mean) for f, accuracy in curve if accuracy is not None]
-            for setup in SETUPS[:4]:
-                config = setup_config(dataset, method, BATCH_SIZE, setup)
-                ours = found.pooled(config, wanted)
-                n_wanted += 1
-                if ours is None or len(known) < len(FRACTIONS):
-                    continue
-                expected = _interpolated(known, math.log(share_of_pairs(found.scale.change(config))))
-                off += abs(ours.mean - expected) > SAME
-                name = f"{short} {setup[0]}-shot m+n={setup[1]}, {shot}-shot"
-                texts.append(f"{name}: {signed(ours.mean - expected)} from the curve")
-    if not texts:
-        return Verdict("not yet run", "")
-    status: Status = "contradicted" if off else "undecided" if len(texts) < n_wanted else "confirmed"
-    return Verdict(status, "; ".join(texts) + ".")
+    gaps = [
+        _from_the_curve(found, dataset, method, setup, Measurement("val", shot, classifier))
+        for method, (_, classifier) in METHODS.items()
+        for setup in IN_FIGURE
+        for shot in SHOTS
+    ]
+    return judged(gaps, holds=lambda one: one.is_none, fails=lambda one: one.is_some)
 
 
-def _interpolated(points: Sequence[tuple[float, float]], x: float) -> float:
-    """Return a polygon's height at x; beyond its ends, that of the nearest end."""
-    if x <= points[0][0]:
-        return points[0][1]
-    for (x0, y0), (x1, y1) in pairwise(points):
-        if x <= x1:
-            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-    return points[-1][1]
+def _from_the_curve(found: Found, dataset: str, method: str, setup: tuple[int, int], wanted: Measurement) -> Gap | None:
+    """Return a setup minus the curve at its share of pairs: between two fractions, their accuracies by log share."""
+    config = setup_config(dataset, method, BATCH_SIZE, setup)
+    share = share_of_pairs(found.scale.change(config))
+    below = max((one for one in FRACTIONS if one <= share), default=FRACTIONS[0])
+    above_it = min((one for one in FRACTIONS if one >= share), default=FRACTIONS[-1])
+    weight = 0.0 if below == above_it else math.log(share / below) / math.log(above_it / below)
+    sides = [{run.seed: run for run in found.runs(subsampled(dataset, fraction))} for fraction in (below, above_it)]
+    comparisons = []
+    for run in found.runs(config):
+        if run.has(wanted) and all(run.seed in side and side[run.seed].has(wanted) for side in sides):
+            low, high = (side[run.seed].accuracy(wanted) for side in sides)
+            curve = Accuracy(torch.lerp(low.per_episode, high.per_episode, weight), low.protocol)
+            comparisons.append(compare(run.accuracy(wanted), curve))
+    name = f"{METHODS[method][0]} {setup[0]}-shot m+n={setup[1]} minus the curve at {100 * share:.0f} % of the pairs"
+    return over_seeds(f"{name}, {wanted.n_shot}-shot", comparisons)
 
 
 def _more_pairs(found: Found, dataset: str) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from nearshot.evaluation import PooledAccuracy
@@ -29,6 +29,20 @@ class _ReadOnce(Results):
     def get(self, config: TrainConfig, scale: str) -> RunResult | None:
         """Return a training's result, or None where it has not been run."""
         return self._by_id.get((scale, run_id(config)))
+
+
+class _Nothing(Results):
+    """No results."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing")
+
+    def get(self, config: TrainConfig, scale: str) -> RunResult | None:
+        """Return None."""
+        return None
+
+    def __iter__(self) -> Iterator[RunResult]:
+        return iter(())
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +118,10 @@ def collect(results: Results, scales: Sequence[Scale] = ()) -> list[Collected]:
 
 
 def counted() -> list[Part]:
-    """Return the recipes that need no training."""
-    found = Traced(Results(""), PAPER, (0,))
-    return [_part(recipe, found, recipe.datasets[0], 0, ()) for recipe in RECIPES.values() if not _trains(recipe)]
+    """Return the recipes that need no training, nor results of any."""
+    found = Traced(_Nothing(), PAPER, (0,))
+    parts = [_part(recipe, found, recipe.datasets[0], 0, ()) for recipe in RECIPES.values() if not _trains(recipe)]
+    return [part for part in parts if any(table.rows for table in part.tables)]
 
 
 def _collect_scale(results: _ReadOnce, name: str, scale: Scale | None) -> Collected:
