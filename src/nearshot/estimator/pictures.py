@@ -39,7 +39,7 @@ class Content:
 
     def square(self, side: int) -> Pixels:
         """Return its centre as (side, side, 3) uint8: upright, in colour, on white, the first frame if it moves."""
-        return fit_to_square(self._image(), side)
+        return fit_to_square(self._image(), side, name=self.name)
 
 
 def picture_list(pictures: Any) -> list[Any]:
@@ -102,10 +102,13 @@ def read_each(pictures: Sequence[Any], make: Callable[[Content], Made]) -> Itera
     """
 
     def attempt(number: int) -> Made | NearshotError:
+        name = name_of(pictures[number], number)
         try:
-            return make(read_picture(pictures[number], name_of(pictures[number], number)))
+            return make(read_picture(pictures[number], name))
         except (FileFormatError, InputError) as error:
             return error
+        except MemoryError:
+            return InputError(f"{name} takes more memory than there is. Make it smaller first.")
 
     with ThreadPoolExecutor(THREADS) as threads:
         waiting: deque[Future[Made | NearshotError]] = deque()
