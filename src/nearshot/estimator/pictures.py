@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -125,7 +126,7 @@ def read_each(pictures: Sequence[Any], make: Callable[[Content], Made]) -> Itera
 
 def _read(path: Path, name: str) -> bytes:
     path = path.expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 (Path's own raises where a folder above is locked)
         raise InputError(f"{name} is a folder, not a picture.")
     try:
         return path.read_bytes()
