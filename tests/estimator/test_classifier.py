@@ -230,6 +230,7 @@ def test_pictures_of_every_kind(tmp_path: Path) -> None:
     assert model.n_features_in_ == 3
     one = model.partial_fit([tinted(8, 1)], ["green"]).explain([tinted(9, 1)])[0]
     assert one.label == "green"
+    assert model.support_names_[3:] == ["image 3", "image 4"]
     with pytest.raises(InputError, match="Give a list of pictures"):
         model.predict(tmp_path / "red.png")
     with pytest.raises(InputError, match="Give a list of pictures"):

@@ -302,16 +302,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _labelled(self, X: Any, y: Any, *, embedder: Embedder | None, reset: bool) -> tuple[Array, Array, list[str]]:  # noqa: N803
         """Return the features of labelled images, their labels and names."""
+        first = 0 if reset else len(self.support_names_)
         if embedder is None:
             features, labels = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
-            first = 0 if reset else len(self.support_names_)
             names = [f"image {first + number}" for number in range(len(features))]
         else:
             pictures = picture_list(X)
             labels = column_or_1d(y, warn=True)
             check_consistent_length(pictures, labels)
             features = embedder(pictures, progress=self._progress())
-            names = [name_of(picture, number) for number, picture in enumerate(pictures)]
+            names = [name_of(picture, number) for number, picture in enumerate(pictures, first)]
         with warnings.catch_warnings():  # one image a class is no sign of a regression here
             warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
             check_classification_targets(labels)
