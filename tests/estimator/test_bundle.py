@@ -86,6 +86,14 @@ def test_a_function_is_given_again(tmp_path: Path) -> None:
         FewShotClassifier.load(tmp_path / "model.safetensors")
     again = FewShotClassifier.load(tmp_path / "model.safetensors", backbone=Brightness())
     np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
+    other = FewShotClassifier.load(tmp_path / "model.safetensors", backbone=lambda images: images.mean((1, 2)))
+    for use in (other.predict, lambda pictures: other.partial_fit(pictures, np.arange(6) % 2)):
+        with pytest.raises(InputError, match=r"gave features of shape \(6, 3\) for 6 pictures; it must be \(6, 2\)"):
+            use(pictures)
+    with pytest.raises(InputError, match="The backbone gives 32 numbers a picture; that of .* gave 2"):
+        FewShotClassifier.load(
+            tmp_path / "model.safetensors", backbone=build_backbone("conv4-32", input_size=16).eval()
+        )
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:

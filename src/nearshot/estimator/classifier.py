@@ -289,7 +289,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise FileFormatError(f"{path} is damaged: {error}") from error
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
-        return model._adopt(saved.learnt, model._make_embedder())
+        embedder, dim = model._make_embedder(), saved.learnt.features.shape[1]
+        if embedder is not None:
+            if embedder.dim not in (None, dim):
+                raise InputError(f"The backbone gives {embedder.dim} numbers a picture; that of {path} gave {dim}.")
+            embedder.dim = dim  # which a function says by its answers only
+        return model._adopt(saved.learnt, embedder)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "threshold_")
