@@ -253,8 +253,13 @@ def test_a_backbone_centres_by_its_training_set(backbone: Backbone, tmp_path: Pa
 
 def test_the_same_picture_in_two_classes(backbone: Backbone) -> None:
     pictures = [picture(seed, 16) for seed in (0, 1, 2, 0)]
-    with pytest.warns(UserWarning, match="same picture is in two classes: image 0 in 'cat' and image 3 in 'dog'"):
+    first = "same picture is in two classes: image 0 in 'cat' and image 3 in 'dog'"
+    with pytest.warns(UserWarning, match=rf"{first}\. Keep it in one\."):
         FewShotClassifier(backbone).fit(pictures, ["cat", "cat", "dog", "dog"])
+    many = [picture(seed % 5, 16) for seed in range(10)]
+    with pytest.warns(UserWarning, match=r"'cat' and image 7 in 'dog'; and 2 more\. Keep") as told:
+        FewShotClassifier(backbone).fit(many, ["cat"] * 5 + ["dog"] * 5)
+    assert str(told[0].message).count(" in 'cat' and ") == 3
     FewShotClassifier(backbone).fit(pictures, ["cat", "dog", "dog", "cat"])  # twice in one class is no contradiction
 
 
