@@ -263,6 +263,15 @@ def test_the_same_picture_in_two_classes(backbone: Backbone) -> None:
     FewShotClassifier(backbone).fit(pictures, ["cat", "dog", "dog", "cat"])  # twice in one class is no contradiction
 
 
+def test_pictures_want_a_backbone() -> None:
+    paths = ["a.jpg", "b.jpg"]
+    fitted = FewShotClassifier().fit([[1.0, 0.0], [0.0, 1.0]], ["cat", "dog"])
+    for pictures in (paths, np.array(paths), [Path(path) for path in paths], [Image.new("RGB", (3, 3))] * 2, "a.jpg"):
+        for use in (fitted.predict, lambda given: FewShotClassifier().fit(given, ["cat", "dog"])):
+            with pytest.raises(InputError, match=r'Give one, such as FewShotClassifier\("resnet12-nca-cifar-fs"\)'):
+                use(pictures)
+
+
 def test_a_broken_picture_is_named(tmp_path: Path, backbone: Backbone) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
     with pytest.raises(FileFormatError, match="broken.jpg"):

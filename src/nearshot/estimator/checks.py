@@ -6,16 +6,18 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from PIL import Image
 
 from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError
 from nearshot.estimator.scores import Support, in_blocks
 from nearshot.evaluation.classifiers import ClassifierName
 
-__all__ = ["check_parameters", "check_whole", "listed", "warn_of_repeated"]
+__all__ = ["check_parameters", "check_whole", "listed", "refuse_pictures", "warn_of_repeated"]
 
 # What rounding may differ by in two embeddings of one picture, as a share of a feature's length.
 SAME_PICTURE = 1e-5
@@ -42,6 +44,16 @@ def check_whole(value: Any, name: str) -> None:
     """Refuse what is not a whole number of at least 1."""
     if not isinstance(value, Integral) or int(value) < 1:
         raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
+
+
+def refuse_pictures(features: Any) -> None:
+    """Refuse paths and pictures where features are expected; scikit-learn would speak of conversions to float."""
+    in_a_row = isinstance(features, Sequence) or getattr(features, "ndim", 0) == 1  # not a table, whose names are texts
+    if in_a_row and isinstance(next(iter(features), None), str | Path | Image.Image):
+        raise InputError(
+            "These are pictures, and without a backbone features are expected. Give one, such as "
+            'FewShotClassifier("resnet12-nca-cifar-fs").'
+        )
 
 
 def warn_of_repeated(support: Support, names: Sequence[str], labels: Sequence[Any]) -> None:

@@ -18,7 +18,7 @@ from nearshot.distances import squared_euclidean
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.bundle import Bundle, Learnt, read_bundle, write_bundle
 from nearshot.estimator.calibration import choose_temperature, usual_temperature
-from nearshot.estimator.checks import check_parameters, check_whole, listed, warn_of_repeated
+from nearshot.estimator.checks import check_parameters, check_whole, listed, refuse_pictures, warn_of_repeated
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.estimate import AccuracyEstimate, estimate_from_counts
 from nearshot.estimator.explanation import Explanation, Neighbour
@@ -309,6 +309,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the features of labelled images, their labels and names."""
         first = 0 if reset else len(self.support_names_)
         if embedder is None:
+            refuse_pictures(X)
             features, labels = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
             names = [f"image {first + number}" for number in range(len(features))]
         else:
@@ -396,6 +397,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the prepared features of new images."""
         check_is_fitted(self)
         if self.embedder_ is None:
+            refuse_pictures(X)
             features = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
         else:
             features = self.embedder_(X, progress=self._progress())
