@@ -162,6 +162,7 @@ def test_a_long_thin_picture_is_refused_before_it_is_enlarged(tmp_path: Path) ->
     thin, line = read_each([tmp_path / "thin.png", tmp_path / "line.png"], lambda content: content.square(84))
     assert isinstance(thin, FileFormatError)
     assert "thin.png is too long and thin: its 300000×1 pixels would be 25200000×84" in str(thin)
+    assert isinstance(line, np.ndarray)
     assert np.array_equal(line, np.full((84, 84, 3), (255, 0, 0)))
 
 
