@@ -66,7 +66,7 @@ def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
     backbone = build_backbone("conv4-32", input_size=16).eval()
     save_backbone(backbone, weights, training_mean=torch.linspace(0, 1, 32), dtype=torch.float16)
     pictures = np.stack([picture(seed, 16) for seed in range(8)])
-    model = FewShotClassifier(weights, unknown_rate=0.1).fit(pictures, np.arange(8) % 2)
+    model = FewShotClassifier(weights, unknown_rate=0.1, unknown_label=-1).fit(pictures, np.arange(8) % 2)
     model.save(tmp_path / "model.safetensors")
     expected = model.predict_proba(pictures)
     weights.unlink()  # nothing else is needed

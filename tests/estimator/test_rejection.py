@@ -8,7 +8,7 @@ import torch
 from clouds import clouds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import accuracy_score, roc_auc_score
 from test_left_out import support_of
 
 from nearshot import FewShotClassifier
@@ -112,15 +112,20 @@ def test_novelty_tells_strangers_apart() -> None:
 def test_what_unknown_is_called() -> None:
     drawn = clouds(2)
     numbers = np.repeat(np.arange(5), 5)
-    told = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, numbers).predict(drawn.strangers)
-    assert "unknown" in told.tolist()
+    with pytest.warns(UserWarning, match=r"such as 0 and unknown_label is 'unknown', .* unknown_label=-1 keeps them"):
+        text = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, numbers)
+    assert "unknown" in text.predict(drawn.strangers).tolist()
+    with pytest.warns(
+        UserWarning, match=r"such as 'class 0' and unknown_label is -1, .* unknown_label=\"unknown\" keeps"
+    ):
+        FewShotClassifier(unknown_rate=0.1, unknown_label=-1).fit(drawn.support, drawn.labels.astype(object))
     whole = FewShotClassifier(unknown_rate=0.1, unknown_label=-1).fit(drawn.support, numbers)
     answers = whole.predict(np.concatenate([drawn.query, drawn.strangers]))
     assert answers.dtype.kind == "i"
     assert set(answers) == {-1, 0, 1, 2, 3, 4}
     truth = np.concatenate([np.repeat(np.arange(5), 15), np.full(75, -1)])
     assert whole.score(np.concatenate([drawn.query, drawn.strangers]), truth) == (answers == truth).mean() > 0.8
-    text = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, numbers)
+    assert accuracy_score(truth, answers) == (answers == truth).mean()
     assert text.score(drawn.query, np.repeat(np.arange(5), 15)) > 0.8  # though the answers have a text among them
     longer = FewShotClassifier(unknown_rate=0.1, unknown_label="none of these at all").fit(drawn.support, drawn.labels)
     assert "none of these at all" in longer.predict(drawn.strangers)

@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from nearshot import FewShotClassifier
+from nearshot.models import build_backbone, save_backbone
 
 ESTIMATORS = [
     FewShotClassifier(),
@@ -91,6 +92,24 @@ def test_copies(estimator: FewShotClassifier, tmp_path: Path) -> None:
     joblib.dump(fitted, tmp_path / "model.joblib")
     for copied in (joblib.load(tmp_path / "model.joblib"), pickle.loads(pickle.dumps(fitted))):
         np.testing.assert_array_equal(copied.predict(drawn.strangers), fitted.predict(drawn.strangers))
+
+
+def test_a_copy_holds_the_backbone_once(tmp_path: Path) -> None:
+    weights, bundle, copied = (tmp_path / name for name in ("weights.safetensors", "model.safetensors", "model.joblib"))
+    backbone = build_backbone("conv4-32", input_size=16).eval()
+    save_backbone(backbone, weights)
+    pictures = [picture(seed, 16) for seed in range(4)]
+    fitted = FewShotClassifier(weights, device="cpu").fit(pictures, ["cat", "cat", "dog", "dog"])
+    fitted.save(bundle)
+    loaded = FewShotClassifier.load(bundle, device="cpu")
+    for model in (fitted, loaded, clone(loaded).fit(pictures, ["cat", "cat", "dog", "dog"])):
+        np.testing.assert_array_equal(model.predict_proba(pictures), fitted.predict_proba(pictures))
+    for model in (fitted, loaded):
+        joblib.dump(model, copied)
+        assert copied.stat().st_size < 1.5 * bundle.stat().st_size
+        np.testing.assert_array_equal(joblib.load(copied).predict_proba(pictures), model.predict_proba(pictures))
+    given = FewShotClassifier(backbone, device="cpu").fit(pictures, ["cat", "cat", "dog", "dog"])
+    assert given.backbone is backbone  # the caller's own stays the setting, as scikit-learn wants it
 
 
 def test_clone_keeps_a_backbone_and_an_array() -> None:

@@ -115,6 +115,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_parameters(self.get_params(deep=False))
         embedder = self._make_embedder()
         features, labels, names = self._labelled(X, y, embedder=embedder, reset=True)
+        if self.unknown_rate is not None and self._is_mixed(labels):
+            hint = "-1" if labels.dtype.kind in NUMBERS else '"unknown"'
+            warnings.warn(
+                f"The labels are such as {labels.tolist()[0]!r} and unknown_label is {self.unknown_label!r}, so "
+                f"answers will be a mix that scikit-learn cannot score. unknown_label={hint} keeps them of one type.",
+                stacklevel=2,
+            )
         return self._settle(features, labels, names, embedder)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
@@ -295,6 +302,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if embedder.dim not in (None, dim):
                 raise InputError(f"The backbone gives {embedder.dim} numbers a picture; that of {path} gave {dim}.")
             embedder.dim = dim  # which a function says by its answers only
+        if embedder is not None and backbone is None:
+            model.backbone = embedder.backbone  # the file's own, which nobody else has: one copy is enough
         return model._adopt(saved.learnt, embedder)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -441,12 +450,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return torch.zeros_like(squares).index_fill_(0, voters, 1 / len(voters))
         return None
 
+    def _is_mixed(self, labels: Array) -> bool:
+        """Whether one of the labels and `unknown_label` is a number and the other a text: they have no common type."""
+        return (np.asarray(self.unknown_label).dtype.kind in NUMBERS) != (labels.dtype.kind in NUMBERS)
+
     def _answers(self, codes: Tensor, newness: Tensor) -> Array:
         """Return labels, or the unknown one where an image is too new."""
         labels: Array = self.classes_[codes.numpy()]
         if not np.isfinite(self.threshold_):
             return labels
         unknown = np.asarray(self.unknown_label)
-        if (unknown.dtype.kind in NUMBERS) != (labels.dtype.kind in NUMBERS):  # a number and a text: no common type
+        if self._is_mixed(labels):
             labels, unknown = labels.astype(object), unknown.astype(object)
         return np.where((newness > self.threshold_).numpy(), unknown, labels)

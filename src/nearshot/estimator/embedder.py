@@ -50,6 +50,7 @@ class Embedder:
         input_size: the side that pictures are brought to.
         normalisation: what images are then normalised with, if a network is to embed them.
         network: that network on its device; None for a function.
+        backbone: the network, or the function.
 
     >>> embedder = Embedder(lambda images: images.mean((1, 2)))
     >>> embedder([np.full((8, 6, 3), 100, np.uint8)])
@@ -75,7 +76,6 @@ class Embedder:
                 f"A backbone is a path, a name, a network or a function of pictures, not {type(backbone).__name__}."
             )
         check_evaluation_mode(backbone)
-        self.backbone = backbone
         self.centre: Features | None = None
         self.key: str | None = None
         self.dim: int | None = None  # known of a backbone, and of anything once it was called
@@ -86,6 +86,7 @@ class Embedder:
         if isinstance(backbone, nn.Module):
             # A copy, since the caller's own stays where and how it is; channels last is faster on a CPU too.
             self.network = copy.deepcopy(backbone).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.backbone = backbone if self.network is None else self.network  # one of the two, also in a pickle
         if isinstance(backbone, Backbone):
             spec = backbone.spec
             self.input_size, self.normalisation, self.dim = spec.input_size, spec.normalisation, backbone.embedding_dim
