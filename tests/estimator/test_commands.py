@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -263,3 +264,23 @@ def test_a_command_brings_in_no_training(folder: Path, weights: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert " ant " in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8:surrogateescape"])
+def test_names_that_the_output_cannot_encode(folder: Path, weights: Path, encoding: str) -> None:
+    odd = os.fsdecode(b"new/\xff.png")  # no UTF-8, as on an old disk
+    for name in ("日本.png", odd.removeprefix("new/")):
+        (folder / "new" / name).write_bytes(pattern(0, 50))
+    command = [sys.executable, "-m", "nearshot", "predict", "--support", "support", "new", "--backbone", str(weights)]
+    outputs = {
+        form: subprocess.run(
+            [*command, "--format", form],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        ).stdout.decode()
+        for form in ("table", "json")
+    }
+    assert {"new/日本.png", odd} < {entry["image"] for entry in json.loads(outputs["json"])}
+    assert r"new/\udcff.png" in outputs["table"]
+    assert (r"new/\u65e5\u672c.png" if encoding == "ascii" else "new/日本.png") in outputs["table"]

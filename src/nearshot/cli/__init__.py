@@ -45,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def entry_point() -> None:
     """Run the command of the shell and exit with its status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may hold what the output's encoding has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 

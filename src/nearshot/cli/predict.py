@@ -61,7 +61,15 @@ class Predict:
         if self.nearest < 1:
             raise InputError(f"--nearest must be at least 1, not {self.nearest}.")
         classifier = self.making.classifier_of(self.support)
-        n_bad = WRITERS[self.format](_answers(classifier, paths, self.nearest), console.file, paths, classifier)
+        n_bad = 0
+
+        def counted() -> Iterator[Answer]:
+            nonlocal n_bad
+            for answer in _answers(classifier, paths, self.nearest):
+                n_bad += isinstance(answer.told, NearshotError)
+                yield answer
+
+        WRITERS[self.format](counted(), console.file, paths, classifier)
         if n_bad:
             Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(
                 f"nearshot: {n_bad:,} of {len(paths):,} pictures could not be read."
@@ -90,32 +98,29 @@ def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: 
             yield Answer(path, one if isinstance(one, NearshotError) else next(explained))
 
 
-def _write_table(answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier) -> int:
-    """Write aligned lines as they come; return how many pictures could not be read."""
+def _write_table(
+    answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier
+) -> None:
+    """Write aligned lines as they come."""
     wide = min(WIDEST, max(len(str(path)) for path in paths))
     labels = [str(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
     label_wide = max(len("label"), *map(len, labels))
     file.write(f"{'image':{wide}}  {'label':{label_wide}}  probability   nearest labelled picture\n")
-    n_bad = 0
     for path, told in answers:
         if isinstance(told, NearshotError):
-            n_bad += 1
             file.write(f"{path!s:{wide}}  {'–':{label_wide}}  cannot be read: {told}\n")
             continue
         near = told.neighbours[0]
         sure = f"novelty {told.novelty:.2g}" if told.is_unknown else f"{100 * told.probability:.1f} %"
         where = f"{near.name} (distance {near.distance:.2f})"
         file.write(f"{path!s:{wide}}  {told.label!s:{label_wide}}  {sure:12}  {where}\n")
-    return n_bad
 
 
-def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> int:
+def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    n_bad = 0
     for path, told in answers:
         if isinstance(told, NearshotError):
-            n_bad += 1
             writer.writerow({"image": path, "error": told})
             continue
         near = told.neighbours[0]
@@ -131,19 +136,15 @@ def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> int:
                 "distance": f"{near.distance:.4f}",
             }
         )
-    return n_bad
 
 
-def _write_json(answers: Iterator[Answer], file: IO[str], *_: object) -> int:
-    """Write a list, an entry a line."""
-    n_bad = 0
+def _write_json(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
+    """Write a list, an entry a line; in ASCII, as names of files may hold what no encoding has."""
     between = "[\n"
     for path, told in answers:
-        n_bad += isinstance(told, NearshotError)
-        file.write(f"{between}{json.dumps(_as_dict(path, told), ensure_ascii=False)}")
+        file.write(f"{between}{json.dumps(_as_dict(path, told))}")
         between = ",\n"
     file.write("\n]\n")
-    return n_bad
 
 
 def _as_dict(path: Path, told: Explanation | NearshotError) -> dict[str, Any]:
@@ -159,5 +160,5 @@ def _as_dict(path: Path, told: Explanation | NearshotError) -> dict[str, Any]:
     }
 
 
-Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], FewShotClassifier], int]
+Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], FewShotClassifier], None]
 WRITERS: dict[str, Writer] = {"table": _write_table, "csv": _write_csv, "json": _write_json}

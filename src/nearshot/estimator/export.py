@@ -19,6 +19,7 @@ from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.onnx_graph import Graph, add_scores, add_squares, prepared, squared_distances
 from nearshot.estimator.pictures import PREPROCESSING
+from nearshot.estimator.scores import n_voters
 from nearshot.files import write_whole
 
 if TYPE_CHECKING:
@@ -89,10 +90,8 @@ def _decide(graph: Graph, classifier: FewShotClassifier) -> list[tuple[str, int,
     support, spread = classifier._support, classifier._spread
     classes = [str(label) for label in classifier.classes_.tolist()]
     query = prepared(graph, FEATURES, classifier.centre_, normalise=bool(classifier.normalise))
-    n_neighbors = min(classifier.n_neighbors or int(support.counts.min()), len(support.codes))
-    scores = add_scores(
-        graph, query, support.features.numpy(), support.codes.numpy(), classifier.classifier, n_neighbors
-    )
+    voters = n_voters(support, classifier.n_neighbors)
+    scores = add_scores(graph, query, support.features.numpy(), support.codes.numpy(), classifier.classifier, voters)
     logits = graph("Div", scores, graph.constant(classifier.temperature_))
     graph("Cast", graph("Softmax", logits, axis=1), to=TensorProto.FLOAT, name="probabilities")
     squares = squared_distances(graph, query, spread.means.numpy())
