@@ -13,7 +13,8 @@ from typing import IO, Annotated, Any, Literal, NamedTuple
 import tyro
 from rich.console import Console
 
-from nearshot.cli.support import SOME_UNREADABLE, Making, read_squares
+from nearshot.cli.plain import plain, say
+from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import Explanation, FewShotClassifier
 from nearshot.estimator.folders import find_pictures
@@ -42,12 +43,14 @@ class Predict:
     nearshot predict --support flowers.safetensors holiday/ --format json
     """
 
-    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES…")]
+    images: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(required)")
+    ]
     """What to classify: files, folders (with all pictures in them) or patterns."""
     support: Annotated[Path, tyro.conf.arg(metavar="DIR|BUNDLE")]
     """A folder with a folder of pictures for each class, whose name is the label; or a .safetensors file that nearshot
     export wrote."""
-    making: tyro.conf.OmitArgPrefixes[Making] = field(default_factory=Making)
+    making: MakingOptions = field(default_factory=Making)
     format: Literal["table", "csv", "json"] = "table"
     """A table to read, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
     nearest: int = 1
@@ -71,9 +74,7 @@ class Predict:
 
         WRITERS[self.format](counted(), console.file, paths, classifier)
         if n_bad:
-            Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(
-                f"nearshot: {n_bad:,} of {len(paths):,} pictures could not be read."
-            )
+            say(f"{n_bad:,} of {len(paths):,} pictures could not be read.")
             raise SystemExit(SOME_UNREADABLE)
 
 
@@ -102,18 +103,18 @@ def _write_table(
     answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier
 ) -> None:
     """Write aligned lines as they come."""
-    wide = min(WIDEST, max(len(str(path)) for path in paths))
-    labels = [str(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
+    wide = min(WIDEST, max(len(plain(path)) for path in paths))
+    labels = [plain(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
     label_wide = max(len("label"), *map(len, labels))
     file.write(f"{'image':{wide}}  {'label':{label_wide}}  probability   nearest labelled picture\n")
     for path, told in answers:
         if isinstance(told, NearshotError):
-            file.write(f"{path!s:{wide}}  {'–':{label_wide}}  cannot be read: {told}\n")
+            file.write(f"{plain(path):{wide}}  {'–':{label_wide}}  cannot be read: {plain(told)}\n")
             continue
         near = told.neighbours[0]
         sure = f"novelty {told.novelty:.2g}" if told.is_unknown else f"{100 * told.probability:.1f} %"
-        where = f"{near.name} (distance {near.distance:.2f})"
-        file.write(f"{path!s:{wide}}  {told.label!s:{label_wide}}  {sure:12}  {where}\n")
+        where = f"{plain(near.name)} (distance {near.distance:.2f})"
+        file.write(f"{plain(path):{wide}}  {plain(told.label):{label_wide}}  {sure:12}  {where}\n")
 
 
 def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
@@ -121,18 +122,18 @@ def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
     writer.writeheader()
     for path, told in answers:
         if isinstance(told, NearshotError):
-            writer.writerow({"image": path, "error": told})
+            writer.writerow({"image": plain(path), "error": plain(told)})
             continue
         near = told.neighbours[0]
         writer.writerow(
             {
-                "image": path,
-                "label": told.label,
-                "most_probable": told.nearest,
+                "image": plain(path),
+                "label": plain(told.label),
+                "most_probable": plain(told.nearest),
                 "probability": f"{told.probability:.6f}",
                 "novelty": f"{told.novelty:.4f}",
-                "nearest": near.name,
-                "nearest_label": near.label,
+                "nearest": plain(near.name),
+                "nearest_label": plain(near.label),
                 "distance": f"{near.distance:.4f}",
             }
         )

@@ -137,7 +137,7 @@ def _levels(graph: Graph, sums: str) -> str:
 def prepared(
     graph: Graph, features: str, centre: npt.NDArray[Any] | None, *, normalise: bool
 ) -> tuple[str, str | None]:
-    """Return features centred and normalised, in float64, and which of them have no direction, (picture, 1), if any can.
+    """Return features centred and normalised, in float64, and which have no direction, (picture, 1), if any can.
 
     Python refuses those, which a graph cannot; here they are divided by 1.
     """
