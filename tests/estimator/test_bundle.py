@@ -86,6 +86,14 @@ def test_a_function_is_given_again(tmp_path: Path) -> None:
         FewShotClassifier.load(tmp_path / "model.safetensors")
     again = FewShotClassifier.load(tmp_path / "model.safetensors", backbone=Brightness())
     np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
+    other = FewShotClassifier.load(tmp_path / "model.safetensors", backbone=lambda images: images.mean((1, 2)))
+    for use in (other.predict, lambda pictures: other.partial_fit(pictures, np.arange(6) % 2)):
+        with pytest.raises(InputError, match=r"gave features of shape \(6, 3\) for 6 pictures; it must be \(6, 2\)"):
+            use(pictures)
+    with pytest.raises(InputError, match="The backbone gives 32 numbers a picture; that of .* gave 2"):
+        FewShotClassifier.load(
+            tmp_path / "model.safetensors", backbone=build_backbone("conv4-32", input_size=16).eval()
+        )
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
@@ -123,6 +131,7 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
         {"classes": "gone"},
         {"classes_type": "O"},
         {"classes_type": "nonsense"},
+        {"classes_type": "<U500000000"},
         {"temperature": 0},
         {"temperature": "hot"},
         {"threshold": -1},
@@ -130,6 +139,9 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
         {"names": 3},
         {"parameters": {"classifier": "svm"}},
         {"parameters": 3},
+        {"parameters": {"unknown_label": ["un", "known"]}},
+        {"parameters": {"unknown_label": {"un": "known"}}},
+        {"parameters": {"unknown_label": "class 3"}, "threshold": 2.0},
         {"backbone": {"name": "conv4"}},
         {"feature_names": ["a"]},
         {"tensors": {"support_features": None}},
@@ -162,6 +174,11 @@ def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
     file.write_bytes(whole.replace(b'"version":"1"', b'"version":"9"'))
     with pytest.raises(FileFormatError, match=r"format version '9'.* Update it"):
         FewShotClassifier.load(file)
+
+
+def test_a_class_may_be_called_unknown_where_nothing_is_rejected(tmp_path: Path) -> None:
+    model = FewShotClassifier().fit([[1.0, 0.0], [0.0, 1.0]], ["cat", "unknown"])
+    assert saved_again(model, tmp_path / "model.safetensors").predict([[0.0, 2.0]]).tolist() == ["unknown"]
 
 
 def test_parameters_of_another_time_are_ignored(file: Path) -> None:

@@ -230,6 +230,7 @@ def test_pictures_of_every_kind(tmp_path: Path) -> None:
     assert model.n_features_in_ == 3
     one = model.partial_fit([tinted(8, 1)], ["green"]).explain([tinted(9, 1)])[0]
     assert one.label == "green"
+    assert model.support_names_[3:] == ["image 3", "image 4"]
     with pytest.raises(InputError, match="Give a list of pictures"):
         model.predict(tmp_path / "red.png")
     with pytest.raises(InputError, match="Give a list of pictures"):
@@ -252,9 +253,23 @@ def test_a_backbone_centres_by_its_training_set(backbone: Backbone, tmp_path: Pa
 
 def test_the_same_picture_in_two_classes(backbone: Backbone) -> None:
     pictures = [picture(seed, 16) for seed in (0, 1, 2, 0)]
-    with pytest.warns(UserWarning, match="same picture is in two classes: image 0 in 'cat' and image 3 in 'dog'"):
+    first = "same picture is in two classes: image 0 in 'cat' and image 3 in 'dog'"
+    with pytest.warns(UserWarning, match=rf"{first}\. Keep it in one\."):
         FewShotClassifier(backbone).fit(pictures, ["cat", "cat", "dog", "dog"])
+    many = [picture(seed % 5, 16) for seed in range(10)]
+    with pytest.warns(UserWarning, match=r"'cat' and image 7 in 'dog'; and 2 more\. Keep") as told:
+        FewShotClassifier(backbone).fit(many, ["cat"] * 5 + ["dog"] * 5)
+    assert str(told[0].message).count(" in 'cat' and ") == 3
     FewShotClassifier(backbone).fit(pictures, ["cat", "dog", "dog", "cat"])  # twice in one class is no contradiction
+
+
+def test_pictures_want_a_backbone() -> None:
+    paths = ["a.jpg", "b.jpg"]
+    fitted = FewShotClassifier().fit([[1.0, 0.0], [0.0, 1.0]], ["cat", "dog"])
+    for pictures in (paths, np.array(paths), [Path(path) for path in paths], [Image.new("RGB", (3, 3))] * 2, "a.jpg"):
+        for use in (fitted.predict, lambda given: FewShotClassifier().fit(given, ["cat", "dog"])):
+            with pytest.raises(InputError, match=r'Give one, such as FewShotClassifier\("resnet12-nca-cifar-fs"\)'):
+                use(pictures)
 
 
 def test_a_broken_picture_is_named(tmp_path: Path, backbone: Backbone) -> None:

@@ -180,6 +180,8 @@ def test_odd_support_is_told_and_bad_support_refused(folder: Path, weights: Path
     out, err = capsys.readouterr()
     assert "There is one class only, 'cat', and every picture will be of it; --unknown-rate 0.05 says" in err
     assert out.splitlines()[1].split()[1] == "cat"
+    assert run(*command, "--unknown-rate", "0.05") == 0  # some may then be of none
+    assert "There is one class only" not in capsys.readouterr().err
 
 
 def test_a_bundle_is_a_support(folder: Path, weights: Path, capsys: Captured) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ from layouts import class_folders, write_folder
 
 from nearshot.errors import InputError
 from nearshot.estimator.folders import find_pictures, read_support
+from nearshot.estimator.pictures import read_each
 
 
 @pytest.fixture
@@ -68,3 +73,39 @@ def test_files_folders_and_patterns(support: Path, monkeypatch: pytest.MonkeyPat
     (support / "empty").mkdir()
     with pytest.raises(InputError, match=r"folder empty has no pictures \(it is empty\)"):
         find_pictures(["empty"])
+
+
+@contextmanager
+def locked(folder: Path, rights: int = 0) -> Iterator[None]:
+    """Take the right to read a folder from this process, for which root has to be somebody else for a while."""
+    root = os.geteuid() == 0
+    folder.chmod(rights)
+    try:
+        if root:
+            os.seteuid(65534)
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+def test_a_locked_folder_is_named_and_not_left_out() -> None:
+    with tempfile.TemporaryDirectory() as made:  # pytest's own is closed to others
+        Path(made).chmod(0o755)
+        support = write_folder(Path(made) / "support", class_folders(["cat", "dog"], 2))
+        write_folder(support, {"cat/more/2.png": b"x", "cat/.hidden/3.png": b"x"})
+        refused = "cannot be read: Permission denied. Allow it, or leave it out"
+        for folder, rights in ((support, 0), (support, 0o444), (support / "dog", 0), (support / "cat" / "more", 0o444)):
+            with locked(folder, rights):
+                for find in (read_support, lambda support: find_pictures([support])):
+                    with pytest.raises(InputError, match=f"{folder}.* {refused}"):
+                        find(support)
+        with locked(support / "cat" / ".hidden"):  # of no concern
+            assert len(read_support(support).paths) == 5
+        picture, message = support / "dog" / "0.png", "dog/0.png cannot be read: Permission denied"
+        with locked(support / "dog"):  # of one picture, whoever reads it says so
+            assert find_pictures([picture]) == [picture]
+            (error,) = read_each([picture], lambda content: content.name)
+        assert message in str(error)

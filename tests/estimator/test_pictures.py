@@ -19,8 +19,8 @@ from layouts import encoded, picture
 from PIL import Image
 
 from nearshot.data.pictures import Pixels, decode, fit_to_square
-from nearshot.errors import InputError, NearshotError
-from nearshot.estimator.pictures import picture_list, read_each, read_picture
+from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.estimator.pictures import Content, picture_list, read_each, read_picture
 
 SIDE = 16
 
@@ -154,6 +154,25 @@ def test_each_comes_in_its_place(kinds: list[str]) -> None:
         else:
             assert isinstance(one, InputError)
             assert f"image {number}" in str(one)
+
+
+def test_a_long_thin_picture_is_refused_before_it_is_enlarged(tmp_path: Path) -> None:
+    Image.new("RGB", (300_000, 1)).save(tmp_path / "thin.png")
+    Image.new("RGB", (3_000, 1), "red").save(tmp_path / "line.png")
+    thin, line = read_each([tmp_path / "thin.png", tmp_path / "line.png"], lambda content: content.square(84))
+    assert isinstance(thin, FileFormatError)
+    assert "thin.png is too long and thin: its 300000×1 pixels would be 25200000×84" in str(thin)
+    assert np.array_equal(line, np.full((84, 84, 3), (255, 0, 0)))
+
+
+def test_memory_that_runs_out_is_the_pictures_error() -> None:
+    def make(content: Content) -> int:
+        return len(np.empty(2**62 if content.name == "image 1" else 3, np.uint8))
+
+    before, too_large, after = read_each([picture(seed) for seed in range(3)], make)
+    assert (before, after) == (3, 3)
+    assert isinstance(too_large, InputError)
+    assert "image 1 takes more memory than there is" in str(too_large)
 
 
 def test_reading_ahead_can_be_left(tmp_path: Path) -> None:

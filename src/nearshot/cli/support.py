@@ -76,10 +76,9 @@ class Making:
             self._check_labels(found)
             if found.ignored:
                 warnings.warn(_about_ignored(found.ignored), stacklevel=2)
-            if len(found.class_names) == 1:
+            if len(found.class_names) == 1 and self.unknown_rate is None:
                 alone = f"There is one class only, {found.labels[0]!r}, and every picture will be of it"
-                hint = "" if self.unknown_rate else "; --unknown-rate 0.05 says which pictures are not"
-                warnings.warn(f"{alone}{hint}.", stacklevel=2)
+                warnings.warn(f"{alone}; --unknown-rate 0.05 says which pictures are not.", stacklevel=2)
             classifier = FewShotClassifier(
                 backbone_file(self.backbone or BACKBONE),
                 classifier=self.classifier or "centroid",

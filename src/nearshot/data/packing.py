@@ -209,6 +209,6 @@ def _read(picture: Picture, side: int, fit: Fit) -> Pixels | FileFormatError:
     try:
         data = picture.read()
         image = decode(data, picture.name) if isinstance(data, bytes) else Image.fromarray(data)
-        return fit_to_square(image, side, fit)
+        return fit_to_square(image, side, fit, picture.name)
     except FileFormatError as error:
         return error

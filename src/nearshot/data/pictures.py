@@ -93,11 +93,12 @@ def _refusing(name: str) -> Iterator[None]:
         raise FileFormatError(f"{name} is damaged: {error}.") from error
 
 
-def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop") -> Pixels:
+def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop", name: str = "The picture") -> Pixels:
     """Resize a picture to `side` × `side`, bilinearly: (side, side, 3) uint8.
 
     "crop" brings the shorter side to `side` and cuts out the centre, as the paper's evaluation does; "stretch" changes
-    the proportions. A picture of the right size is left as it is.
+    the proportions. A picture of the right size is left as it is; one so long and thin that its shorter side cannot be
+    brought to `side` in a sensible memory is refused by its `name`.
     """
     if fit not in ("crop", "stretch"):
         raise InputError(f"fit must be 'crop' or 'stretch', not {fit!r}.")
@@ -108,6 +109,11 @@ def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop") -> Pixels:
             width, height = image.size
             scale = side / min(width, height)
             size = (max(side, round(width * scale)), max(side, round(height * scale)))
+            if size[0] * size[1] > MOST_PIXELS:
+                raise FileFormatError(
+                    f"{name} is too long and thin: its {width}×{height} pixels would be {size[0]}×{size[1]} with a "
+                    f"shorter side of {side}, over the limit of {MOST_PIXELS:,}. Cut out what it shows first."
+                )
             image = image.resize(size, Image.Resampling.BILINEAR)
             left, top = (size[0] - side) // 2, (size[1] - side) // 2
             image = image.crop((left, top, left + side, top + side))

@@ -30,6 +30,7 @@ __all__ = ["Bundle", "Learnt", "read_bundle", "write_bundle"]
 FORMAT, VERSION = "nearshot-classifier", "1"
 OWN_TENSORS = ("support_features", "support_labels", "centre")
 KINDS_OF_LABELS = "biufU"  # NumPy's: truth values, numbers, texts
+MOST_BYTES_OF_LABELS = 1 << 28  # of all classes; a type such as <U500000000 would take gigabytes for a few letters
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ def read_bundle(path: str | Path) -> Bundle:
     try:
         centre, columns, backbone = tensors.get("centre"), described["feature_names"], described["backbone"]
         learnt = Learnt(
-            classes=np.array(described["classes"], dtype=_type_of_labels(described["classes_type"])),
+            classes=_labels(described["classes"], described["classes_type"]),
             features=tensors["support_features"].numpy(),
             codes=tensors["support_labels"].numpy(),
             names=list(map(str, described["names"])),
@@ -168,16 +169,16 @@ def _weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name not in OWN_TENSORS}
 
 
-def _type_of_labels(name: str) -> np.dtype[Any]:
-    found = np.dtype(name)
-    if found.kind not in KINDS_OF_LABELS:
+def _labels(values: list[Any], name: str) -> npt.NDArray[Any]:
+    kind = np.dtype(name)
+    if kind.kind not in KINDS_OF_LABELS or len(values) * kind.itemsize > MOST_BYTES_OF_LABELS:
         raise ValueError(name)
-    return found
+    return np.array(values, dtype=kind)
 
 
 def _check(bundle: Bundle, path: Path) -> None:
     """Refuse what is not a support set: shapes that do not fit, a class without an image, a temperature of 0."""
-    learnt = bundle.learnt
+    learnt, unknown = bundle.learnt, bundle.parameters.get("unknown_label", "")
     features, codes, n_classes = learnt.features, learnt.codes, len(learnt.classes)
     good = (
         features.ndim == 2
@@ -192,6 +193,8 @@ def _check(bundle: Bundle, path: Path) -> None:
         and (bundle.backbone is None or bundle.backbone.embedding_dim == features.shape[1])
         and 0 < learnt.temperature < math.inf
         and learnt.threshold >= 0
+        and isinstance(unknown, str | int | float)
+        and (learnt.threshold == math.inf or unknown not in learnt.classes.tolist())
     )
     if not good:
         raise FileFormatError(f"{path} is damaged: its support images, labels and settings do not fit each other.")

@@ -6,19 +6,22 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from PIL import Image
 
 from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError
 from nearshot.estimator.scores import Support, in_blocks
 from nearshot.evaluation.classifiers import ClassifierName
 
-__all__ = ["check_parameters", "check_whole", "listed", "warn_of_repeated"]
+__all__ = ["check_parameters", "check_whole", "listed", "refuse_pictures", "warn_of_repeated"]
 
 # What rounding may differ by in two embeddings of one picture, as a share of a feature's length.
 SAME_PICTURE = 1e-5
+NAMED_PAIRS = 3  # of the same picture in two classes; of more, the number is said
 
 
 def check_parameters(parameters: dict[str, Any]) -> None:
@@ -43,8 +46,18 @@ def check_whole(value: Any, name: str) -> None:
         raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
 
 
+def refuse_pictures(features: Any) -> None:
+    """Refuse paths and pictures where features are expected; scikit-learn would speak of conversions to float."""
+    in_a_row = isinstance(features, Sequence) or getattr(features, "ndim", 0) == 1  # not a table, whose names are texts
+    if in_a_row and isinstance(next(iter(features), None), str | Path | Image.Image):
+        raise InputError(
+            "These are pictures, and without a backbone features are expected. Give one, such as "
+            'FewShotClassifier("resnet12-nca-cifar-fs").'
+        )
+
+
 def warn_of_repeated(support: Support, names: Sequence[str], labels: Sequence[Any]) -> None:
-    """Warn of a picture that is in two classes, which cannot both be right.
+    """Warn of pictures that are in two classes, which cannot both be right.
 
     Args:
         support: the prepared support set.
@@ -52,15 +65,20 @@ def warn_of_repeated(support: Support, names: Sequence[str], labels: Sequence[An
         labels: (class,) what to call the classes.
     """
     images = torch.arange(len(support.codes))
+    named: list[str] = []
+    n_pairs = 0
     for rows in in_blocks(images, support):
         features, codes = support.features[rows], support.codes[rows]
         near = squared_euclidean(features, support.features) < (SAME_PICTURE * features.norm(dim=1)).square()[:, None]
-        repeated = (near & (codes[:, None] != support.codes)).nonzero()
-        if len(repeated):
-            pair = int(rows[repeated[0, 0]]), int(repeated[0, 1])
-            places = " and ".join(f"{names[image]} in {labels[int(support.codes[image])]!r}" for image in pair)
-            warnings.warn(f"The same picture is in two classes: {places}. Keep one of them.", stacklevel=4)
-            return
+        repeated = (near & (codes[:, None] != support.codes) & (rows[:, None] < images)).nonzero()
+        n_pairs += len(repeated)
+        for row, other in repeated[: NAMED_PAIRS - len(named)].tolist():
+            pair = int(rows[row]), other
+            named.append(" and ".join(f"{names[image]} in {labels[int(support.codes[image])]!r}" for image in pair))
+    if named:
+        more = f"; and {n_pairs - len(named)} more" if n_pairs > len(named) else ""
+        places = "; ".join(named) + more
+        warnings.warn(f"The same picture is in two classes: {places}. Keep it in one.", stacklevel=4)
 
 
 def listed(values: Iterable[Any]) -> str:

@@ -18,7 +18,7 @@ from nearshot.distances import squared_euclidean
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.bundle import Bundle, Learnt, read_bundle, write_bundle
 from nearshot.estimator.calibration import choose_temperature, usual_temperature
-from nearshot.estimator.checks import check_parameters, check_whole, listed, warn_of_repeated
+from nearshot.estimator.checks import check_parameters, check_whole, listed, refuse_pictures, warn_of_repeated
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.estimate import AccuracyEstimate, estimate_from_counts
 from nearshot.estimator.explanation import Explanation, Neighbour
@@ -289,7 +289,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise FileFormatError(f"{path} is damaged: {error}") from error
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
-        return model._adopt(saved.learnt, model._make_embedder())
+        embedder, dim = model._make_embedder(), saved.learnt.features.shape[1]
+        if embedder is not None:
+            if embedder.dim not in (None, dim):
+                raise InputError(f"The backbone gives {embedder.dim} numbers a picture; that of {path} gave {dim}.")
+            embedder.dim = dim  # which a function says by its answers only
+        return model._adopt(saved.learnt, embedder)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "threshold_")
@@ -302,16 +307,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _labelled(self, X: Any, y: Any, *, embedder: Embedder | None, reset: bool) -> tuple[Array, Array, list[str]]:  # noqa: N803
         """Return the features of labelled images, their labels and names."""
+        first = 0 if reset else len(self.support_names_)
         if embedder is None:
+            refuse_pictures(X)
             features, labels = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
-            first = 0 if reset else len(self.support_names_)
             names = [f"image {first + number}" for number in range(len(features))]
         else:
             pictures = picture_list(X)
             labels = column_or_1d(y, warn=True)
             check_consistent_length(pictures, labels)
             features = embedder(pictures, progress=self._progress())
-            names = [name_of(picture, number) for number, picture in enumerate(pictures)]
+            names = [name_of(picture, number) for number, picture in enumerate(pictures, first)]
         with warnings.catch_warnings():  # one image a class is no sign of a regression here
             warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
             check_classification_targets(labels)
@@ -391,6 +397,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the prepared features of new images."""
         check_is_fitted(self)
         if self.embedder_ is None:
+            refuse_pictures(X)
             features = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
         else:
             features = self.embedder_(X, progress=self._progress())

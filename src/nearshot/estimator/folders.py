@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,15 @@ class SupportFolder:
         return tuple(sorted(set(self.labels)))
 
 
+@contextmanager
+def _refusing_what_is_locked() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}. Allow it, or leave it out.") from error
+
+
+@_refusing_what_is_locked()
 def read_support(folder: str | Path) -> SupportFolder:
     """Find the labelled pictures of a folder: a folder for each class, its name the label, pictures at any depth.
 
@@ -65,6 +76,7 @@ def read_support(folder: str | Path) -> SupportFolder:
     return SupportFolder(tuple(paths), tuple(labels), tuple(ignored))
 
 
+@_refusing_what_is_locked()
 def find_pictures(given: Iterable[str | Path]) -> list[Path]:
     """Return the files that are meant by files, folders (all pictures in them, at any depth) and patterns (*.jpg).
 
@@ -73,12 +85,12 @@ def find_pictures(given: Iterable[str | Path]) -> list[Path]:
     found: list[Path] = []
     for one in given:
         path = Path(one).expanduser()
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 (Path's own raises where a folder above is locked)
             pictures = [file for file in _files(path) if is_picture(file.name)]
             if not pictures:
                 raise InputError(f"The folder {path} has no pictures ({_kinds(_files(path))}).")
             found += pictures
-        elif path.exists() or not glob.has_magic(str(path)):
+        elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
             found.append(path)
         else:
             matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))  # noqa: PTH207
@@ -91,13 +103,15 @@ def find_pictures(given: Iterable[str | Path]) -> list[Path]:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files under a folder, sorted, but for hidden ones and those in hidden folders."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and path.name != "Thumbs.db"
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+
+    def refuse(error: OSError) -> None:
+        raise error  # rather than leave out what is in a locked folder
+
+    found: list[Path] = []
+    for above, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(above, name) for name in names if not name.startswith(".") and name != "Thumbs.db"]
+    return sorted(path for path in found if path.is_file())
 
 
 def _kinds(files: Sequence[Path]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,7 +40,7 @@ class Content:
 
     def square(self, side: int) -> Pixels:
         """Return its centre as (side, side, 3) uint8: upright, in colour, on white, the first frame if it moves."""
-        return fit_to_square(self._image(), side)
+        return fit_to_square(self._image(), side, name=self.name)
 
 
 def picture_list(pictures: Any) -> list[Any]:
@@ -102,10 +103,13 @@ def read_each(pictures: Sequence[Any], make: Callable[[Content], Made]) -> Itera
     """
 
     def attempt(number: int) -> Made | NearshotError:
+        name = name_of(pictures[number], number)
         try:
-            return make(read_picture(pictures[number], name_of(pictures[number], number)))
+            return make(read_picture(pictures[number], name))
         except (FileFormatError, InputError) as error:
             return error
+        except MemoryError:
+            return InputError(f"{name} takes more memory than there is. Make it smaller first.")
 
     with ThreadPoolExecutor(THREADS) as threads:
         waiting: deque[Future[Made | NearshotError]] = deque()
@@ -122,7 +126,7 @@ def read_each(pictures: Sequence[Any], make: Callable[[Content], Made]) -> Itera
 
 def _read(path: Path, name: str) -> bytes:
     path = path.expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 (Path's own raises where a folder above is locked)
         raise InputError(f"{name} is a folder, not a picture.")
     try:
         return path.read_bytes()
