@@ -318,3 +318,13 @@ def test_a_name_breaks_no_line(folder: Path, weights: Path, capsys: Captured) ->
     write_folder(folder, {"support/be\ne/1.png": b"x"})
     assert run(*command) == 1
     assert r"support/be\ne/1.png is not an image" in capsys.readouterr().err
+
+
+def test_what_is_left_out_of_a_folder_is_said(folder: Path, weights: Path, capsys: Captured) -> None:
+    write_folder(folder, {"new/b.heic": b"x"})
+    (folder / "new" / "lost.png").symlink_to("nowhere")
+    for command in (["predict", "--support", "support", "new"], ["show", "support", "--query", "new"]):
+        assert run(*command, "--backbone", weights) == 3
+        out, err = capsys.readouterr()
+        assert "nearshot: warning: 1 file in new left out (it has files of .heic, and PNG, JPEG" in err
+        assert "There is no file new/lost.png." in out

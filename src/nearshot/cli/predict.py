@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli.plain import plain, say
-from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares
+from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import Explanation, FewShotClassifier
 from nearshot.estimator.folders import find_pictures
@@ -58,7 +58,8 @@ class Predict:
 
     def run(self, console: Console) -> None:
         """Answer, picture by picture."""
-        paths = find_pictures(self.images)
+        with saying_warnings():
+            paths = find_pictures(self.images)
         if not paths:
             raise InputError("Say which pictures to classify: files, folders or patterns.")
         if self.nearest < 1:

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli.plain import plain
-from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares
+from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.drawing import draw, make_scene
@@ -47,7 +47,8 @@ class Show:
         check_ending(self.output)
         if self.nearest < 1:
             raise InputError(f"--nearest must be at least 1, not {self.nearest}.")
-        paths = find_pictures(self.query)
+        with saying_warnings():
+            paths = find_pictures(self.query)
         classifier = self.making.classifier_of(self.support)
         read = list(read_squares(paths, classifier))
         errors = [str(one) for one in read if isinstance(one, NearshotError)]

@@ -20,7 +20,7 @@ from nearshot.estimator.folders import SupportFolder, read_support
 from nearshot.estimator.pictures import read_each
 from nearshot.evaluation.classifiers import ClassifierName
 
-__all__ = ["SOME_UNREADABLE", "Making", "MakingOptions", "read_squares"]
+__all__ = ["SOME_UNREADABLE", "Making", "MakingOptions", "read_squares", "saying_warnings"]
 
 BACKBONE = "resnet12-nca-cifar-fs"
 SOME_UNREADABLE = 3  # the status where pictures could not be read, but all others were done
@@ -63,7 +63,7 @@ class Making:
     def classifier_of(self, support: Path) -> FewShotClassifier:
         """Return the classifier of a support folder or a bundle; what is odd about it is said on the error output."""
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
-        with _told():
+        with saying_warnings():
             if support.suffix.lower() == ".onnx":
                 raise InputError(
                     f"{support} is for onnxruntime; give the folder of labelled pictures, or a .safetensors bundle."
@@ -144,7 +144,7 @@ def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterat
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def saying_warnings() -> Iterator[None]:
     """Say warnings as sentences on the error output."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
