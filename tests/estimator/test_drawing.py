@@ -138,11 +138,11 @@ def test_the_plane_shows_decisions_and_numbers(scene: Scene) -> None:
     lines = [drawn[tuple(query.place)] for query in scene.queries]
     assert [(line.get_markeredgecolor(), line.get_marker()) for line in lines[:2]] == [class_style(1), class_style(0)]
     assert lines[2].get_marker() == "x"
-    assert "as decided, × if unknown, by their numbers" in plane.get_title()
+    assert "as decided (× unknown), by number" in plane.get_title()
     many = replace(scene, queries=scene.queries * 10)
     plane = figure_of(many).axes[1]
     assert {str(number) for number in range(1, 25)} < {text.get_text() for text in plane.texts}
-    assert "the first 24 by their numbers" in plane.get_title()
+    assert "the first 24 by number" in plane.get_title()
 
 
 def test_names_cover_no_marker_if_there_is_room() -> None:

@@ -164,9 +164,9 @@ def _asked(axes: Axes, scene: Scene, query: Query, number: str) -> None:
 def _about_queries(scene: Scene) -> str:
     if not scene.queries:
         return ""
-    unknown = ", × if unknown" if any(query.explanation.is_unknown for query in scene.queries) else ""
+    unknown = " (× unknown)" if any(query.explanation.is_unknown for query in scene.queries) else ""
     some = "" if len(scene.queries) <= SHOWN_QUERIES else f"the first {SHOWN_QUERIES} "
-    return f"; with a cross: the pictures asked about, as decided{unknown}, {some}by their numbers"
+    return f"; with a cross: asked about, as decided{unknown}, {some}by number"
 
 
 def _class_names(axes: Axes, scene: Scene) -> None:
