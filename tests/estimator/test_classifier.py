@@ -162,6 +162,31 @@ def test_settings_that_mean_nothing(settings: dict[str, Any], words: str) -> Non
         model.predict([[1.0, 0.0]])
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"classifier": "zzz"},
+        {"classifier": "soft"},
+        {"normalise": False},
+        {"unknown_rate": 0.2},
+        {"centre": np.ones(16)},
+    ],
+    ids=str,
+)
+def test_settings_changed_after_fit_want_another_fit(changed: dict[str, Any], tmp_path: Path) -> None:
+    drawn = clouds(0)
+    model = FewShotClassifier(classifier="knn", centre=np.zeros(16)).fit(drawn.support, drawn.labels)
+    before = model.predict(drawn.query)
+    settings = {name: model.get_params()[name] for name in changed}
+    model.set_params(**changed)
+    name = next(iter(changed))
+    for use in (lambda: model.predict(drawn.query), model.estimate_accuracy, lambda: model.save(tmp_path / "model")):
+        with pytest.raises(InputError, match=rf"(?s){name} is .*, but was .* when the classifier was fitted; call fit"):
+            use()
+    np.testing.assert_array_equal(model.set_params(**settings).predict(drawn.query), before)
+    np.testing.assert_array_equal(model.set_params(centre=np.zeros(16), verbose=True).predict(drawn.query), before)
+
+
 def test_centres() -> None:
     drawn = clouds(3)
     far = drawn.support + 50

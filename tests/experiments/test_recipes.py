@@ -15,6 +15,7 @@ from tiny import prepare_tiny
 
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
 from nearshot.experiments.costs import TRAINING_IMAGES, images_of
+from nearshot.experiments.identity import resolved
 from nearshot.experiments.jobs import do, jobs_of
 from nearshot.experiments.runner import ThisProcess
 from nearshot.experiments.scales import QUICK, Scale, smaller
@@ -175,13 +176,16 @@ def test_every_form_says_its_scale(folder: Path, data: Path) -> None:
 )
 def test_every_training_of_a_scale_has_images_for_its_batches(scale: Scale) -> None:
     """The sampler itself says whether so many steps can be had of so many images."""
-    for job in jobs_of(RECIPES.values(), None, scale, [0]):
-        n_images = TRAINING_IMAGES[job.config.dataset]
-        n_classes = 64 if job.config.dataset != "glyphs" else 800
-        labels = torch.arange(n_images) % n_classes
+    configs = [job.config for job in jobs_of(RECIPES.values(), None, scale, [0])]
+    different = {
+        (one.dataset, one.epochs, one.steps_per_epoch, *map(str, resolved(one)["batches"])): one for one in configs
+    }
+    for config in different.values():
+        n_classes = 64 if config.dataset != "glyphs" else 800
+        labels = torch.arange(TRAINING_IMAGES[config.dataset]) % n_classes
         names = [f"class {label}" for label in range(n_classes)]
-        batches = make_batches(job.config, resolve_method(job.config), labels, names)
-        assert job.config.epochs * len(batches) * batches.batch_size == images_of(job.config)
+        batches = make_batches(config, resolve_method(config), labels, names)
+        assert config.epochs * len(batches) * batches.batch_size == images_of(config)
 
 
 def test_the_quick_form_has_as_many_steps_as_epochs_ask_for() -> None:

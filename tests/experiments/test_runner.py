@@ -42,7 +42,7 @@ def job_of(config: object, **changes: object) -> Job:
 def test_one_that_fails_does_not_stop_the_rest_and_is_tried_again(data_dir: Path, tmp_path: Path) -> None:
     results = Results(tmp_path / "results")
     jobs = [job_of(SHORT, dataset="missing"), job_of(SHORT)]
-    place = LocalMachine(results, tmp_path / "runs", data_dir)
+    place = LocalMachine(results, tmp_path / "runs", data_dir, small=True)
     outcome = run_jobs(jobs, results, tmp_path / "runs", place, console=QUIET)
     assert [job.id for job in outcome.done] == [jobs[1].id]
     assert "'missing' is not prepared" in outcome.failed[0].text

@@ -146,6 +146,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
         check_is_fitted(self)
+        check_parameters(self.get_params(deep=False))
         if label not in self.classes_.tolist():
             raise InputError(f"There is no class {label!r} to forget; there are {listed(self.classes_.tolist())}.")
         if len(self.classes_) == 1:
@@ -225,7 +226,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         One image of every class is left out at a time, or a twentieth of each where there are more than 20. The answers
         are those among the classes, before any rejection.
         """
-        check_is_fitted(self)
+        self._check_ready()
         scores, codes, n_known = self._left_out(self._support)
         n_right = int((scores.argmax(1) == codes).sum())
         in_parts = int(self._support.counts.max()) > MOST_ROUNDS
@@ -237,7 +238,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         A backbone that is a function, or a network of one's own, is not in it: give it to `load` again.
         """
-        check_is_fitted(self)
+        self._check_ready()
         embeds = None if self.embedder_ is None else self.embedder_.backbone
         parameters = {name: getattr(self, name) for name in SAVED_PARAMETERS}
         parameters |= {name: value.item() for name, value in parameters.items() if isinstance(value, np.generic)}
@@ -344,7 +345,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.centre_, self.temperature_, self.threshold_ = learnt.centre, learnt.temperature, learnt.threshold
         self.n_features_in_ = learnt.features.shape[1]
         self.embedder_ = embedder
+        self._settings = {name: getattr(self, name) for name in SAVED_PARAMETERS}
         return self
+
+    def _check_ready(self) -> None:
+        """Refuse to answer before `fit`, and by settings that the temperature and threshold are not of."""
+        check_is_fitted(self)
+        for name, value in self._settings.items():
+            now = getattr(self, name)
+            if now is not value and not np.array_equal(now, value):
+                raise InputError(
+                    f"{name} is {now!r}, but was {value!r} when the classifier was fitted; call fit again."
+                )
 
     def _make_embedder(self) -> Embedder | None:
         if self.backbone is None:
@@ -395,7 +407,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _query(self, X: Any) -> Tensor:  # noqa: N803
         """Return the prepared features of new images."""
-        check_is_fitted(self)
+        self._check_ready()
         if self.embedder_ is None:
             refuse_pictures(X)
             features = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
