@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -224,6 +225,7 @@ def test_the_backbone_of_a_run(folder: Path, weights: Path, capsys: Captured) ->
 
 
 def test_errors_are_one_sentence(folder: Path, weights: Path, capsys: Captured) -> None:
+    write_folder(folder, {"alone/ant/0.png": pattern(0, 0), "zoo.onnx": b"x"})
     cases: list[tuple[list[str | Path], str]] = [
         (["predict", "--support", "nowhere", "new"], "The support folder nowhere does not exist."),
         (["predict", "--support", "support", "*.gif"], "No file matches *.gif."),
@@ -231,6 +233,18 @@ def test_errors_are_one_sentence(folder: Path, weights: Path, capsys: Captured) 
         (["predict", "--support", "support", "new", "--unknown-rate", "2"], "between 0 and 1"),
         (["predict", "--support", "support", "new", "--nearest", "0"], "--nearest must be at least 1"),
         (["predict", "--support", "support", "new", "--device", "gpu"], "There is no device 'gpu' here"),
+        (["predict", "--support", "support", "new", "--neighbours", "3"], "--neighbours is for --classifier knn"),
+        (
+            ["predict", "--support", "support", "new", "--classifier", "knn", "--neighbours", "0"],
+            "--neighbours must be at least 1, not 0.",
+        ),
+        (["predict", "--support", "support", "new", "--unknown-label", "?"], "--unknown-label is for --unknown-rate"),
+        (
+            ["predict", "--support", "support", "new", "--unknown-rate", "0.1", "--unknown-label", "ant"],
+            "'ant' is a class's folder; choose another --unknown-label.",
+        ),
+        (["predict", "--support", "alone", "new", "--unknown-rate", "0.1"], "or leave out --unknown-rate."),
+        (["predict", "--support", "zoo.onnx", "new"], "zoo.onnx is for onnxruntime; give the folder"),
         (["export", "support", "zoo.pkl"], "The file ends in .onnx or .safetensors, not 'zoo.pkl'."),
         (["export", "support", "nowhere/zoo.safetensors"], "nowhere does not exist"),
     ]
@@ -249,6 +263,10 @@ def test_help_teaches(command: str, capsys: Captured) -> None:
     out = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "Examples:" in out
     assert f"nearshot {command} " in out
+    assert "None" not in out
+    assert "--no-no" not in out
+    assert "classifier options" in out
+    assert "--classifier {centroid,soft,knn}" in out
     if command == "predict":
         assert "nearshot train --dataset ./my-photos" in out
 
@@ -265,3 +283,48 @@ def test_a_command_brings_in_no_training(folder: Path, weights: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert " ant " in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8:surrogateescape"])
+def test_names_that_the_output_cannot_encode(folder: Path, weights: Path, encoding: str) -> None:
+    odd = os.fsdecode(b"new/\xff.png")  # no UTF-8, as on an old disk
+    for name in ("日本.png", odd.removeprefix("new/")):
+        (folder / "new" / name).write_bytes(pattern(0, 50))
+    command = [sys.executable, "-m", "nearshot", "predict", "--support", "support", "new", "--backbone", str(weights)]
+    outputs = {
+        form: subprocess.run(
+            [*command, "--format", form],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        ).stdout.decode()
+        for form in ("table", "json")
+    }
+    assert {"new/日本.png", odd} < {entry["image"] for entry in json.loads(outputs["json"])}
+    assert r"new/\udcff.png" in outputs["table"]
+    assert (r"new/\u65e5\u672c.png" if encoding == "ascii" else "new/日本.png") in outputs["table"]
+
+
+def test_a_name_breaks_no_line(folder: Path, weights: Path, capsys: Captured) -> None:
+    odd, torn = "new/a\nb\x1b[31m.png", "new/c\u2028d.png"
+    write_folder(folder, {odd: pattern(0, 50), torn: b"x", "support/be\ne/0.png": pattern(9, 0)})
+    command: list[str | Path] = ["predict", "--support", "support", odd, torn, "--backbone", weights]
+    for form in ("table", "csv"):
+        assert run(*command, "--format", form) == 3
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split(".png")[0] for line in lines[1:]] == [r"new/a\nb\x1b[31m", r"new/c\u2028d"]
+    assert run(*command, "--format", "json") == 3
+    assert [entry["image"] for entry in json.loads(capsys.readouterr().out)] == [odd, torn]
+    write_folder(folder, {"support/be\ne/1.png": b"x"})
+    assert run(*command) == 1
+    assert r"support/be\ne/1.png is not an image" in capsys.readouterr().err
+
+
+def test_what_is_left_out_of_a_folder_is_said(folder: Path, weights: Path, capsys: Captured) -> None:
+    write_folder(folder, {"new/b.heic": b"x"})
+    (folder / "new" / "lost.png").symlink_to("nowhere")
+    for command in (["predict", "--support", "support", "new"], ["show", "support", "--query", "new"]):
+        assert run(*command, "--backbone", weights) == 3
+        out, err = capsys.readouterr()
+        assert "nearshot: warning: 1 file in new left out (it has files of .heic, and PNG, JPEG" in err
+        assert "There is no file new/lost.png." in out

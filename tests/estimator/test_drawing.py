@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from PIL import Image
 from nearshot.errors import InputError
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.drawing import Scene, draw, make_scene
+from nearshot.estimator.drawing.figure import figure_of
+from nearshot.estimator.drawing.names import place_names
 from nearshot.estimator.drawing.scene import principal_plane
 from nearshot.styles import class_style
 
@@ -127,6 +130,35 @@ def test_the_png(scene: Scene, tmp_path: Path) -> None:
     assert blue.sum() > 0.7 * 120**2
     with pytest.raises(InputError, match=r"a \.png or a \.html file, not 'picture.jpg'"):
         draw(scene, tmp_path / "picture.jpg")
+
+
+def test_the_plane_shows_decisions_and_numbers(scene: Scene) -> None:
+    plane = figure_of(scene).axes[1]
+    drawn = {tuple(np.ravel(line.get_xydata())): line for line in reversed(plane.lines)}
+    lines = [drawn[tuple(query.place)] for query in scene.queries]
+    assert [(line.get_markeredgecolor(), line.get_marker()) for line in lines[:2]] == [class_style(1), class_style(0)]
+    assert lines[2].get_marker() == "x"
+    assert "as decided (× unknown), by number" in plane.get_title()
+    many = replace(scene, queries=scene.queries * 10)
+    plane = figure_of(many).axes[1]
+    assert {str(number) for number in range(1, 25)} < {text.get_text() for text in plane.texts}
+    assert "the first 24 by number" in plane.get_title()
+
+
+def test_names_cover_no_marker_if_there_is_room() -> None:
+    rng = np.random.default_rng(0)
+    groups = [rng.normal(center, 25, (5, 2)) for center in ((100, 100), (300, 120), (200, 300))]
+    others = np.concatenate([np.add(group, (0, -16)) for group in groups])  # right where names would be put first
+    places = place_names(["ant", "bee", "cat"], groups, others, letter=5, room=8)
+    for place in places:
+        away = np.abs(np.concatenate([*groups, others]) - place)
+        assert not ((away[:, 0] < 7.5 + 8) & (away[:, 1] < 12)).any()
+
+
+def test_novelty_and_threshold_are_told_apart(scene: Scene) -> None:
+    unlike = scene.queries[2]
+    close = replace(unlike.explanation, novelty=1.3002, threshold=1.3)
+    assert replace(unlike, explanation=close).novelty == "1.3002, over 1.3000"
 
 
 def test_support_images_that_are_gone_and_many_classes(tmp_path: Path) -> None:

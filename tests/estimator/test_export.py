@@ -124,6 +124,24 @@ def test_decisions_from_features(parameters: dict[str, Any], embedded: dict[str,
     _check_same(classifier, opened((tmp_path / "c.onnx").read_bytes()), "features", embedded["queries"])
 
 
+@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn"])
+def test_a_feature_without_a_direction(classifier: Any, embedded: dict[str, Any], tmp_path: Path) -> None:
+    """Python refuses it; a graph can only say that it knows nothing."""
+    centre = embedded["features"][0]
+    model = FewShotClassifier(classifier=classifier, unknown_rate=0.1, centre=centre)
+    export_onnx(model.fit(embedded["features"][1:], embedded["labels"][1:]), tmp_path / "c.onnx")
+    queries = np.stack([centre, *embedded["queries"][:3]])
+    with pytest.raises(InputError, match="The feature of image 0 is zero"):
+        model.predict(queries)
+    found = opened((tmp_path / "c.onnx").read_bytes())(features=queries)
+    np.testing.assert_allclose(found["probabilities"][0], 1 / 3, rtol=1e-6)
+    np.testing.assert_allclose(found["probabilities"][1:], model.predict_proba(queries[1:]), atol=1e-4)
+    assert found["novelty"][0] == np.inf
+    assert found["unknown"][0]
+    assert found["label"].tolist() == ["unknown", *model.predict(queries[1:])]
+    assert "one picture or more" in onnx.load(tmp_path / "c.onnx").doc_string
+
+
 def _check_same(classifier: FewShotClassifier, model: Run, given: str, queries: Any) -> None:
     found = model(**{given: queries})
     np.testing.assert_allclose(found["probabilities"], classifier.predict_proba(queries), atol=1e-4)

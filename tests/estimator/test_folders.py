@@ -68,6 +68,11 @@ def test_files_folders_and_patterns(support: Path, monkeypatch: pytest.MonkeyPat
     assert find_pictures(["dog"]) == [Path("dog") / f"{i}.png" for i in range(3)]
     assert find_pictures(["*/1.png", "dog/1.png"]) == [Path("cat/1.png"), Path("dog/1.png")]  # each once
     assert len(find_pictures(["**/*.png"])) == 7
+    write_folder(support, {"dog/b.HEIC": b"x", "dog/c": b"x", "dog/.hidden": b"x"})
+    (support / "dog" / "lost.png").symlink_to("nowhere")
+    with pytest.warns(UserWarning, match=r"2 files in dog left out \(it has files of \.heic, no suffix, and PNG, "):
+        assert find_pictures(["dog"])[3:] == [Path("dog/lost.png")]  # whoever reads it will say so
+    assert find_pictures(["dog/l*.png"]) == [Path("dog/lost.png")]
     with pytest.raises(InputError, match=r"No file matches \*\.jpg"):
         find_pictures(["*.jpg"])
     (support / "empty").mkdir()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from nearshot.cli.plain import say
 from nearshot.errors import InputError, NearshotError
 
 __all__ = ["entry_point", "main"]
@@ -26,16 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
         # Plain text: names of files may have brackets, and long lines are for the terminal to wrap.
         chosen.run(Console(markup=False, highlight=False, soft_wrap=True))
     except NearshotError as error:
-        Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(f"nearshot: {error}")
+        say(error)
         return 1
     except BrokenPipeError:  # whoever was reading has enough
         sys.stderr.close()
         return 0
     except OSError as error:
         about = f" {error.filename}" if error.filename else ""
-        Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(
-            f"nearshot: {error.strerror or error}:{about}".rstrip(":")
-        )
+        say(f"{error.strerror or error}:{about}".rstrip(":"))
         return 1
     except KeyboardInterrupt:
         Console(stderr=True).print("Stopped. What was begun can go on: run the same command again (train: --resume).")
@@ -45,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def entry_point() -> None:
     """Run the command of the shell and exit with its status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may hold what the output's encoding has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli.support import Making
+from nearshot.cli.support import Making, MakingOptions
 from nearshot.errors import InputError
 from nearshot.estimator.export import export_onnx
 
@@ -33,7 +33,7 @@ class Export:
     """A folder with a folder of pictures for each class; or a bundle."""
     output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
     """The file to write; its ending, .onnx or .safetensors, says which kind."""
-    making: tyro.conf.OmitArgPrefixes[Making] = field(default_factory=Making)
+    making: MakingOptions = field(default_factory=Making)
 
     def run(self, console: Console) -> None:
         """Write the file, and say what it takes and gives."""

@@ -13,7 +13,8 @@ from typing import IO, Annotated, Any, Literal, NamedTuple
 import tyro
 from rich.console import Console
 
-from nearshot.cli.support import SOME_UNREADABLE, Making, read_squares
+from nearshot.cli.plain import plain, say
+from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import Explanation, FewShotClassifier
 from nearshot.estimator.folders import find_pictures
@@ -42,12 +43,14 @@ class Predict:
     nearshot predict --support flowers.safetensors holiday/ --format json
     """
 
-    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES…")]
+    images: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(required)")
+    ]
     """What to classify: files, folders (with all pictures in them) or patterns."""
     support: Annotated[Path, tyro.conf.arg(metavar="DIR|BUNDLE")]
     """A folder with a folder of pictures for each class, whose name is the label; or a .safetensors file that nearshot
     export wrote."""
-    making: tyro.conf.OmitArgPrefixes[Making] = field(default_factory=Making)
+    making: MakingOptions = field(default_factory=Making)
     format: Literal["table", "csv", "json"] = "table"
     """A table to read, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
     nearest: int = 1
@@ -55,17 +58,24 @@ class Predict:
 
     def run(self, console: Console) -> None:
         """Answer, picture by picture."""
-        paths = find_pictures(self.images)
+        with saying_warnings():
+            paths = find_pictures(self.images)
         if not paths:
             raise InputError("Say which pictures to classify: files, folders or patterns.")
         if self.nearest < 1:
             raise InputError(f"--nearest must be at least 1, not {self.nearest}.")
         classifier = self.making.classifier_of(self.support)
-        n_bad = WRITERS[self.format](_answers(classifier, paths, self.nearest), console.file, paths, classifier)
+        n_bad = 0
+
+        def counted() -> Iterator[Answer]:
+            nonlocal n_bad
+            for answer in _answers(classifier, paths, self.nearest):
+                n_bad += isinstance(answer.told, NearshotError)
+                yield answer
+
+        WRITERS[self.format](counted(), console.file, paths, classifier)
         if n_bad:
-            Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(
-                f"nearshot: {n_bad:,} of {len(paths):,} pictures could not be read."
-            )
+            say(f"{n_bad:,} of {len(paths):,} pictures could not be read.")
             raise SystemExit(SOME_UNREADABLE)
 
 
@@ -90,60 +100,53 @@ def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: 
             yield Answer(path, one if isinstance(one, NearshotError) else next(explained))
 
 
-def _write_table(answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier) -> int:
-    """Write aligned lines as they come; return how many pictures could not be read."""
-    wide = min(WIDEST, max(len(str(path)) for path in paths))
-    labels = [str(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
+def _write_table(
+    answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier
+) -> None:
+    """Write aligned lines as they come."""
+    wide = min(WIDEST, max(len(plain(path)) for path in paths))
+    labels = [plain(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
     label_wide = max(len("label"), *map(len, labels))
     file.write(f"{'image':{wide}}  {'label':{label_wide}}  probability   nearest labelled picture\n")
-    n_bad = 0
     for path, told in answers:
         if isinstance(told, NearshotError):
-            n_bad += 1
-            file.write(f"{path!s:{wide}}  {'–':{label_wide}}  cannot be read: {told}\n")
+            file.write(f"{plain(path):{wide}}  {'–':{label_wide}}  cannot be read: {plain(told)}\n")
             continue
         near = told.neighbours[0]
         sure = f"novelty {told.novelty:.2g}" if told.is_unknown else f"{100 * told.probability:.1f} %"
-        where = f"{near.name} (distance {near.distance:.2f})"
-        file.write(f"{path!s:{wide}}  {told.label!s:{label_wide}}  {sure:12}  {where}\n")
-    return n_bad
+        where = f"{plain(near.name)} (distance {near.distance:.2f})"
+        file.write(f"{plain(path):{wide}}  {plain(told.label):{label_wide}}  {sure:12}  {where}\n")
 
 
-def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> int:
+def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    n_bad = 0
     for path, told in answers:
         if isinstance(told, NearshotError):
-            n_bad += 1
-            writer.writerow({"image": path, "error": told})
+            writer.writerow({"image": plain(path), "error": plain(told)})
             continue
         near = told.neighbours[0]
         writer.writerow(
             {
-                "image": path,
-                "label": told.label,
-                "most_probable": told.nearest,
+                "image": plain(path),
+                "label": plain(told.label),
+                "most_probable": plain(told.nearest),
                 "probability": f"{told.probability:.6f}",
                 "novelty": f"{told.novelty:.4f}",
-                "nearest": near.name,
-                "nearest_label": near.label,
+                "nearest": plain(near.name),
+                "nearest_label": plain(near.label),
                 "distance": f"{near.distance:.4f}",
             }
         )
-    return n_bad
 
 
-def _write_json(answers: Iterator[Answer], file: IO[str], *_: object) -> int:
-    """Write a list, an entry a line."""
-    n_bad = 0
+def _write_json(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
+    """Write a list, an entry a line; in ASCII, as names of files may hold what no encoding has."""
     between = "[\n"
     for path, told in answers:
-        n_bad += isinstance(told, NearshotError)
-        file.write(f"{between}{json.dumps(_as_dict(path, told), ensure_ascii=False)}")
+        file.write(f"{between}{json.dumps(_as_dict(path, told))}")
         between = ",\n"
     file.write("\n]\n")
-    return n_bad
 
 
 def _as_dict(path: Path, told: Explanation | NearshotError) -> dict[str, Any]:
@@ -159,5 +162,5 @@ def _as_dict(path: Path, told: Explanation | NearshotError) -> dict[str, Any]:
     }
 
 
-Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], FewShotClassifier], int]
+Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], FewShotClassifier], None]
 WRITERS: dict[str, Writer] = {"table": _write_table, "csv": _write_csv, "json": _write_json}

@@ -10,7 +10,8 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from nearshot.cli.support import SOME_UNREADABLE, Making, read_squares
+from nearshot.cli.plain import plain
+from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.drawing import draw, make_scene
@@ -33,20 +34,21 @@ class Show:
 
     support: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|BUNDLE")]
     """A folder with a folder of pictures for each class; or a bundle that nearshot export wrote."""
-    query: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGES…")] = ()
+    query: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(default: none)")] = ()
     """What to ask about: files, folders (with all pictures in them) or patterns."""
     output: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("nearshot-show.html")
     """The file to write, .html or .png."""
     nearest: int = 3
     """How many of the nearest labelled pictures to show beside each (HTML)."""
-    making: tyro.conf.OmitArgPrefixes[Making] = field(default_factory=Making)
+    making: MakingOptions = field(default_factory=Making)
 
     def run(self, console: Console) -> None:
         """Draw, and say where it is."""
         check_ending(self.output)
         if self.nearest < 1:
             raise InputError(f"--nearest must be at least 1, not {self.nearest}.")
-        paths = find_pictures(self.query)
+        with saying_warnings():
+            paths = find_pictures(self.query)
         classifier = self.making.classifier_of(self.support)
         read = list(read_squares(paths, classifier))
         errors = [str(one) for one in read if isinstance(one, NearshotError)]
@@ -63,7 +65,7 @@ class Show:
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
         if errors:
             for error in errors:
-                console.print(f"Left out: {error}")
+                console.print(f"Left out: {plain(error)}")
             raise SystemExit(SOME_UNREADABLE)
 
 

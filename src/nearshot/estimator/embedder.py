@@ -171,9 +171,9 @@ class Embedder:
 def chosen_device(device: str | torch.device) -> torch.device:
     """Return a device by its name; "auto" is a GPU if there is one.
 
-    >>> chosen_device("gpu")
+    >>> chosen_device("gpu")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    nearshot.errors.InputError: There is no device 'gpu' here; choose 'auto', 'cpu' or 'cuda'.
+    nearshot.errors.InputError: There is no device 'gpu' here; choose 'auto'...
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -181,7 +181,8 @@ def chosen_device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"There is no device {str(device)!r} here; choose 'auto', 'cpu' or 'cuda'.") from error
+        usable = "'auto', 'cpu' or 'cuda'" if torch.cuda.is_available() else "'auto' or 'cpu'"
+        raise InputError(f"There is no device {str(device)!r} here; choose {usable}.") from error
     return chosen
 
 

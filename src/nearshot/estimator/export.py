@@ -19,6 +19,7 @@ from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.onnx_graph import Graph, add_scores, add_squares, prepared, squared_distances
 from nearshot.estimator.pictures import PREPROCESSING
+from nearshot.estimator.scores import n_voters
 from nearshot.files import write_whole
 
 if TYPE_CHECKING:
@@ -30,9 +31,11 @@ OPSET, IR_VERSION = 18, 10
 NORMALISED, FEATURES = "normalised_images", "features"
 LARGEST = 2**31 - 2**20  # what a file of this kind can hold
 ABOUT = """A few-shot classifier made by nearshot {version}.
-Input: {given}.
+Input: {given}; one picture or more.
 Outputs: label, a text for each picture; probabilities (picture, class), in the order of the metadata's "classes";
-novelty (picture), about 1 for pictures of the classes and more for others{unknown}."""
+novelty (picture), about 1 for pictures of the classes and more for others{unknown}.{lost}"""
+LOST = """
+A picture whose feature is zero has no direction: its novelty is infinite and all classes are equally probable."""
 
 
 def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
@@ -42,7 +45,8 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     height, width, 3) uint8 of any size, upright and in RGB; or `features`, (picture, dim) float32, if the classifier
     has no backbone. Its outputs are `label` (picture,) as text, `probabilities` (picture, class), `novelty` (picture,)
     and, where the classifier rejects, `unknown` (picture,). The metadata say the classes, the version and how pictures
-    are prepared.
+    are prepared. A batch has one picture or more. A feature of zeros, which `FewShotClassifier` refuses, has equal
+    probabilities and an infinite novelty.
 
     Args:
         classifier: a fitted `FewShotClassifier`; its backbone a network, not a function.
@@ -88,16 +92,18 @@ def _decide(graph: Graph, classifier: FewShotClassifier) -> list[tuple[str, int,
 
     support, spread = classifier._support, classifier._spread
     classes = [str(label) for label in classifier.classes_.tolist()]
-    query = prepared(graph, FEATURES, classifier.centre_, normalise=bool(classifier.normalise))
-    n_neighbors = min(classifier.n_neighbors or int(support.counts.min()), len(support.codes))
-    scores = add_scores(
-        graph, query, support.features.numpy(), support.codes.numpy(), classifier.classifier, n_neighbors
-    )
+    query, lost = prepared(graph, FEATURES, classifier.centre_, normalise=bool(classifier.normalise))
+    voters = n_voters(support, classifier.n_neighbors)
+    scores = add_scores(graph, query, support.features.numpy(), support.codes.numpy(), classifier.classifier, voters)
+    if lost is not None:
+        scores = graph("Where", lost, graph.constant(0), scores)  # of all classes alike
     logits = graph("Div", scores, graph.constant(classifier.temperature_))
     graph("Cast", graph("Softmax", logits, axis=1), to=TensorProto.FLOAT, name="probabilities")
     squares = squared_distances(graph, query, spread.means.numpy())
     relative = graph("Div", squares, graph.constant(spread.variances.numpy()[None, :]))
     novelty = graph("ReduceMin", relative, graph.constant([1], np.int64), keepdims=0)
+    if lost is not None:
+        novelty = graph("Where", graph("Squeeze", lost, graph.constant([1], np.int64)), graph.constant(np.inf), novelty)
     graph("Cast", novelty, to=TensorProto.FLOAT, name="novelty")
     best = graph("ArgMax", scores, axis=1, keepdims=0)
     outputs: list[tuple[str, int, list[Any]]] = [
@@ -195,7 +201,7 @@ def _about(classifier: FewShotClassifier) -> str:
     if classifier.embedder_ is not None:
         given = "images (picture, height, width, 3), uint8 RGB of any size; the centre is cut out"
     unknown = "; unknown (picture), whether that is too much" if np.isfinite(classifier.threshold_) else ""
-    return ABOUT.format(version=__version__, given=given, unknown=unknown)
+    return ABOUT.format(version=__version__, given=given, unknown=unknown, lost=LOST if classifier.normalise else "")
 
 
 def _import_onnx() -> Any:

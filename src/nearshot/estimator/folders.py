@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,21 +81,27 @@ def read_support(folder: str | Path) -> SupportFolder:
 def find_pictures(given: Iterable[str | Path]) -> list[Path]:
     """Return the files that are meant by files, folders (all pictures in them, at any depth) and patterns (*.jpg).
 
-    A file that does not exist is among them, for whoever reads it to say so; a pattern or folder of nothing is refused.
+    A file that does not exist is among them, for whoever reads it to say so, and so is a link to nothing. A pattern or
+    folder of nothing is refused; what is left out of a folder is warned of.
     """
     found: list[Path] = []
     for one in given:
         path = Path(one).expanduser()
         if os.path.isdir(path):  # noqa: PTH112 (Path's own raises where a folder above is locked)
-            pictures = [file for file in _files(path) if is_picture(file.name)]
+            files = _files(path)
+            pictures = [file for file in files if is_picture(file.name)]
+            others = [file for file in files if not is_picture(file.name)]
             if not pictures:
-                raise InputError(f"The folder {path} has no pictures ({_kinds(_files(path))}).")
+                raise InputError(f"The folder {path} has no pictures ({_kinds(others)}).")
+            if others:
+                many = "1 file" if len(others) == 1 else f"{len(others):,} files"
+                warnings.warn(f"{many} in {path} left out ({_kinds(others)}).", stacklevel=2)
             found += pictures
         elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
             found.append(path)
         else:
             matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))  # noqa: PTH207
-            files = [match for match in matches if match.is_file()]
+            files = [match for match in matches if _is_file(match)]
             if not files:
                 raise InputError(f"No file matches {one}.")
             found += files
@@ -111,7 +118,12 @@ def _files(folder: Path) -> list[Path]:
     for above, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(above, name) for name in names if not name.startswith(".") and name != "Thumbs.db"]
-    return sorted(path for path in found if path.is_file())
+    return sorted(path for path in found if _is_file(path))
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is a file, or a link to nothing, of which there is something to say."""
+    return path.is_file() or not path.exists()
 
 
 def _kinds(files: Sequence[Path]) -> str:

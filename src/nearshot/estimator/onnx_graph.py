@@ -134,14 +134,21 @@ def _levels(graph: Graph, sums: str) -> str:
     return graph("Min", rounded, graph.constant(255))
 
 
-def prepared(graph: Graph, features: str, centre: npt.NDArray[Any] | None, *, normalise: bool) -> str:
-    """Return features centred and normalised, in float64."""
+def prepared(
+    graph: Graph, features: str, centre: npt.NDArray[Any] | None, *, normalise: bool
+) -> tuple[str, str | None]:
+    """Return features centred and normalised, in float64, and which have no direction, (picture, 1), if any can.
+
+    Python refuses those, which a graph cannot; here they are divided by 1.
+    """
     value = graph.cast(features, np.float64)
     if centre is not None:
         value = graph("Sub", value, graph.constant(centre))
-    if normalise:
-        value = graph("Div", value, _length(graph, value))
-    return value
+    if not normalise:
+        return value, None
+    length = _length(graph, value)
+    lost = graph("Equal", length, graph.constant(0))
+    return graph("Div", value, graph("Where", lost, graph.constant(1), length)), lost
 
 
 def _length(graph: Graph, value: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -11,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from nearshot.estimator.drawing.scene import Query, Scene, Seen
+from nearshot.estimator.drawing.names import place_names
+from nearshot.estimator.drawing.scene import Places, Query, Scene, Seen
 from nearshot.styles import class_style
 
 __all__ = ["figure_of"]
@@ -19,7 +21,8 @@ __all__ = ["figure_of"]
 WIDTH = 14.0  # inches
 SHOWN_OF_A_CLASS, SHOWN_CLASSES, SHOWN_QUERIES = 5, 12, 24
 COLUMNS = 4  # of queries
-MOST_NAMED = 20
+MOST_NAMED = 20  # classes
+NUMBER_AT = (8, 6)  # points from a picture's place
 INK, FAINT = "#1b1f24", "#5b6470"
 NAME: dict[str, Any] = {
     "fontsize": 9,
@@ -114,8 +117,7 @@ def _query(axes: Axes, scene: Scene, query: Query, name: str, left: float, y: fl
     percent = f"{100 * told.probability:.0f} %"
     answer = f"{told.label}" if told.is_unknown else f"{_cut(str(told.label), 16)} {percent}"
     axes.text(left + 1.3, y + 1.3, answer, **{**write, "fontsize": 11, "weight": "bold"})
-    second = f"novelty {told.novelty:.1f} > {told.threshold:.1f}" if told.is_unknown else f"novelty {told.novelty:.1f}"
-    axes.text(left + 1.3, y + 1.08, second, **{**write, "color": FAINT})
+    axes.text(left + 1.3, y + 1.08, f"novelty {query.novelty}", **{**write, "color": FAINT})
     near = told.neighbours[0]
     seen = scene.support_image(near.name, str(near.label))
     if seen is not None:
@@ -133,25 +135,61 @@ def _plane(axes: Axes, scene: Scene) -> None:
         axes.plot(
             *places.T, marker=marker, color=colour, linestyle="none", markersize=8, markeredgecolor="white", label=label
         )
-        if len(scene.support) <= MOST_NAMED:
-            under = float(places[:, 0].mean()), float(places[:, 1].min())
-            axes.annotate(label, under, (0, -15), textcoords="offset points", ha="center", **NAME)
-    if scene.queries:
-        places = np.stack([query.place for query in scene.queries])
-        axes.plot(*places.T, marker="o", color="none", markeredgecolor=INK, markersize=13, linestyle="none", zorder=3)
-        axes.plot(*places.T, marker="+", color=INK, markersize=8, linestyle="none", zorder=3)
-        if len(scene.queries) <= MOST_NAMED:
-            for number, query in enumerate(scene.queries, 1):
-                x, y = query.place.tolist()
-                axes.annotate(str(number), (x, y), (7, 5), textcoords="offset points", **{**NAME, "fontsize": 8})
+    for number, query in enumerate(scene.queries, 1):
+        _asked(axes, scene, query, str(number) if number <= SHOWN_QUERIES else "")
     axes.set_aspect("equal", adjustable="datalim")
     axes.margins(0.12)
+    _class_names(axes, scene)
     axes.tick_params(labelsize=7, colors=FAINT)
     first, second = scene.shares
     axes.set_xlabel(f"first principal axis: {100 * first:.0f} % of the variance", fontsize=9, color=FAINT)
     axes.set_ylabel(f"second: {100 * second:.0f} %", fontsize=9, color=FAINT)
-    asked = "; crossed rings: the pictures asked about, by their numbers" if scene.queries else ""
-    axes.set_title(f"features as compared{asked}", fontsize=9, color=FAINT)
+    axes.set_title(f"features as compared{_about_queries(scene)}", fontsize=9, color=FAINT)
+
+
+def _asked(axes: Axes, scene: Scene, query: Query, number: str) -> None:
+    """Draw a picture that was asked about: the marker of the class that it is said to be of, hollow, with a cross."""
+    told, (x, y) = query.explanation, query.place.tolist()
+    if told.is_unknown:
+        axes.plot(x, y, marker="x", color=INK, markersize=10, markeredgewidth=2, zorder=3)
+    else:
+        colour, marker = class_style(list(scene.support).index(str(told.label)))
+        axes.plot(
+            x, y, marker=marker, color="none", markeredgecolor=colour, markersize=15, markeredgewidth=1.8, zorder=3
+        )
+        axes.plot(x, y, marker="+", color=INK, markersize=8, zorder=3)
+    axes.annotate(number, (x, y), NUMBER_AT, textcoords="offset points", **{**NAME, "fontsize": 8})
+
+
+def _about_queries(scene: Scene) -> str:
+    if not scene.queries:
+        return ""
+    unknown = " (× unknown)" if any(query.explanation.is_unknown for query in scene.queries) else ""
+    some = "" if len(scene.queries) <= SHOWN_QUERIES else f"the first {SHOWN_QUERIES} "
+    return f"; with a cross: asked about, as decided{unknown}, {some}by number"
+
+
+def _class_names(axes: Axes, scene: Scene) -> None:
+    if len(scene.support) > MOST_NAMED:
+        return
+    axes.apply_aspect()  # the limits are settled now
+    point = axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
+
+    def at(some: Sequence[Seen]) -> Places:
+        places: Places = axes.transData.transform(np.reshape([seen.place for seen in some], (-1, 2))) / point
+        return places
+
+    asked = at(scene.queries)
+    spots = place_names(
+        [_cut(label, 24) for label in scene.support],
+        [at(members) for members in scene.support.values()],
+        np.concatenate([asked, asked[:SHOWN_QUERIES] + NUMBER_AT]),
+        letter=5.5,
+        room=8,
+    )
+    for label, spot in zip(scene.support, spots, strict=True):
+        x, y = axes.transData.inverted().transform(np.array(spot) * point).tolist()
+        axes.text(x, y, _cut(label, 24), ha="center", va="center", **NAME)
 
 
 def _in_inches(axes: Axes, width: float, height: float) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from nearshot._version import __version__
 from nearshot.data.pictures import Pixels
+from nearshot.estimator.drawing.names import place_names
 from nearshot.estimator.drawing.scene import Places, Query, Scene, Seen
 from nearshot.html import Html, element, joined
 from nearshot.styles import class_style
@@ -21,6 +22,7 @@ __all__ = ["page_of"]
 
 WIDTH, HEIGHT, MARGIN = 900.0, 560.0, 50.0
 MOST_OF_A_CLASS, MOST_QUERIES, MOST_NAMED = 40, 300, 40
+INK = "#1b1f24"
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 # The markers of `nearshot.styles` as paths around the origin, about 12 wide.
@@ -83,14 +85,14 @@ def _card(scene: Scene, query: Query, number: int) -> Html:
         element("p", "" if told.is_unknown else _key(scene, str(told.nearest)), f" {told.label}", class_="answer"),
     ]
     if told.is_unknown:
-        lines.append(element("p", f"unlike all classes: novelty {told.novelty:.2f}, over {told.threshold:.2f}"))
+        lines.append(element("p", f"unlike all classes: novelty {query.novelty}"))
         key = _key(scene, str(told.nearest))
         lines.append(element("p", "nearest is ", key, f" {told.nearest}, {percent} of the classes", class_="faint"))
     else:
         meter = element("meter", percent, min=0, max=1, value=round(told.probability, 3))
         others = [f", else {label} {100 * share:.0f} %" for label, share in _others(query) if share >= 0.005]
         lines += [element("p", percent, *others[:1]), meter]
-        lines.append(element("p", f"novelty {told.novelty:.2f} (about 1 is usual)", class_="faint"))
+        lines.append(element("p", f"novelty {query.novelty} (about 1 is usual)", class_="faint"))
     near = []
     for one in told.neighbours:
         seen = scene.support_image(one.name, str(one.label))
@@ -115,7 +117,7 @@ def _class(scene: Scene, number: int) -> Html:
 
 
 def _plane(scene: Scene) -> Html:
-    """Draw features on their principal plane: support images as markers, queries as rings with a cross."""
+    """Draw features on their principal plane: support images as markers, queries with a cross."""
     members = [seen for group in scene.support.values() for seen in group]
     everyone = np.stack([seen.place for seen in (*members, *scene.queries)])
     low, high = everyone.min(0), everyone.max(0)
@@ -130,33 +132,47 @@ def _plane(scene: Scene) -> Html:
     drawn, texts = [], []
     for number, (label, group) in enumerate(scene.support.items()):
         drawn += [_marker(at(seen.place), number, f"{label}: {seen.name}") for seen in group]
-        if len(scene.support) <= MOST_NAMED:
-            spots = [at(seen.place) for seen in group]
-            x, y = sum(spot[0] for spot in spots) / len(spots), max(spot[1] for spot in spots) + 20
-            texts.append(element("text", label, x=_short(x), y=_short(y), text_anchor="middle"))
+    if len(scene.support) <= MOST_NAMED:
+        groups = [np.array([at(seen.place) for seen in group]) for group in scene.support.values()]
+        asked = np.reshape([at(query.place) for query in scene.queries], (-1, 2))
+        spots = place_names(
+            list(scene.support), groups, np.concatenate([asked, np.add(asked, (14, -11))]), letter=8, room=10
+        )
+        for label, (x, y) in zip(scene.support, spots, strict=True):
+            texts.append(element("text", label, x=_short(x), y=_short(y + 4), text_anchor="middle"))
     for number, query in enumerate(scene.queries, 1):
         x, y = at(query.place)
         told = f"{query.name}: {query.explanation.label}, {100 * query.explanation.probability:.0f} %"
-        path = f"M{_short(x - 9)} {_short(y)}a9 9 0 1 0 18 0a9 9 0 1 0 -18 0M{_short(x - 5)} {_short(y)}h10m-5 -5v10"
-        ring = element("path", d=path, fill="none", stroke="#1b1f24", stroke_width=2)
-        drawn.append(element("g", element("title", told), ring))
+        drawn.append(element("g", element("title", told), *_asked(scene, query), transform=_moved(x, y)))
         if len(scene.queries) <= MOST_NAMED:
             texts.append(element("text", str(number), x=_short(x + 10), y=_short(y - 7), class_="query"))
     drawing = element("svg", *drawn, *texts, class_="map", viewBox=f"0 0 {WIDTH:.0f} {HEIGHT:.0f}", role="img")
     first, second = scene.shares
     caption = (
         f"Features as the classifier compares them, on their two principal axes, which hold {100 * first:.0f} % and "
-        f"{100 * second:.0f} % of the variance; decisions use all of it. Markers are support images, crossed rings are "
-        "the pictures asked about, by their numbers. Point at one for its name."
+        f"{100 * second:.0f} % of the variance; decisions use all of it. Markers are support images; with a cross are "
+        "the pictures asked about, hollow markers of the classes that they are said to be of, × if unknown. Point at "
+        "one for its name."
     )
     return joined([drawing, element("p", caption, class_="faint")])
 
 
+def _asked(scene: Scene, query: Query) -> list[Html]:
+    """Return a picture that was asked about, around the origin: its class's marker, hollow, with a cross."""
+    if query.explanation.is_unknown:
+        return [element("path", d="M-6 -6L6 6M-6 6L6 -6", stroke=INK, stroke_width=3)]
+    colour, marker = class_style(list(scene.support).index(str(query.explanation.label)))
+    hollow = element("path", d=SHAPES[marker], transform="scale(1.6)", fill="none", stroke=colour, stroke_width=1.4)
+    return [hollow, element("path", d="M-5 0H5M0 -5V5", stroke=INK, stroke_width=2)]
+
+
+def _moved(x: float, y: float) -> str:
+    return f"translate({_short(x)} {_short(y)})"
+
+
 def _marker(at: tuple[float, float], number: int, title: str) -> Html:
     colour, marker = class_style(number)
-    shape = element(
-        "path", d=SHAPES[marker], transform=f"translate({_short(at[0])} {_short(at[1])})", fill=colour, stroke="#fff"
-    )
+    shape = element("path", d=SHAPES[marker], transform=_moved(*at), fill=colour, stroke="#fff")
     return element("g", element("title", title), shape)
 
 

@@ -41,6 +41,15 @@ class Query(Seen):
 
     explanation: Explanation
 
+    @property
+    def novelty(self) -> str:
+        """How new it is and, if that is too much, the threshold, with as many digits as tell them apart."""
+        new, most = self.explanation.novelty, self.explanation.threshold
+        if not self.explanation.is_unknown:
+            return f"{new:.2f}"
+        digits = next((n for n in range(2, 9) if f"{new:.{n}f}" != f"{most:.{n}f}"), 9)
+        return f"{new:.{digits}f}, over {most:.{digits}f}"
+
 
 @dataclass(frozen=True, eq=False)
 class Scene:
