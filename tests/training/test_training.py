@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -263,10 +263,10 @@ def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
     if git is None or not (root / ".git").exists():
         pytest.skip("needs a checkout")
     commit = subprocess.run([git, "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout
-    archive = tmp_path / "source.tar"
+    archive = tmp_path / "source.zip"
     subprocess.run([git, "archive", "--output", archive, "HEAD", "src"], cwd=root, check=True)
-    with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path, filter="data")
+    with zipfile.ZipFile(archive) as opened:
+        opened.extractall(tmp_path)
     ask = "import torch, nearshot.training.runs as r; print(r.describe_environment(torch.device('cpu'))['code'])"
     answer = subprocess.run(
         [sys.executable, "-c", ask],
