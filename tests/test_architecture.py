@@ -15,10 +15,11 @@ import nearshot
 SOURCE = Path(nearshot.__file__).parent
 
 # Who may import whom, beside itself. A part is a module or a package directly under nearshot.
-FOUNDATION = {"errors", "files", "html", "progress", "randomness", "episodes", "styles", "_version"}
+FOUNDATION = {"devices", "errors", "files", "html", "progress", "randomness", "episodes", "styles", "_version"}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
+    "devices": {"errors"},
     "files": {"errors"},
     "html": set(),
     "styles": set(),

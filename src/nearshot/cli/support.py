@@ -37,9 +37,7 @@ def _by_default(what: str, metavar: str) -> Any:
 class Making:
     """How a classifier is made from labelled pictures. A bundle has all of this but device and cache in it."""
 
-    backbone: Annotated[
-        str | None, _by_default("resnet12-nca-cifar-fs, which comes with nearshot", "RUN|WEIGHTS|NAME")
-    ] = None
+    backbone: Annotated[str | None, _by_default(f"{BACKBONE}, which comes with nearshot", "RUN|WEIGHTS|NAME")] = None
     """What turns a picture into numbers: a run's folder or a weights file of nearshot train, timm:<model>, or a
     name."""
     classifier: Annotated[ClassifierName | None, _by_default("centroid", "{centroid,soft,knn}")] = None

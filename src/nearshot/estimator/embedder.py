@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nearshot.data.augment import normalise_images
 from nearshot.data.pictures import Pixels
+from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.cache import EmbeddingCache
 from nearshot.estimator.pictures import PREPROCESSING, Content, picture_list, read_each
@@ -23,7 +24,7 @@ from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.models import IMAGENET, Backbone, Normalisation, load_backbone
 from nearshot.progress import with_progress
 
-__all__ = ["Embedder", "chosen_device"]
+__all__ = ["Embedder"]
 
 AT_ONCE = {"cuda": 256, "cpu": 32}
 USUAL_SIZE = 224  # of the pictures that a network or function takes which does not say
@@ -166,24 +167,6 @@ class Embedder:
         except (OSError, NearshotError) as error:  # a full disk, no right to write: no reason to stop
             warnings.warn(f"Embeddings are not kept in {self.cache.folder}: {error}", stacklevel=2)
             self.cache = None
-
-
-def chosen_device(device: str | torch.device) -> torch.device:
-    """Return a device by its name; "auto" is a GPU if there is one.
-
-    >>> chosen_device("gpu")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    nearshot.errors.InputError: There is no device 'gpu' here; choose 'auto'...
-    """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        usable = "'auto', 'cpu' or 'cuda'" if torch.cuda.is_available() else "'auto' or 'cpu'"
-        raise InputError(f"There is no device {str(device)!r} here; choose {usable}.") from error
-    return chosen
 
 
 def _key(backbone: Backbone) -> str:

@@ -64,9 +64,7 @@ def read_support(folder: str | Path) -> SupportFolder:
         raise InputError(f"{folder} has splits, not classes: give {classes[0]}, or another one of them.")
     paths, labels, ignored = [], [], loose
     for class_folder in classes:
-        files = _files(class_folder)
-        pictures = [path for path in files if is_picture(path.name)]
-        others = [path for path in files if not is_picture(path.name)]
+        pictures, others = _pictures_and_others(class_folder)
         if not pictures:
             raise InputError(
                 f"The class folder {class_folder} has no pictures ({_kinds(others)}). Put some into it, or remove it."
@@ -88,9 +86,7 @@ def find_pictures(given: Iterable[str | Path]) -> list[Path]:
     for one in given:
         path = Path(one).expanduser()
         if os.path.isdir(path):  # noqa: PTH112 (Path's own raises where a folder above is locked)
-            files = _files(path)
-            pictures = [file for file in files if is_picture(file.name)]
-            others = [file for file in files if not is_picture(file.name)]
+            pictures, others = _pictures_and_others(path)
             if not pictures:
                 raise InputError(f"The folder {path} has no pictures ({_kinds(others)}).")
             if others:
@@ -108,8 +104,8 @@ def find_pictures(given: Iterable[str | Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the files under a folder, sorted, but for hidden ones and those in hidden folders."""
+def _pictures_and_others(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files under a folder that are pictures by their names, and the others; hidden ones are neither."""
 
     def refuse(error: OSError) -> None:
         raise error  # rather than leave out what is in a locked folder
@@ -118,7 +114,8 @@ def _files(folder: Path) -> list[Path]:
     for above, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(above, name) for name in names if not name.startswith(".") and name != "Thumbs.db"]
-    return sorted(path for path in found if _is_file(path))
+    files = sorted(path for path in found if _is_file(path))
+    return [file for file in files if is_picture(file.name)], [file for file in files if not is_picture(file.name)]
 
 
 def _is_file(path: Path) -> bool:

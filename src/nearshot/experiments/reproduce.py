@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from nearshot.devices import chosen_device
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.experiments.claims import claims_as_table
@@ -26,7 +27,6 @@ from nearshot.experiments.tables import Figure, Table
 from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.runs import describe_environment
-from nearshot.training.trained import chosen_device
 
 __all__ = ["Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
 
@@ -122,7 +122,7 @@ def _run(plan: Plan, results: Results, place: Place, console: Console, note: Pat
             "failed": len(outcome.failed),
             "at_once": place.n_at_once,
             "cores": n_cores(),
-            "environment": describe_environment(chosen_device(None)),
+            "environment": describe_environment(chosen_device()),
         }
         note.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(note) as file:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from nearshot.data import Store, open_or_prepare
+from nearshot.devices import chosen_device
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import read_notes
 from nearshot.training.methods import METHODS
-from nearshot.training.trained import TrainedNetwork, TrainedRun, chosen_device, training_split
+from nearshot.training.trained import TrainedNetwork, TrainedRun, training_split
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
 

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.augment import centre_crop, normalise_images
 from nearshot.data.loading import ImageFeed
+from nearshot.devices import chosen_device
 from nearshot.errors import InputError
 from nearshot.evaluation import FeatureSet
 from nearshot.models import Backbone, load_backbone
 from nearshot.training.embedding import embed_images
 from nearshot.training.runs import RunFolder
 
-__all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "chosen_device", "training_split"]
+__all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
 
 Layers = tuple[int, ...]
 
@@ -159,17 +160,6 @@ class TrainedRun:
         if key not in self._stores:
             self._stores[key] = open_or_prepare(key[0], key[1], self.data_dir, side=key[2])
         return self._stores[key]
-
-
-def chosen_device(device: torch.device | str | None) -> torch.device:
-    """Return the device asked for, or a GPU if there is one."""
-    chosen = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if chosen.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("There is no CUDA device here.")
-    try:
-        return torch.device(chosen)
-    except RuntimeError:
-        raise InputError(f"There is no device {chosen!r}; try cpu or cuda.") from None
 
 
 def training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:
