@@ -147,20 +147,24 @@ def nearshot_loop(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Tensor, c
 
 
 VARIANTS = {
-    "eager": Hardware(compile=False, graph=False),
-    "as a graph": Hardware(compile=False),
+    "eager": Hardware(fuse=False, compile=False, graph=False),
+    "as a graph": Hardware(fuse=False, compile=False),
     "compiled": Hardware(compile=True, graph=False),
     "compiled, as a graph": Hardware(compile=True),
+    "fused": Hardware(fuse=True, graph=False),
+    "fused, as a graph": Hardware(fuse=True),
 }
 
 
-def on_cuda(size: int, peak: float) -> list[Row]:
+def on_cuda(size: int, peak: float, only: list[str] | None = None) -> list[Row]:
     config = replace(PRESETS["cifar-fs-nca"], input_size=size)
     images = torch.randint(256, (config.batch_size, 32, 32, 3), dtype=torch.uint8, device="cuda")
     labels = torch.randint(64, (config.batch_size,), device="cuda")
     flops = flops_per_image(config)
     rows = []
     for name, hardware in VARIANTS.items():
+        if only is not None and name not in only:
+            continue
         torch._dynamo.reset()
         torch.cuda.reset_peak_memory_stats()
         fabric = hardware.fabric(config)

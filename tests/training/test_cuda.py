@@ -38,7 +38,7 @@ VARIANTS = {name: replace(TINY, method=name) for name in METHODS} | {
 
 def step_of(config: TrainConfig) -> Step:
     torch.manual_seed(0)
-    hardware = Hardware(accelerator="cuda", compile=False)
+    hardware = Hardware(accelerator="cuda", fuse=False, compile=False)
     exact = replace(config, precision="float32")
     return make_step(hardware.fabric(exact), hardware, exact, input_size=SIDE, n_classes=N_CLASSES, n_steps=10)
 
@@ -96,11 +96,12 @@ def test_a_compiled_backbone_embeds_the_same() -> None:
 
 
 @ignore_torch
-def test_a_compiled_run_learns_what_an_eager_one_does(data_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fast", [Hardware(compile=True), Hardware(fuse=True)], ids=["compiled", "fused"])
+def test_a_fast_run_learns_what_a_plain_one_does(fast: Hardware, data_dir: Path, tmp_path: Path) -> None:
     config = replace(TINY, epochs=2, precision="float32")
+    plain = Hardware(fuse=False, compile=False)
     losses = [
-        train(config, folder=tmp_path / str(compiles), data_dir=data_dir, hardware=gpu, show=False).history[-1]["loss"]
-        for compiles in (False, True)
-        for gpu in [Hardware(accelerator="cuda", compile=compiles)]
+        train(config, folder=tmp_path / str(number), data_dir=data_dir, hardware=gpu, show=False).history[-1]["loss"]
+        for number, gpu in enumerate((plain, fast))
     ]
     assert losses[1] == pytest.approx(losses[0], rel=0.02)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from nearshot.errors import InputError
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
 from nearshot.models.dropblock import DropBlock, block_size_for
+from nearshot.models.norm import norm_act
 
 __all__ = ["Conv4"]
 
@@ -28,6 +29,8 @@ class Conv4(Backbone):
         width: channels of every block.
         drop_rate: the share of activations that DropBlock drops after each of the last two blocks, in training.
     """
+
+    fusable = True
 
     def __init__(self, name: str, input_size: int, *, width: int, drop_rate: float = 0.0) -> None:
         super().__init__()
@@ -55,7 +58,10 @@ class Conv4(Backbone):
         check_images(images, self.spec.name, side=self.spec.input_size)
         outputs = []
         for block in self.blocks:
-            images = block(images)
+            convolution, norm, _, *rest = block.children()
+            images = norm_act(norm, convolution(images))
+            for module in rest:
+                images = module(images)
             outputs.append(images)
         return outputs
 

@@ -7,10 +7,12 @@ from torch import Tensor, nn
 
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
 from nearshot.models.dropblock import DropBlock, block_size_for
+from nearshot.models.norm import norm_act
 
 __all__ = ["ResNet12", "ResNet12MetaOpt"]
 
 WIDTHS = (64, 160, 320, 640)
+SLOPE = 0.1  # of Lee et al.'s leaky ReLU
 
 
 class ResNet12(Backbone):
@@ -26,6 +28,8 @@ class ResNet12(Backbone):
         drop_rate: the share of activations that DropBlock drops after each of the last two stages, in training. The
             paper's network has none; `resnet12-dropblock` has Lee et al.'s 0.1, and is the same network otherwise.
     """
+
+    fusable = True
 
     def __init__(self, name: str = "resnet12", input_size: int = 84, *, drop_rate: float = 0.0) -> None:
         super().__init__()
@@ -51,7 +55,8 @@ class ResNet12(Backbone):
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each stage's feature maps."""
         check_images(images, self.spec.name)
-        x = self.stem(images)
+        convolution, norm, _ = self.stem
+        x = norm_act(norm, convolution(images))
         outputs = []
         for block in self.blocks:
             x = block(x)
@@ -78,7 +83,17 @@ class _BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.residual(x) + self.shortcut(x))
+        first, first_norm, _, second, second_norm = self.residual
+        inner = norm_act(first_norm, first(x))
+        return norm_act(second_norm, second(inner), _shortcut(self.shortcut, x))
+
+
+def _shortcut(shortcut: nn.Module, x: Tensor) -> Tensor:
+    """Return what goes past a block: x, or its 1×1 convolution and batch norm."""
+    if not isinstance(shortcut, nn.Sequential):
+        return x
+    convolution, norm = shortcut
+    return norm_act(norm, convolution(x), slope=1)
 
 
 class ResNet12MetaOpt(Backbone):
@@ -96,6 +111,8 @@ class ResNet12MetaOpt(Backbone):
         ramp_steps: training steps over which DropBlock's rate rises to `drop_rate`. Lee et al. take 40,000, more than
             a whole training of the paper has (9,000); here it is active from the first step.
     """
+
+    fusable = True
 
     def __init__(
         self,
@@ -137,10 +154,10 @@ class _MetaOptStage(nn.Module):
         self.residual = nn.Sequential(
             nn.Conv2d(width_in, width, 3, padding=1, bias=False),
             nn.BatchNorm2d(width),
-            nn.LeakyReLU(0.1, inplace=True),
+            nn.LeakyReLU(SLOPE, inplace=True),
             nn.Conv2d(width, width, 3, padding=1, bias=False),
             nn.BatchNorm2d(width),
-            nn.LeakyReLU(0.1, inplace=True),
+            nn.LeakyReLU(SLOPE, inplace=True),
             nn.Conv2d(width, width, 3, padding=1, bias=False),
             nn.BatchNorm2d(width),
         )
@@ -148,6 +165,9 @@ class _MetaOptStage(nn.Module):
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.leaky_relu(self.residual(x) + self.shortcut(x), 0.1)
+        first, first_norm, _, second, second_norm, _, third, third_norm = self.residual
+        inner = norm_act(first_norm, first(x), slope=SLOPE)
+        inner = norm_act(second_norm, second(inner), slope=SLOPE)
+        x = norm_act(third_norm, third(inner), _shortcut(self.shortcut, x), slope=SLOPE)
         dropped: Tensor = self.drop(F.max_pool2d(x, 2))
         return dropped

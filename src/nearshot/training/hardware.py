@@ -11,6 +11,8 @@ from lightning_fabric import Fabric
 
 from nearshot.data.loading import Residence
 from nearshot.errors import InputError
+from nearshot.models import Backbone
+from nearshot.models.norm import can_fuse
 from nearshot.training.config import TrainConfig
 
 __all__ = ["Hardware"]
@@ -31,8 +33,11 @@ class Hardware:
     """How many machines. Start the same command on each with torchrun."""
     residence: Residence | None = None
     """Where the images live: on the device, in the host's memory, or on disk, read ahead. None chooses by size."""
+    fuse: bool | None = None
+    """Batch norm, shortcut and activation in one pass over memory, by kernels of our own; None does on a GPU where the
+    network is made for it (resnet12 and conv4 are) and not to be compiled."""
     compile: bool | None = None
-    """Compile the network; None does on a GPU, for trainings long enough to win the time back."""
+    """Compile the network; None does on a GPU where it is not fused, for trainings long enough to win the time back."""
     graph: bool | None = None
     """Replay a step as one CUDA graph; None does on a single GPU, unless the loss is a function of your own: a graph
     repeats what the device did, and not what Python decided."""
@@ -73,9 +78,18 @@ class Hardware:
             )
         return here, nodes
 
-    def compiles(self, device: torch.device, n_steps: int) -> bool:
+    def fuses(self, device: torch.device, backbone: Backbone) -> bool:
+        """Whether to fuse the network's batch norms with what follows them."""
+        possible = can_fuse(backbone, device)
+        if self.fuse and not possible:
+            raise InputError(f"Fusing {backbone.spec.name}'s batch norm is not possible on {device.type}.")
+        return possible and not self.compile if self.fuse is None else self.fuse
+
+    def compiles(self, device: torch.device, backbone: Backbone, n_steps: int) -> bool:
         """Whether to compile the network."""
-        return self.compile if self.compile is not None else device.type == "cuda" and n_steps >= STEPS_TO_COMPILE
+        if self.compile is not None:
+            return self.compile
+        return device.type == "cuda" and not self.fuses(device, backbone) and n_steps >= STEPS_TO_COMPILE
 
     def captures(self, device: torch.device, n_ranks: int, config: TrainConfig) -> bool:
         """Whether to replay a step as one graph."""

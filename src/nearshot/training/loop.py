@@ -158,11 +158,12 @@ class _Training:
             fabric, hardware, config, input_size=input_size, n_classes=n_classes, n_steps=self.n_steps
         )
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        self.compiles = hardware.compiles(device, self.n_steps)
+        backbone = self.step.learner.backbone
+        self.fuses = hardware.fuses(device, backbone)
+        self.compiles = hardware.compiles(device, backbone, self.n_steps)
         self.captures = hardware.captures(device, n_ranks, config)
         self.device_labels = self.labels.to(device)
         self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
-        backbone = self.step.learner.backbone
         network = compiled(backbone, device) if self.compiles else None
         self.validate = Validator(fabric, config, self.stores, self.feed, self.run, network)
         self.progress = Progress()
@@ -179,6 +180,7 @@ class _Training:
             hardware = asdict(self.hardware) | {
                 "accelerator": self.fabric.device.type,
                 "processes": self.fabric.world_size,
+                "fuse": self.fuses,
                 "compile": self.compiles,
                 "graph": self.captures,
                 "residence": self.feed.residence,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nearshot.data.augment import augment, normalise_images
+from nearshot.models.norm import fuse_norms
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
@@ -130,7 +131,9 @@ def make_step(
     learner = learner.to(memory_format=memory_format)  # type: ignore[call-overload]
     if config.sync_batch_norm and fabric.world_size > 1:
         synchronise_batch_norm(learner, device)
-    if hardware.compiles(device, n_steps):
+    if hardware.fuses(device, learner.backbone):
+        fuse_norms(learner.backbone)
+    if hardware.compiles(device, learner.backbone, n_steps):
         learner.compile()
     log_temperature = _log_temperature(config, device)
     network, optimiser = fabric.setup(learner, _optimiser(config, learner, log_temperature, device))
