@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +28,8 @@ def features() -> torch.Tensor:
 
 @contextmanager
 def waiting_is_an_error() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings(action="ignore"):  # PyTorch says that it does not find all of them yet
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

@@ -98,6 +98,23 @@ def test_small_ones_run_side_by_side_in_processes_that_are_kept(data_dir: Path, 
     assert commands[0] == [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
 
 
+@pytest.mark.parametrize(("part", "n_at_once"), [(1.0, 2), (0.5, 4), (0.34, 4), (0.1, 20), (1 / 3, 6)])
+def test_small_ones_share_gpus(part: float, n_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)  # no process is started here
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    place = LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=part)
+    assert place.n_at_once == n_at_once
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in place.slots][:3] == ["0", "1", "0"][: len(place.slots)]
+
+
+def test_gpus_can_be_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    place = LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=0)
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in place.slots] == [""]
+    with pytest.raises(InputError, match=r"not 1\.5"):
+        LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=1.5)
+
+
 def test_a_process_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) -> None:
     results, runs = Results(tmp_path / "results"), tmp_path / "runs"
     jobs = [job_of(LONG), job_of(SHORT)]

@@ -61,7 +61,7 @@ class Reproduce:
     on: Literal["here", "ray"] = "here"
     """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
     gpus_per_run: float = 1.0
-    """On Ray: how much of a GPU a training takes; 0 for none."""
+    """How much of a GPU a training takes: with 0.5, two share one, which small ones do well; 0 for none."""
     results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("results")
     """Where the results are, and where tables and figures go."""
     runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/experiments")
@@ -105,7 +105,8 @@ class Reproduce:
 
     def _place(self, scale: Scale) -> Place:
         if self.on == "here":
-            return LocalMachine(Results(self.results), self.runs, self.data_dir, small=scale.is_small)
+            where = (Results(self.results), self.runs, self.data_dir)
+            return LocalMachine(*where, small=scale.is_small, gpus_per_run=self.gpus_per_run)
         from nearshot.experiments.on_ray import RayCluster  # noqa: PLC0415
 
         return RayCluster(Results(self.results), self.runs, self.data_dir, gpus_per_run=self.gpus_per_run)

@@ -22,7 +22,7 @@ from nearshot.data.loading import available_memory
 from nearshot.errors import NearshotError
 from nearshot.experiments.jobs import STOPPED, Job
 from nearshot.experiments.results import Results
-from nearshot.experiments.runner import SECONDS_TO_SAVE
+from nearshot.experiments.runner import SECONDS_TO_SAVE, check_gpus_per_run
 
 __all__ = ["LocalMachine", "n_cores"]
 
@@ -36,30 +36,41 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
 class LocalMachine:
     """The machine that this runs on.
 
-    On each GPU a job at a time, in a process of its own, which leaves no memory behind. On a CPU one after the other on
-    all cores, likewise; but small ones side by side, a core each, in processes that take several.
+    On each GPU a job at a time, or several where they take a part of it, each in a process of its own, which leaves no
+    memory behind. On a CPU one after the other on all cores, likewise; but small ones side by side, a core each, in
+    processes that take several.
 
     Args:
         results: where results are put.
         runs: where run folders are.
         data_dir: where prepared datasets live.
         small: whether the jobs are so small that one core is enough for each.
+        gpus_per_run: how much of a GPU a job takes; 0 trains on the CPU.
     """
 
     def __init__(
-        self, results: Results, runs: Path, data_dir: str | Path | None = None, *, small: bool = False
+        self,
+        results: Results,
+        runs: Path,
+        data_dir: str | Path | None = None,
+        *,
+        small: bool = False,
+        gpus_per_run: float = 1.0,
     ) -> None:
+        check_gpus_per_run(gpus_per_run)
         self.results, self.runs, self.data_dir = results, runs, data_dir
         gpus = _visible_gpus()
-        if gpus:
-            self.slots = [_Slot(os.environ | {"CUDA_VISIBLE_DEVICES": gpu}) for gpu in gpus]
+        own = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if gpus and not gpus_per_run else {})
+        if gpus and gpus_per_run:
+            on_each = int(1 / gpus_per_run + 1e-6)
+            self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(on_each) for gpu in gpus]
         elif small:
             n_slots = _room_on_the_cpu()
             threads = {"OMP_NUM_THREADS": str(n_cores() // n_slots)}
-            environment = threads | KEEP_MEMORY | os.environ  # what the user says goes before
+            environment = threads | KEEP_MEMORY | own  # what the user says goes before
             self.slots = [_Slot(environment, JOBS_A_PROCESS) for _ in range(n_slots)]
         else:
-            self.slots = [_Slot(dict(os.environ))]
+            self.slots = [_Slot(own)]
         self.n_at_once = len(self.slots)
 
     def prepare(self, jobs: Iterable[Job]) -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
+from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
 from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
 from nearshot.experiments.results import Results, RunResult
-from nearshot.experiments.runner import SECONDS_TO_SAVE
+from nearshot.experiments.runner import SECONDS_TO_SAVE, check_gpus_per_run
 from nearshot.training import Hardware
 
 __all__ = ["RayCluster", "Report", "do_on_node"]
@@ -62,8 +62,7 @@ class RayCluster:
     def __init__(
         self, results: Results, runs: Path, data_dir: str | Path | None = None, *, gpus_per_run: float = 1.0
     ) -> None:
-        if not 0 <= gpus_per_run <= 1:
-            raise InputError(f"A training takes one GPU, a fraction of one, or 0 for none; not {gpus_per_run:g}.")
+        check_gpus_per_run(gpus_per_run)
         self.results, self.runs, self.gpus_per_run = results, runs, gpus_per_run
         self.data_dir = None if data_dir is None else str(Path(data_dir).absolute())
         self.ray = connected_ray()

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from nearshot.errors import NearshotError
+from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.jobs import InterruptedJobError, Job, do
 from nearshot.experiments.results import Results
 from nearshot.training import Hardware
 
-__all__ = ["Failure", "Outcome", "Place", "ThisProcess", "run_jobs"]
+__all__ = ["Failure", "Outcome", "Place", "ThisProcess", "check_gpus_per_run", "run_jobs"]
 
 SECONDS_TO_SAVE = 60.0
 SECONDS_BETWEEN_TABLES = 0.5
@@ -110,6 +110,12 @@ class ThisProcess:
     def log_of(self, job: Job) -> Path:
         """Return where a job's log is: its metrics."""
         return self.runs / job.id / "metrics.jsonl"
+
+
+def check_gpus_per_run(gpus_per_run: float) -> None:
+    """Refuse what no place can give a job."""
+    if not 0 <= gpus_per_run <= 1:
+        raise InputError(f"A training takes one GPU, a fraction of one, or 0 for none; not {gpus_per_run:g}.")
 
 
 def run_jobs(
