@@ -20,6 +20,13 @@ pytest.importorskip("triton")
 SHAPES = [(2, 64, 3, 3), (3, 160, 9, 7), (4, 16, 1, 1), (1, 32, 40, 40)]
 
 
+@pytest.fixture(autouse=True)
+def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions in float32 instead of TF32, and the same ones every time."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
 def tensor(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
     values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return values.to(DEVICE, dtype, memory_format=torch.channels_last)
@@ -104,7 +111,7 @@ def test_a_backbone_learns_the_same(name: str) -> None:
         with torch.no_grad():
             answers.append([features, gradients, network.eval()(images)])
     for expected, got in zip(*answers, strict=True):
-        assert distance(got, expected) < (2e-2 if DEVICE.type == "cuda" else 1e-3)  # convolutions in TF32
+        assert distance(got, expected) < 1e-3
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a GPU's memory")
