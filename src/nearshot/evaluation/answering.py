@@ -46,7 +46,16 @@ class Job:
     n_shot: int
     name: str
     classify: Classifier
-    n_correct: Tensor  # (episode,)
+    n_correct: Tensor  # (episode, way)
+
+    @classmethod
+    def begin(
+        cls, n_shot: int, name: str, classify: Classifier, source: EpisodeSource | Episodes, device: torch.device
+    ) -> Job:
+        """Return a job with nothing counted yet."""
+        return cls(
+            n_shot, name, classify, torch.zeros(len(source), source.shape.n_way, dtype=torch.int32, device=device)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,20 +204,22 @@ def _respondents(group: Treated, shape: EpisodeShape) -> Iterator[_BuiltIn | _Ow
 
 
 def count_correct(scores: Scores, tolerance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many answers are correct, (episode,), and whether one of them hangs on less than the tolerance.
+    """Return how many of each way's queries are answered correctly, (episode, way), and which episodes are unsure.
+
+    Unsure is one where an answer hangs on less than the tolerance; (episode,).
 
     >>> values = torch.tensor([[[0.9, 0.5], [0.1, 0.4]]])  # (episode, way, query); query 0 is of way 0 and 1 of 1
     >>> count_correct(Scores(values), torch.tensor(0.2))
-    (tensor([1], dtype=torch.int32), tensor([True]))
+    (tensor([[1, 0]], dtype=torch.int32), tensor([True]))
     """
     n_way = scores.values.shape[1]
     by_truth = scores.values.unflatten(2, (n_way, -1))  # (episode, way, true way, query)
     right = by_truth.diagonal(dim1=1, dim2=2).transpose(1, 2)  # (episode, true way, query)
     is_right = torch.eye(n_way, dtype=torch.bool, device=right.device)[:, :, None]
     best_wrong = by_truth.masked_fill(is_right, -torch.inf).amax(1)
-    margin = (right - best_wrong).flatten(1)  # (episode, query)
-    n_correct = (margin > 0).sum(1, dtype=torch.int32)
-    smallest = margin.abs().amin(1)
+    margin = right - best_wrong  # (episode, true way, query)
+    n_correct = (margin > 0).sum(2, dtype=torch.int32)
+    smallest = margin.flatten(1).abs().amin(1)
     if scores.gap is not None:
         smallest = torch.minimum(smallest, scores.gap.amin(1))
     return n_correct, smallest <= tolerance
@@ -221,9 +232,10 @@ def _scores(job: Job, nearness: NearnessOfEpisodes) -> Scores:
 
 
 def _count(scores: Tensor, shape: EpisodeShape) -> Tensor:
-    """Return how many answers are correct, (episode,), by scores (episode, query, way); the first of equals counts."""
+    """Count correct answers, (episode, way), by scores (episode, query, way); of equals, the first is the answer."""
     truth = torch.arange(shape.n_way, device=scores.device).repeat_interleave(shape.n_query)  # (query,)
-    return (scores.max(2).indices == truth).sum(1, dtype=torch.int32)
+    is_correct = (scores.max(2).indices == truth).unflatten(1, (shape.n_way, shape.n_query))
+    return is_correct.sum(2, dtype=torch.int32)
 
 
 def _around_zero(features: Tensor) -> Tensor:

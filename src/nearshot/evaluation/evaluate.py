@@ -175,9 +175,7 @@ def evaluate_many(
     source = _source(data, n_way, n_shots, n_query, n_episodes, seed, episodes, small_classes)
 
     jobs = {
-        Measured(n_shot, name, treatment): Job(
-            n_shot, name, function, torch.zeros(len(source), dtype=torch.int32, device=data.features.device)
-        )
+        Measured(n_shot, name, treatment): Job.begin(n_shot, name, function, source, data.features.device)
         for treatment in treatments
         for n_shot in n_shots
         for name, function in functions.items()
@@ -200,7 +198,7 @@ def evaluate_many(
     )
     return {
         measured: Accuracy.of_counts(
-            job.n_correct,
+            job.n_correct.sum(1),
             replace(
                 base,
                 n_shot=measured.n_shot,

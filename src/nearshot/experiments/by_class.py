@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from nearshot.evaluation import prepare_features, sample_episodes
+from nearshot.evaluation.answering import Job, Treated, answer
 from nearshot.evaluation.classifiers import nearest_centroid
 from nearshot.training.trained import TrainedRun
 
 __all__ = ["accuracy_by_class", "measure_classes"]
-
-EPISODES_AT_ONCE = 100  # their features take tens of megabytes
 
 
 def accuracy_by_class(
@@ -56,16 +55,12 @@ def accuracy_by_class(
         seed=seed,
         class_names=class_names,
     )
-    truth = torch.arange(n_way, device=features.device).repeat_interleave(n_query)  # (query,)
+    job = Job.begin(n_shot, "centroid", nearest_centroid, episodes, features.device)
+    answer([Treated(features, centre=None, normalise=False, jobs=[job])], episodes, content=None, progress=False)
+    classes = labels[episodes.query[:, :, 0]]  # (episode, way)
     n_asked, n_correct = torch.zeros(2, len(class_names), dtype=torch.int64)
-    for support, query in zip(
-        episodes.support.split(EPISODES_AT_ONCE), episodes.query.split(EPISODES_AT_ONCE), strict=True
-    ):
-        answers = nearest_centroid(features[support], features[query].flatten(1, 2)).argmax(2)  # (episode, query)
-        correct = (answers == truth).cpu().unflatten(1, (n_way, n_query)).sum(2)  # (episode, way)
-        classes = labels[query[:, :, 0]]
-        n_correct.index_add_(0, classes.flatten(), correct.flatten())
-        n_asked.index_add_(0, classes.flatten(), torch.full_like(correct, n_query).flatten())
+    n_correct.index_add_(0, classes.flatten(), job.n_correct.cpu().flatten().long())
+    n_asked.index_add_(0, classes.flatten(), torch.full_like(classes, n_query).flatten())
     percent = 100 * n_correct.double() / n_asked
     return {name: float(percent[label]) for label, name in enumerate(class_names) if n_asked[label]}
 
