@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
 from nearshot.models.dropblock import DropBlock
+from nearshot.models.norm import can_fuse
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
 HAS_TIMM = importlib.util.find_spec("timm") is not None
@@ -215,3 +216,23 @@ def test_timm_models_are_backbones(model: str) -> None:
 def test_timm_unknown_model_suggests_others() -> None:
     with pytest.raises(InputError, match="timm has no model 'resnet19'"):
         build_backbone("timm:resnet19")
+
+
+@pytest.mark.parametrize("name", ["conv4-32", "conv4-32-dropblock", "resnet12", "resnet12-metaopt"])
+def test_every_module_is_called_as_it_stands(name: str) -> None:
+    """So hooks, and modules that somebody puts in another's place, work: blocks are taken apart only where fused."""
+    backbone = build_backbone(name, input_size=16)
+    called: set[str] = set()
+    for path, module in backbone.named_modules():
+        module.register_forward_hook(lambda *_, path=path: called.add(path))
+    backbone(torch.zeros(2, 3, 16, 16))
+    assert called == {path for path, module in backbone.named_modules() if not isinstance(module, nn.ModuleList)}
+
+
+def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearshot.models.norm._kernels_run", lambda device: True)
+    gpu, backbone = torch.device("cuda"), build_backbone("conv4-32", input_size=16)
+    assert can_fuse(backbone, gpu)
+    assert not can_fuse(backbone, torch.device("cpu"))
+    assert not can_fuse(nn.BatchNorm2d(64), gpu)
+    assert not can_fuse(nn.SyncBatchNorm.convert_sync_batchnorm(backbone), gpu)

@@ -234,7 +234,7 @@ def _scores(job: Job, nearness: NearnessOfEpisodes) -> Scores:
 def _count(scores: Tensor, shape: EpisodeShape) -> Tensor:
     """Count correct answers, (episode, way), by scores (episode, query, way); of equals, the first is the answer."""
     truth = torch.arange(shape.n_way, device=scores.device).repeat_interleave(shape.n_query)  # (query,)
-    is_correct = (scores.max(2).indices == truth).unflatten(1, (shape.n_way, shape.n_query))
+    is_correct = (scores.max(2).indices == truth).view(-1, shape.n_way, shape.n_query)
     return is_correct.sum(2, dtype=torch.int32)
 
 

@@ -49,13 +49,11 @@ class Backbone(nn.Module):
         spec: name, input size, normalisation and training-set mean.
         embedding_dim: the dimension of an embedding.
         stage_dims: the channels of each stage's output, first stage first.
-        fusable: whether its batch norms go through `nearshot.models.norm.norm_act`, so that `fuse_norms` has an effect.
     """
 
     spec: BackboneSpec
     embedding_dim: int
     stage_dims: tuple[int, ...]
-    fusable: bool = False
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each stage's feature maps, (image, channel, height, width)."""

@@ -30,7 +30,7 @@ class Conv4(Backbone):
         drop_rate: the share of activations that DropBlock drops after each of the last two blocks, in training.
     """
 
-    fusable = True
+    fused = False  # see `nearshot.models.norm`
 
     def __init__(self, name: str, input_size: int, *, width: int, drop_rate: float = 0.0) -> None:
         super().__init__()
@@ -58,12 +58,19 @@ class Conv4(Backbone):
         check_images(images, self.spec.name, side=self.spec.input_size)
         outputs = []
         for block in self.blocks:
-            convolution, norm, _, *rest = block.children()
-            images = norm_act(norm, convolution(images))
-            for module in rest:
-                images = module(images)
+            images = self._after_block(block, images)  # type: ignore[arg-type]
             outputs.append(images)
         return outputs
+
+    def _after_block(self, block: nn.Sequential, images: Tensor) -> Tensor:
+        if not self.fused:
+            after: Tensor = block(images)
+            return after
+        convolution, norm, _, *rest = block
+        images = norm_act(norm, convolution(images))
+        for module in rest:
+            images = module(images)
+        return images
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed images of the size that the network was built for."""

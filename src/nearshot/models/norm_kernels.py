@@ -40,7 +40,8 @@ class NormAct(torch.autograd.Function):
         slope: float,
     ) -> Tensor:
         """Return the output; what the way back needs is kept."""
-        output, mean, scale = _forward(x, weight, bias, shortcut, running, momentum, epsilon, slope)
+        with torch.cuda.device_of(x):  # Triton starts kernels on the current one
+            output, mean, scale = _forward(x, weight, bias, shortcut, running, momentum, epsilon, slope)
         ctx.slope = slope
         ctx.save_for_backward(x, weight, bias, mean, scale, None if shortcut is None else output)
         return output
@@ -51,7 +52,8 @@ class NormAct(torch.autograd.Function):
         """Return the gradients of what `forward` was given."""
         x, weight, bias, mean, scale, output = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        of_x, of_weight, of_bias, behind = _backward(gradient, x, mean, scale, weight, bias, output, ctx.slope)
+        with torch.cuda.device_of(x):
+            of_x, of_weight, of_bias, behind = _backward(gradient, x, mean, scale, weight, bias, output, ctx.slope)
         return of_x, of_weight, of_bias, None if output is None else behind, None, None, None, None
 
 
@@ -67,12 +69,10 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output and the batch's mean and 1 / standard deviation by channel; move the running statistics."""
     n_rows, width = _shape(x)
-    sums, grid, sizes = _sums(x, **SUMMING)
-    _add_up[grid](x, sums, n_rows, width, **sizes)
+    sums, grid, sizes = _sums(x, 3, **SUMMING)
+    _summarise[grid](x, sums, n_rows, width, **sizes)
     mean, scale = x.new_empty(2, width, dtype=torch.float32)
-    _moments[(width // 16,)](
-        x, sums, mean, scale, *running, momentum, epsilon, n_rows, width, sums.shape[1], num_warps=8
-    )
+    _moments[(width // 16,)](sums, mean, scale, *running, momentum, epsilon, n_rows, width, sums.shape[1], num_warps=8)
     return _normalised(x, mean, scale, weight, bias, shortcut, slope), mean, scale
 
 
@@ -87,7 +87,8 @@ def evaluated(
 ) -> Tensor:
     """Return the output with the running statistics."""
     mean, variance = running
-    return _normalised(x, mean, torch.rsqrt(variance + epsilon), weight, bias, shortcut, slope)
+    with torch.cuda.device_of(x):
+        return _normalised(x, mean, torch.rsqrt(variance + epsilon), weight, bias, shortcut, slope)
 
 
 def _backward(
@@ -105,17 +106,17 @@ def _backward(
     behind = gradient  # the activation: what weight, bias, x and the shortcut see
     if output is not None and slope != 1:
         behind = torch.empty_like(x)
-    sums, grid, sizes = _sums(x, **SUMMING_GRADIENTS)
+    sums, grid, sizes = _sums(x, 2, **SUMMING_GRADIENTS)
     _add_up_gradients[grid](
-        gradient, x, mean, scale, weight, bias, output, behind, sums, n_rows, width, slope,
-        active=slope != 1, has_shortcut=output is not None, **sizes,
+        gradient, x, mean, scale, weight, bias, output, behind, sums, n_rows, width,
+        slope=slope, has_shortcut=output is not None, **sizes,
     )  # fmt: skip
     of_bias, of_weight = x.new_empty(2, width, dtype=torch.float32)
     _totals[(width // 16,)](sums, of_bias, of_weight, width, sums.shape[1], num_warps=8)
     of_x = torch.empty_like(x)
     _spread_gradients[_tiles(n_rows, width)](
-        behind, x, mean, scale, weight, bias, of_weight, of_bias, of_x, n_rows, width, slope,
-        active=slope != 1 and output is None, **_sizes(width),
+        behind, x, mean, scale, weight, bias, of_weight, of_bias, of_x, n_rows, width,
+        slope=slope if output is None else 1.0, **_sizes(width),
     )  # fmt: skip
     return of_x, of_weight, of_bias, behind
 
@@ -126,8 +127,8 @@ def _normalised(
     n_rows, width = _shape(x)
     output = torch.empty_like(x)
     _normalise[_tiles(n_rows, width)](
-        x, mean, scale, weight, bias, shortcut, output, n_rows, width, slope,
-        active=slope != 1, has_shortcut=shortcut is not None, **_sizes(width),
+        x, mean, scale, weight, bias, shortcut, output, n_rows, width,
+        slope=slope, has_shortcut=shortcut is not None, **_sizes(width),
     )  # fmt: skip
     return output
 
@@ -149,59 +150,76 @@ def _tiles(n_rows: int, width: int) -> tuple[int]:
     return (width // sizes["channels"] * triton.cdiv(n_rows, sizes["rows"]),)
 
 
-def _sums(x: Tensor, programs: int, num_warps: int) -> tuple[Tensor, tuple[int, int], dict[str, int]]:
-    """Return room for the programs' sums, (2, program, channel), the programs by channels and rows, and their sizes."""
+def _sums(x: Tensor, n_sums: int, programs: int, num_warps: int) -> tuple[Tensor, tuple[int, int], dict[str, int]]:
+    """Return room for sums, (sum, program, channel), the programs by channels and rows, and their sizes."""
     n_rows, width = _shape(x)
     sizes = _sizes(width)
     n_columns = width // sizes["channels"]
     n_programs = min(triton.cdiv(n_rows, sizes["rows"]), triton.cdiv(programs, n_columns))
-    sums = x.new_empty(2, n_programs, width, dtype=torch.float32)
+    sums = x.new_empty(n_sums, n_programs, width, dtype=torch.float32)
     return sums, (n_columns, n_programs), sizes | {"num_warps": num_warps}
 
 
 @triton.jit
-def _add_up(x, sums, n_rows, width, rows: tl.constexpr, channels: tl.constexpr):
-    """Sum a program's share of x and of its square, seen from the first row: so a mean far from zero loses nothing."""
+def _activated(values, before, slope: tl.constexpr):
+    """Values where `before` is positive (or not a number), and `slope` of them elsewhere."""
+    return tl.where(before <= 0, 0.0 if slope == 0.0 else values * slope, values)
+
+
+@triton.jit
+def _summarise(x, sums, n_rows, width, rows: tl.constexpr, channels: tl.constexpr):
+    """Find the number, the mean and the squared deviations from it of a program's share of x.
+
+    Values are seen from the mean of the share's first rows, so that a mean far from zero costs no digits.
+    """
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     row = tl.arange(0, rows).to(tl.int64)
-    origin = tl.load(x + channel).to(tl.float32)
+    begin = tl.program_id(1) * rows
+    inside = (begin + row < n_rows)[:, None]
+    values = tl.load(x + (begin + row)[:, None] * width + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    origin = tl.sum(values, 0) / tl.minimum(n_rows - begin, rows).to(tl.float32)
     first = tl.zeros((rows, channels), tl.float32)
     second = tl.zeros((rows, channels), tl.float32)
-    for start in range(tl.program_id(1) * rows, n_rows, tl.num_programs(1) * rows):
+    count = 0
+    for start in range(begin, n_rows, tl.num_programs(1) * rows):
         inside = (start + row < n_rows)[:, None]
         places = (start + row)[:, None] * width + channel[None, :]
         values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - origin[None, :]
         values = tl.where(inside, values, 0.0)
         first += values
         second += values * values
+        count += tl.minimum(n_rows - start, rows)
+    number = tl.zeros((channels,), tl.float32) + count
+    offset = tl.sum(first, 0) / number
     at = tl.program_id(1) * width + channel
-    tl.store(sums + at, tl.sum(first, 0))
-    tl.store(sums + tl.num_programs(1) * width + at, tl.sum(second, 0))
+    size = tl.num_programs(1) * width
+    tl.store(sums + at, number)
+    tl.store(sums + size + at, origin + offset)
+    tl.store(sums + 2 * size + at, tl.maximum(tl.sum(second, 0) - number * offset * offset, 0.0))
 
 
 @triton.jit
-def _total(sums, channel, width, n_programs):
-    """Add up what the programs found: sixteen channels' sums and second sums."""
+def _moments(sums, mean, scale, running_mean, running_variance, momentum, epsilon, n_rows, width, n_programs):
+    """Put the programs' shares together (Chan et al.), and move the running moments towards the batch's."""
+    channel = tl.program_id(0) * 16 + tl.arange(0, 16)
     program = tl.arange(0, AT_ONCE)
-    first = tl.zeros((AT_ONCE, 16), tl.float32)
-    second = tl.zeros((AT_ONCE, 16), tl.float32)
+    size = n_programs * width
+    total = tl.zeros((AT_ONCE, 16), tl.float32)
     for start in range(0, n_programs, AT_ONCE):
         inside = (start + program < n_programs)[:, None]
         at = (start + program)[:, None] * width + channel[None, :]
-        first += tl.load(sums + at, mask=inside, other=0.0)
-        second += tl.load(sums + n_programs * width + at, mask=inside, other=0.0)
-    return tl.sum(first, 0), tl.sum(second, 0)
-
-
-@triton.jit
-def _moments(x, sums, mean, scale, running_mean, running_variance, momentum, epsilon, n_rows, width, n_programs):
-    """Turn the sums into moments, and move the running ones towards them."""
-    channel = tl.program_id(0) * 16 + tl.arange(0, 16)
-    first, second = _total(sums, channel, width, n_programs)
+        number = tl.load(sums + at, mask=inside, other=0.0)
+        total += number * tl.load(sums + size + at, mask=inside, other=0.0)
     count = n_rows.to(tl.float32)
-    offset = first / count
-    variance = tl.maximum(second / count - offset * offset, 0.0)
-    centre = tl.load(x + channel).to(tl.float32) + offset
+    centre = tl.sum(total, 0) / count
+    squares = tl.zeros((AT_ONCE, 16), tl.float32)
+    for start in range(0, n_programs, AT_ONCE):
+        inside = (start + program < n_programs)[:, None]
+        at = (start + program)[:, None] * width + channel[None, :]
+        number = tl.load(sums + at, mask=inside, other=0.0)
+        away = tl.load(sums + size + at, mask=inside, other=0.0) - centre[None, :]
+        squares += tl.load(sums + 2 * size + at, mask=inside, other=0.0) + number * away * away
+    variance = tl.sum(squares, 0) / count
     tl.store(mean + channel, centre)
     tl.store(scale + channel, 1.0 / tl.sqrt(variance + epsilon))
     before = tl.load(running_mean + channel)
@@ -213,8 +231,8 @@ def _moments(x, sums, mean, scale, running_mean, running_variance, momentum, eps
 
 @triton.jit
 def _normalise(
-    x, mean, scale, weight, bias, shortcut, output, n_rows, width, slope,
-    active: tl.constexpr, has_shortcut: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
+    x, mean, scale, weight, bias, shortcut, output, n_rows, width,
+    slope: tl.constexpr, has_shortcut: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """activation((x − mean) · scale · weight + bias + shortcut)."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -229,15 +247,15 @@ def _normalise(
     values = (tl.load(x + places, mask=inside).to(tl.float32) - centre[None, :]) * factor[None, :] + offset[None, :]
     if has_shortcut:
         values += tl.load(shortcut + places, mask=inside).to(tl.float32)
-    if active:
-        values = tl.where(values > 0, values, values * slope)
+    if slope != 1.0:
+        values = _activated(values, values, slope)
     tl.store(output + places, values.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _add_up_gradients(
-    gradient, x, mean, scale, weight, bias, output, behind, sums, n_rows, width, slope,
-    active: tl.constexpr, has_shortcut: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
+    gradient, x, mean, scale, weight, bias, output, behind, sums, n_rows, width,
+    slope: tl.constexpr, has_shortcut: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """Sum a program's share of the gradient behind the activation, and of its product with normalised x."""
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
@@ -253,12 +271,12 @@ def _add_up_gradients(
         places = (start + row)[:, None] * width + channel[None, :]
         values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre[None, :]
         arriving = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
-        if active:
+        if slope != 1.0:
             if has_shortcut:
-                positive = tl.load(output + places, mask=inside, other=0.0) > 0
+                ahead = tl.load(output + places, mask=inside, other=0.0).to(tl.float32)
             else:
-                positive = values * factor[None, :] + offset[None, :] > 0
-            arriving = tl.where(positive, arriving, arriving * slope)
+                ahead = values * factor[None, :] + offset[None, :]
+            arriving = _activated(arriving, ahead, slope)
             if has_shortcut:
                 tl.store(behind + places, arriving.to(behind.dtype.element_ty), mask=inside)
         first += arriving
@@ -272,15 +290,22 @@ def _add_up_gradients(
 def _totals(sums, of_bias, of_weight, width, n_programs):
     """Add the programs' sums up: the gradients of bias and weight."""
     channel = tl.program_id(0) * 16 + tl.arange(0, 16)
-    first, second = _total(sums, channel, width, n_programs)
-    tl.store(of_bias + channel, first)
-    tl.store(of_weight + channel, second)
+    program = tl.arange(0, AT_ONCE)
+    first = tl.zeros((AT_ONCE, 16), tl.float32)
+    second = tl.zeros((AT_ONCE, 16), tl.float32)
+    for start in range(0, n_programs, AT_ONCE):
+        inside = (start + program < n_programs)[:, None]
+        at = (start + program)[:, None] * width + channel[None, :]
+        first += tl.load(sums + at, mask=inside, other=0.0)
+        second += tl.load(sums + n_programs * width + at, mask=inside, other=0.0)
+    tl.store(of_bias + channel, tl.sum(first, 0))
+    tl.store(of_weight + channel, tl.sum(second, 0))
 
 
 @triton.jit
 def _spread_gradients(
-    gradient, x, mean, scale, weight, bias, of_weight, of_bias, of_x, n_rows, width, slope,
-    active: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
+    gradient, x, mean, scale, weight, bias, of_weight, of_bias, of_x, n_rows, width,
+    slope: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """The gradient of x: what is behind the activation, without its mean and its part along normalised x."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -297,9 +322,8 @@ def _spread_gradients(
     along = tl.load(of_weight + channel) / count * length
     values = tl.load(x + places, mask=inside).to(tl.float32) - centre[None, :]
     arriving = tl.load(gradient + places, mask=inside).to(tl.float32)
-    if active:
+    if slope != 1.0:
         offset = tl.load(bias + channel)
-        positive = values * factor[None, :] + offset[None, :] > 0
-        arriving = tl.where(positive, arriving, arriving * slope)
+        arriving = _activated(arriving, values * factor[None, :] + offset[None, :], slope)
     values = factor[None, :] * (arriving - average[None, :] - values * along[None, :])
     tl.store(of_x + places, values.to(of_x.dtype.element_ty), mask=inside)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -29,7 +31,7 @@ class ResNet12(Backbone):
             paper's network has none; `resnet12-dropblock` has Lee et al.'s 0.1, and is the same network otherwise.
     """
 
-    fusable = True
+    fused = False  # see `nearshot.models.norm`
 
     def __init__(self, name: str = "resnet12", input_size: int = 84, *, drop_rate: float = 0.0) -> None:
         super().__init__()
@@ -55,17 +57,25 @@ class ResNet12(Backbone):
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each stage's feature maps."""
         check_images(images, self.spec.name)
-        convolution, norm, _ = self.stem
-        x = norm_act(norm, convolution(images))
+        x = self._after_stem(images)
         outputs = []
         for block in self.blocks:
             x = block(x)
             outputs.append(x)
         return outputs
 
+    def _after_stem(self, images: Tensor) -> Tensor:
+        if not self.fused:
+            stem: Tensor = self.stem(images)
+            return stem
+        convolution, norm, _ = self.stem
+        return norm_act(norm, convolution(images))
+
 
 class _BasicBlock(nn.Module):
     """relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))."""
+
+    fused = False
 
     def __init__(self, width_in: int, width_out: int, *, stride: int) -> None:
         super().__init__()
@@ -83,16 +93,18 @@ class _BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.fused:
+            return F.relu(self.residual(x) + self.shortcut(x))
         first, first_norm, _, second, second_norm = self.residual
         inner = norm_act(first_norm, first(x))
         return norm_act(second_norm, second(inner), _shortcut(self.shortcut, x))
 
 
 def _shortcut(shortcut: nn.Module, x: Tensor) -> Tensor:
-    """Return what goes past a block: x, or its 1×1 convolution and batch norm."""
-    if not isinstance(shortcut, nn.Sequential):
+    """Return what goes past a fused block: x, or its 1×1 convolution and batch norm."""
+    if isinstance(shortcut, nn.Identity):
         return x
-    convolution, norm = shortcut
+    convolution, norm = cast(nn.Sequential, shortcut)
     return norm_act(norm, convolution(x), slope=1)
 
 
@@ -111,8 +123,6 @@ class ResNet12MetaOpt(Backbone):
         ramp_steps: training steps over which DropBlock's rate rises to `drop_rate`. Lee et al. take 40,000, more than
             a whole training of the paper has (9,000); here it is active from the first step.
     """
-
-    fusable = True
 
     def __init__(
         self,
@@ -149,6 +159,8 @@ class ResNet12MetaOpt(Backbone):
 class _MetaOptStage(nn.Module):
     """drop(maxpool(leaky(three convolutions + shortcut)))."""
 
+    fused = False
+
     def __init__(self, width_in: int, width: int, drop: nn.Module) -> None:
         super().__init__()
         self.residual = nn.Sequential(
@@ -165,9 +177,12 @@ class _MetaOptStage(nn.Module):
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:
-        first, first_norm, _, second, second_norm, _, third, third_norm = self.residual
-        inner = norm_act(first_norm, first(x), slope=SLOPE)
-        inner = norm_act(second_norm, second(inner), slope=SLOPE)
-        x = norm_act(third_norm, third(inner), _shortcut(self.shortcut, x), slope=SLOPE)
+        if self.fused:
+            first, first_norm, _, second, second_norm, _, third, third_norm = self.residual
+            inner = norm_act(first_norm, first(x), slope=SLOPE)
+            inner = norm_act(second_norm, second(inner), slope=SLOPE)
+            x = norm_act(third_norm, third(inner), _shortcut(self.shortcut, x), slope=SLOPE)
+        else:
+            x = F.leaky_relu(self.residual(x) + self.shortcut(x), SLOPE)
         dropped: Tensor = self.drop(F.max_pool2d(x, 2))
         return dropped
