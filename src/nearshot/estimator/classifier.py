@@ -21,7 +21,7 @@ from nearshot.estimator.checks import check_parameters, listed, refuse_pictures,
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.estimate import AccuracyEstimate, estimate_from_counts
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
-from nearshot.estimator.left_out import MOST_ROUNDS, rounds
+from nearshot.estimator.left_out import MOST_ROUNDS, left_out_scores
 from nearshot.estimator.pictures import name_of, picture_list
 from nearshot.estimator.rejection import choose_threshold, class_spread, left_out_novelties, novelties
 from nearshot.estimator.saving import SAVED_PARAMETERS, load_classifier, save_classifier
@@ -208,7 +208,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         are those among the classes, before any rejection.
         """
         self._check_ready()
-        scores, codes, n_known = self._left_out(self._support)
+        scores, codes, n_known = left_out_scores(self._support, self.classifier, self.n_neighbors)
         n_right = int((scores.argmax(1) == codes).sum())
         in_parts = int(self._support.counts.max()) > MOST_ROUNDS
         how = f"{len(codes)} images left out in {MOST_ROUNDS} parts" if in_parts else f"{len(codes)} images left out"
@@ -320,7 +320,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _temperature_of(self, support: Support) -> float:
         if self.temperature != "auto":
             return float(self.temperature)
-        scores, codes, _ = self._left_out(support)
+        scores, codes, _ = left_out_scores(support, self.classifier, self.n_neighbors)
         return choose_temperature(scores, codes) * usual_temperature(support, self.classifier, self.n_neighbors)
 
     def _threshold_of(self, support: Support) -> float:
@@ -332,17 +332,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "class, or unknown_rate=None."
             )
         return choose_threshold(left_out_novelties(support), float(self.unknown_rate))
-
-    def _left_out(self, support: Support) -> tuple[Tensor, Tensor, int]:
-        """Return scores of left-out images over the usual temperature, their classes, and the fewest images of one."""
-        scores, codes, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
-        for kept, tested in rounds(support):
-            known, asked = support.subset(kept), support.codes[tested]
-            usual = usual_temperature(known, self.classifier, self.n_neighbors)
-            scores.append(class_scores(support.features[tested], known, self.classifier, self.n_neighbors) / usual)
-            codes.append(asked)
-            n_known.append(int(known.counts[asked].min()))
-        return torch.cat(scores), torch.cat(codes), min(n_known, default=0)
 
     def _query(self, X: Any) -> Tensor:  # noqa: N803
         """Return the prepared features of new images."""
