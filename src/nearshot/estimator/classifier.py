@@ -297,10 +297,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     f"{name} is {now!r}, but was {value!r} when the classifier was fitted; call fit again."
                 )
 
-    def _make_embedder(self) -> Embedder | None:
+    def _make_embedder(self, *, copy: bool = True) -> Embedder | None:
         if self.backbone is None:
             return None
-        return Embedder(self.backbone, device=self.device, cache_dir=self.cache_dir)
+        return Embedder(self.backbone, device=self.device, cache_dir=self.cache_dir, copy=copy)
 
     def _centre_of(self, features: Array, embedder: Embedder | None) -> Array | None:
         if self.centre is None:

@@ -71,11 +71,10 @@ def load_classifier(
         raise FileFormatError(f"{path} is damaged: {error}") from error
     if saved.feature_names is not None:
         model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
-    embedder, dim = model._make_embedder(), saved.learnt.features.shape[1]
+    # The file's own backbone is nobody else's, and is taken as it is.
+    embedder, dim = model._make_embedder(copy=backbone is not None), saved.learnt.features.shape[1]
     if embedder is not None:
         if embedder.dim not in (None, dim):
             raise InputError(f"The backbone gives {embedder.dim} numbers a picture; that of {path} gave {dim}.")
         embedder.dim = dim  # which a function says by its answers only
-    if embedder is not None and backbone is None:
-        model.backbone = embedder.backbone  # the file's own, which nobody else has: one copy is enough
     return model._adopt(saved.learnt, embedder)
