@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+import torch
+
+from nearshot.evaluation import FeatureSet, save_features
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,3 +27,33 @@ def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:
     assert f"took {note['seconds'] / 60:.0f} minutes for {note['done']} trainings" in said
     assert note["failed"] == note["done_before"] == 0
     assert note["environment"]["command"][1:] == ["reproduce", "--all", "--quick"]
+
+
+@pytest.mark.parametrize("name", ["cifar-fs", "glyphs"])
+def test_the_tables_about_the_classifier_are_of_the_numbers_beside_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from estimator_report import markdown
+
+    results = ROOT / "benchmarks" / "results"
+    report = json.loads((results / f"estimator-{name}.json").read_text())
+    pictures = {kind: f"figures/estimator-{name}-{kind}.png" for kind in ("rejection", "calibration", "estimate")}
+    assert markdown(report, pictures) == (results / f"estimator-{name}.md").read_text()
+    assert all((ROOT / "docs" / picture).is_file() for picture in pictures.values())
+
+
+def test_the_benchmark_of_the_classifier_runs(tmp_path: Path) -> None:
+    """In a small form: it asks for what is inside of a classifier, which nobody else would miss."""
+    torch.manual_seed(0)
+    labels = torch.arange(12).repeat_interleave(16)
+    features = torch.randn(12, 8)[labels] + torch.randn(len(labels), 8)
+    save_features(FeatureSet(features, labels), tmp_path / "features.safetensors")
+    command = [sys.executable, str(ROOT / "benchmarks" / "estimator.py"), "--features", "features.safetensors"]
+    command += ["--name", "clouds", "--tasks", "3", "--output", ".", "--figures", "figures"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "estimator-clouds.json").read_text())
+    assert list(report["shots"]) == ["1", "2", "5", "10"]
+    assert (tmp_path / "estimator-clouds.md").read_text() in done.stdout
+    assert len(list((tmp_path / "figures").glob("estimator-clouds-*.png"))) == 3

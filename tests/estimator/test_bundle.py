@@ -60,6 +60,15 @@ def test_labels_of_every_type(labels: Any, tmp_path: Path) -> None:
     assert again.predict(features).tolist() == list(labels)
 
 
+class Mine(FewShotClassifier):
+    """A classifier that somebody made of ours."""
+
+
+def test_a_classifier_is_loaded_as_the_class_that_is_asked(tmp_path: Path) -> None:
+    FewShotClassifier().fit(np.eye(2), ["a", "b"]).save(tmp_path / "model.safetensors")
+    assert type(Mine.load(tmp_path / "model.safetensors")) is Mine
+
+
 def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weights = tmp_path / "weights.safetensors"

@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from layouts import encoded, write_folder
+from locks import locked
 from PIL import Image
 
 from nearshot.cli import main
@@ -328,3 +331,40 @@ def test_what_is_left_out_of_a_folder_is_said(folder: Path, weights: Path, capsy
         out, err = capsys.readouterr()
         assert "nearshot: warning: 1 file in new left out (it has files of .heic, and PNG, JPEG" in err
         assert "There is no file new/lost.png." in out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+def test_a_locked_or_linked_folder_is_said_and_the_rest_done(
+    folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    with tempfile.TemporaryDirectory() as made:  # pytest's own is closed to others
+        place = Path(made)
+        place.chmod(0o755)
+        for name in ("support", "new"):
+            shutil.copytree(folder / name, place / name)
+        shutil.copy(weights, place / "weights")
+        monkeypatch.chdir(place)
+        write_folder(place, {"new/private/3.png": pattern(0, 90), "elsewhere/4.png": pattern(0, 91)})
+        (place / "new" / "linked").symlink_to(place / "elsewhere")
+        linked = (
+            "nearshot: warning: The linked folder new/linked is left out: a link is followed only where it is given"
+        )
+        for asked in ("new", "new/**/*.png"):
+            command: list[str | Path] = ["predict", "--support", "support", asked, "--backbone", "weights"]
+            assert run(*command, "--no-cache") == 0
+            out, err = capsys.readouterr()
+            assert len(out.splitlines()) == 1 + len(NEW) + 1
+            assert linked in err
+            with locked(place / "new" / "private"):
+                assert run(*command, "--no-cache") == 3
+            out, err = capsys.readouterr()
+            assert len(out.splitlines()) == 1 + len(NEW)
+            assert "nearshot: warning: The folder new/private is left out: Permission denied.\n" in err
+            assert linked in err
+        place.chmod(0o777)
+        showing: list[str | Path] = ["show", "support", "--query", "new", "--backbone", "weights", "--no-cache"]
+        with locked(place / "new" / "private"):
+            assert run(*showing, "--output", "s.html") == 3
+        assert "The folder new/private is left out: Permission denied." in capsys.readouterr().err
+        assert (place / "s.html").exists()
+        monkeypatch.undo()

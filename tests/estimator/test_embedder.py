@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from nearshot.data.augment import centre_crop, normalise_images
 from nearshot.errors import FileFormatError, InputError, LeakError, NearshotError
-from nearshot.estimator import Embedder
+from nearshot.estimator import Embedder, FewShotClassifier
 from nearshot.estimator.cache import EmbeddingCache
 from nearshot.models import Backbone, build_backbone, save_backbone
+from nearshot.models.conv4 import Conv4
 
 SIDE = 16
 
@@ -61,9 +62,33 @@ def test_a_backbone_by_its_file(backbone: Backbone, folder: list[Path], tmp_path
 
 
 def test_the_callers_network_stays_as_it_is(backbone: Backbone) -> None:
-    Embedder(backbone)([picture(0)])
+    features = Embedder(backbone)([picture(0)])
     weight = next(p for p in backbone.parameters() if p.ndim == 4 and p.shape[1] > 1)
     assert weight.is_contiguous()
+    taken_over = Embedder(backbone, copy=False)
+    assert taken_over.network is backbone
+    assert not weight.is_contiguous()
+    np.testing.assert_array_equal(taken_over([picture(0)]), features)
+
+
+def test_what_is_loaded_is_not_copied(
+    backbone: Backbone, folder: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, bundle = tmp_path / "w.safetensors", tmp_path / "c.safetensors"
+    save_backbone(backbone, weights)
+    FewShotClassifier(backbone).fit(folder, list("abababa")).save(bundle)
+
+    def refuse(_: Backbone, __: object) -> Backbone:
+        raise RuntimeError("copied")
+
+    monkeypatch.setattr(Conv4, "__deepcopy__", refuse, raising=False)
+    with pytest.raises(RuntimeError, match="copied"):
+        Embedder(backbone)
+    expected = Embedder(weights)(folder)
+    loaded = FewShotClassifier.load(bundle)
+    assert loaded.embedder_ is not None
+    assert loaded.embedder_.network is loaded.backbone
+    np.testing.assert_array_equal(loaded.embedder_(folder), expected)
 
 
 class Means(nn.Module):

@@ -121,7 +121,9 @@ def embedded(backbone: Backbone) -> dict[str, Any]:
 def test_decisions_from_features(parameters: dict[str, Any], embedded: dict[str, Any], tmp_path: Path) -> None:
     classifier = FewShotClassifier(**parameters).fit(embedded["features"], embedded["labels"])
     export_onnx(classifier, tmp_path / "c.onnx")
-    _check_same(classifier, opened((tmp_path / "c.onnx").read_bytes()), "features", embedded["queries"])
+    model = opened((tmp_path / "c.onnx").read_bytes())
+    _check_same(classifier, model, "features", embedded["queries"])
+    _check_none(model, "features", embedded["queries"][:0])
 
 
 @pytest.mark.parametrize("classifier", ["centroid", "soft", "knn"])
@@ -139,7 +141,7 @@ def test_a_feature_without_a_direction(classifier: Any, embedded: dict[str, Any]
     assert found["novelty"][0] == np.inf
     assert found["unknown"][0]
     assert found["label"].tolist() == ["unknown", *model.predict(queries[1:])]
-    assert "one picture or more" in onnx.load(tmp_path / "c.onnx").doc_string
+    assert "any number of pictures, also none" in onnx.load(tmp_path / "c.onnx").doc_string
 
 
 def _check_same(classifier: FewShotClassifier, model: Run, given: str, queries: Any) -> None:
@@ -151,6 +153,15 @@ def _check_same(classifier: FewShotClassifier, model: Run, given: str, queries: 
     if "unknown" in found:
         assert 0 < found["unknown"].mean() < 1
         assert (found["unknown"] == (found["label"] == classifier.unknown_label)).all()
+
+
+def _check_none(model: Run, given: str, nothing: Any) -> None:
+    """Results of no pictures are of the types of any."""
+    found = model(**{given: nothing})
+    shapes = {"label": (0,), "probabilities": (0, 3), "novelty": (0,), "unknown": (0,)}
+    assert {name: one.shape for name, one in found.items()} == {name: shapes[name] for name in found}
+    assert found["label"].dtype == object
+    assert {found[name].dtype for name in ("probabilities", "novelty")} == {np.dtype(np.float32)}
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +185,11 @@ def test_raw_pictures_in_labels_out(exported: tuple[FewShotClassifier, Path], si
     for number in (0, 25):  # alone as among others
         one = model(images=queries[number : number + 1])
         np.testing.assert_allclose(one["probabilities"][0], found["probabilities"][number], atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(SIDE, SIDE), (37, 61), (90, 40), (0, 0)], ids=str)
+def test_no_pictures(exported: tuple[FewShotClassifier, Path], size: tuple[int, int]) -> None:
+    _check_none(opened(exported[1].read_bytes()), "images", np.zeros((0, *size, 3), np.uint8))
 
 
 def test_the_file_says_what_it_is(exported: tuple[FewShotClassifier, Path]) -> None:

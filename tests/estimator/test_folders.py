@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from layouts import class_folders, write_folder
+from locks import locked
 
 from nearshot.errors import InputError
 from nearshot.estimator.folders import find_pictures, read_support
 from nearshot.estimator.pictures import read_each
+from nearshot.estimator.walking import Skipped, files_matching
 
 
 @pytest.fixture
@@ -59,58 +64,137 @@ def test_what_is_no_support_folder(support: Path, tmp_path: Path) -> None:
 def test_files_folders_and_patterns(support: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(support)
     write_folder(support, {"cat/a[1].png": b"x", "cat/notes.txt": b"x"})
-    assert find_pictures(["cat/0.png", "gone.jpg", "cat/notes.txt"]) == [
+    assert paths("cat/0.png", "gone.jpg", "cat/notes.txt") == [
         Path("cat/0.png"),
         Path("gone.jpg"),  # whoever reads it will say so
         Path("cat/notes.txt"),
     ]
-    assert find_pictures(["cat/a[1].png"]) == [Path("cat/a[1].png")]  # a name before a pattern
-    assert find_pictures(["dog"]) == [Path("dog") / f"{i}.png" for i in range(3)]
-    assert find_pictures(["*/1.png", "dog/1.png"]) == [Path("cat/1.png"), Path("dog/1.png")]  # each once
-    assert len(find_pictures(["**/*.png"])) == 7
+    assert paths("cat/a[1].png") == [Path("cat/a[1].png")]  # a name before a pattern
+    assert paths("dog") == [Path("dog") / f"{i}.png" for i in range(3)]
+    assert paths("*/1.png", "dog/1.png") == [Path("cat/1.png"), Path("dog/1.png")]  # each once
+    assert len(paths("**/*.png")) == 7
     write_folder(support, {"dog/b.HEIC": b"x", "dog/c": b"x", "dog/.hidden": b"x"})
     (support / "dog" / "lost.png").symlink_to("nowhere")
     with pytest.warns(UserWarning, match=r"2 files in dog left out \(it has files of \.heic, no suffix, and PNG, "):
-        assert find_pictures(["dog"])[3:] == [Path("dog/lost.png")]  # whoever reads it will say so
-    assert find_pictures(["dog/l*.png"]) == [Path("dog/lost.png")]
-    with pytest.raises(InputError, match=r"No file matches \*\.jpg"):
+        assert paths("dog")[3:] == [Path("dog/lost.png")]  # whoever reads it will say so
+    assert paths("dog/l*.png") == [Path("dog/lost.png")]
+    with pytest.raises(InputError, match=r"No file matches \*\.jpg\.$"):
         find_pictures(["*.jpg"])
     (support / "empty").mkdir()
     with pytest.raises(InputError, match=r"folder empty has no pictures \(it is empty\)"):
         find_pictures(["empty"])
 
 
-@contextmanager
-def locked(folder: Path, rights: int = 0) -> Iterator[None]:
-    """Take the right to read a folder from this process, for which root has to be somebody else for a while."""
-    root = os.geteuid() == 0
-    folder.chmod(rights)
-    try:
-        if root:
-            os.seteuid(65534)
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-        folder.chmod(0o755)
+def paths(*given: str | Path) -> list[Path]:
+    """What is found where nothing is locked."""
+    found = find_pictures(given)
+    assert found.locked == []
+    return found.paths
+
+
+NAMES = st.sampled_from(["a", "b", "ab", ".a", "a.png", "b.png", ".b.png"])
+PARTS = st.sampled_from(["a", "b.png", "*", "?", "a*", "*.png", "[!a]*", ".*", "**"])
+
+
+@settings(deadline=None)
+@given(
+    files=st.lists(st.lists(NAMES, min_size=1, max_size=4), max_size=8),
+    parts=st.lists(PARTS, min_size=1, max_size=4),
+    absolute=st.booleans(),
+)
+def test_patterns_are_those_of_the_standard_library(files: list[list[str]], parts: list[str], absolute: bool) -> None:
+    with tempfile.TemporaryDirectory() as made, chdir(made):
+        for names in files:
+            path = Path(*names)
+            if not path.exists() and not any(above.is_file() for above in path.parents):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"x")
+        pattern, skipped = Path(made if absolute else "", *parts), Skipped()
+        expected = {Path(one) for one in glob.glob(str(pattern), recursive=True)}  # noqa: PTH207 (what is to be matched)
+        assert files_matching(pattern, skipped) == sorted(path for path in expected if path.is_file())
+        assert not skipped.sentences()
+
+
+def test_linked_folders_are_left_out_and_said(support: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the way leads round; two links to above are more paths than could ever be walked."""
+    monkeypatch.chdir(support)
+    elsewhere = write_folder(support.parent / "elsewhere", {"0.png": b"x", "deep/1.png": b"x"})
+    (support / "dog" / "more").symlink_to(elsewhere)
+    many = [Path("dog") / f"{i}.png" for i in range(3)]
+    why = r": a link is followed only where it is given itself\.$"
+    for asked in ("dog", "dog/**/*.png", "dog/**"):
+        with pytest.warns(UserWarning, match=rf"^The linked folder dog/more is left out{why}"):
+            assert paths(asked) == many
+    assert find_pictures(["dog/more", "dog/m*/*.png"]).paths == [Path("dog/more/0.png"), Path("dog/more/deep/1.png")]
+    assert paths("dog", "dog/more")[3:] == [Path("dog/more/0.png"), Path("dog/more/deep/1.png")]
+    for name in ("round", "and-round"):
+        (support / "dog" / name).symlink_to(support)
+    for asked in ("dog", "**/*.png"):
+        with pytest.warns(UserWarning, match=rf"^3 linked folders are left out, such as dog/and-round{why}"):
+            assert paths(asked)[-3:] == many
+    assert [path.name for path in read_support(support).ignored] == ["and-round", "more", "round"]
+    (support / "otter").mkdir()
+    (support / "otter" / "all").symlink_to(elsewhere)
+    for asked, message in (("otter", "folder otter has no pictures"), ("otter/**", r"No file matches otter/\*\*")):
+        with pytest.raises(InputError, match=message + r" \(otter/all is a link, and links are not followed\)"):
+            find_pictures([asked])
+    with pytest.raises(InputError, match=r"otter has no pictures \(.*otter/all is a link.*\)\. Put some into it"):
+        read_support(support)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that anybody can read, which pytest's own is not: two classes and a folder that is more deeply in."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        support = write_folder(Path(made) / "support", class_folders(["cat", "dog"], 2))
+        yield write_folder(support, {"cat/more/2.png": b"x", "cat/.hidden/3.png": b"x"})
+
+
+REFUSED = "cannot be read: Permission denied. Allow it, or leave it out"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
-def test_a_locked_folder_is_named_and_not_left_out() -> None:
-    with tempfile.TemporaryDirectory() as made:  # pytest's own is closed to others
-        Path(made).chmod(0o755)
-        support = write_folder(Path(made) / "support", class_folders(["cat", "dog"], 2))
-        write_folder(support, {"cat/more/2.png": b"x", "cat/.hidden/3.png": b"x"})
-        refused = "cannot be read: Permission denied. Allow it, or leave it out"
-        for folder, rights in ((support, 0), (support, 0o444), (support / "dog", 0), (support / "cat" / "more", 0o444)):
-            with locked(folder, rights):
-                for find in (read_support, lambda support: find_pictures([support])):
-                    with pytest.raises(InputError, match=f"{folder}.* {refused}"):
-                        find(support)
-        with locked(support / "cat" / ".hidden"):  # of no concern
-            assert len(read_support(support).paths) == 5
-        picture, message = support / "dog" / "0.png", "dog/0.png cannot be read: Permission denied"
-        with locked(support / "dog"):  # of one picture, whoever reads it says so
-            assert find_pictures([picture]) == [picture]
-            (error,) = read_each([picture], lambda content: content.name)
-        assert message in str(error)
+def test_a_locked_folder_of_a_class_is_refused(open_folder: Path) -> None:
+    cat, dog = open_folder / "cat", open_folder / "dog"
+    for folder, rights in ((open_folder, 0), (open_folder, 0o444), (dog, 0), (cat / "more", 0o444)):
+        with locked(folder, rights=rights), pytest.raises(InputError, match=f"{folder}.* {REFUSED}"):
+            read_support(open_folder)
+    with locked(cat / ".hidden"):  # of no concern
+        assert len(read_support(open_folder).paths) == 5
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+def test_a_locked_folder_to_classify_is_left_out_and_said(open_folder: Path) -> None:
+    cat, dog = open_folder / "cat", open_folder / "dog"
+    everything = [cat / "0.png", cat / "1.png", cat / "more" / "2.png", dog / "0.png", dog / "1.png"]
+    for folder, rights in ((dog, 0), (dog, 0o444), (cat / "more", 0), (cat / "more", 0o444)):
+        said = f"^The folder {folder} is left out: Permission denied.$"
+        for asked in (open_folder, open_folder / "**" / "*.png", open_folder / "**"):
+            with locked(folder, rights=rights), pytest.warns(UserWarning, match=said):
+                found = find_pictures([asked])
+            assert found.locked == [folder]
+            assert found.paths == [path for path in everything if folder not in path.parents]
+    with locked(dog), pytest.warns(UserWarning, match=f"The folder {dog} is left out"):
+        found = find_pictures([open_folder / "*" / "0.png"])
+    assert found == ([cat / "0.png"], [dog])
+    write_folder(open_folder, {"loose.png": b"x"})
+    said = f"^2 folders are left out, such as {cat}: Permission denied.$"
+    for asked in (open_folder, open_folder / "**"):
+        with locked(cat, dog), pytest.warns(UserWarning, match=said):
+            assert find_pictures([asked]) == ([open_folder / "loose.png"], [cat, dog])
+    with locked(cat / ".hidden"):  # of no concern
+        assert len(paths(open_folder)) == 6
+    with locked(dog):  # of one picture, whoever reads it says so
+        assert paths(dog / "0.png") == [dog / "0.png"]
+        (error,) = read_each([dog / "0.png"], lambda content: content.name)
+    assert "dog/0.png cannot be read: Permission denied" in str(error)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+def test_where_nothing_but_locked_folders_is_found(open_folder: Path) -> None:
+    for rights in (0, 0o444):
+        with locked(open_folder, rights=rights):
+            for asked in (open_folder, open_folder / "*" / "*.png", open_folder / "**"):
+                with pytest.raises(InputError, match=f"{open_folder}.* {REFUSED}"):
+                    find_pictures([asked])

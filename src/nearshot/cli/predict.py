@@ -33,7 +33,7 @@ class Predict:
 
     Nothing is trained: labelled pictures are embedded once, kept by their content, and compared with the new ones. Each
     line has the label, its probability, and the nearest labelled picture. A picture that cannot be read has a line that
-    says why, and the exit status is then 3.
+    says why, and the exit status is then 3; so it is where a folder cannot be read.
 
     A network trained on pictures like yours does better: nearshot train --dataset ./my-photos makes one, and --backbone
     RUN uses it.
@@ -59,7 +59,7 @@ class Predict:
     def run(self, console: Console) -> None:
         """Answer, picture by picture."""
         with saying_warnings():
-            paths = find_pictures(self.images)
+            paths, locked = find_pictures(self.images)
         if not paths:
             raise InputError("Say which pictures to classify: files, folders or patterns.")
         if self.nearest < 1:
@@ -76,6 +76,7 @@ class Predict:
         WRITERS[self.format](counted(), console.file, paths, classifier)
         if n_bad:
             say(f"{n_bad:,} of {len(paths):,} pictures could not be read.")
+        if n_bad or locked:
             raise SystemExit(SOME_UNREADABLE)
 
 

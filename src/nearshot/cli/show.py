@@ -48,7 +48,7 @@ class Show:
         if self.nearest < 1:
             raise InputError(f"--nearest must be at least 1, not {self.nearest}.")
         with saying_warnings():
-            paths = find_pictures(self.query)
+            paths, locked = find_pictures(self.query)
         classifier = self.making.classifier_of(self.support)
         read = list(read_squares(paths, classifier))
         errors = [str(one) for one in read if isinstance(one, NearshotError)]
@@ -63,9 +63,9 @@ class Show:
         )
         draw(scene, self.output)
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
-        if errors:
-            for error in errors:
-                console.print(f"Left out: {plain(error)}")
+        for error in errors:
+            console.print(f"Left out: {plain(error)}")
+        if errors or locked:
             raise SystemExit(SOME_UNREADABLE)
 
 

@@ -14,26 +14,24 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from nearshot.distances import squared_euclidean
-from nearshot.errors import FileFormatError, InputError
-from nearshot.estimator.bundle import Bundle, Learnt, read_bundle, write_bundle
+from nearshot.errors import InputError
+from nearshot.estimator.bundle import Learnt
 from nearshot.estimator.calibration import choose_temperature, usual_temperature
-from nearshot.estimator.checks import check_parameters, check_whole, listed, refuse_pictures, warn_of_repeated
+from nearshot.estimator.checks import check_parameters, listed, refuse_pictures, warn_of_repeated
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.estimate import AccuracyEstimate, estimate_from_counts
-from nearshot.estimator.explanation import Explanation, Neighbour
-from nearshot.estimator.left_out import MOST_ROUNDS, rounds
+from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
+from nearshot.estimator.left_out import MOST_ROUNDS, left_out_scores
 from nearshot.estimator.pictures import name_of, picture_list
 from nearshot.estimator.rejection import choose_threshold, class_spread, left_out_novelties, novelties
-from nearshot.estimator.scores import Support, class_scores, in_blocks, n_voters
+from nearshot.estimator.saving import SAVED_PARAMETERS, load_classifier, save_classifier
+from nearshot.estimator.scores import Support, class_scores
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.models import Backbone
 
 __all__ = ["FewShotClassifier"]
 
 Array = npt.NDArray[Any]
-SAVED_PARAMETERS = ("classifier", "n_neighbors", "centre", "normalise", "temperature", "unknown_rate", "unknown_label")
 NUMBERS = "biuf"  # kinds of NumPy's types
 
 
@@ -196,36 +194,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Both are (image, neighbour), with as many neighbours as there are images if there are fewer than asked for.
         Distances are between prepared features: of unit length, 0 is the same direction, and √2 a right angle.
         """
-        distances, indices = self._nearest(self._query(X), n_neighbors)
+        distances, indices = nearest_images(self._query(X), self._support, n_neighbors)
         return distances.numpy(), indices.numpy()
 
     def explain(self, X: Any, n_neighbors: int = 3) -> list[Explanation]:  # noqa: N803
         """Return for each image its label and what it rests on: the nearest support images, with their distances."""
-        return self._explain(self._query(X), n_neighbors)
-
-    def _explain(self, query: Tensor, n_neighbors: int) -> list[Explanation]:
-        distances, indices = self._nearest(query, n_neighbors)
-        scores, newness = self._scores(query), novelties(query, self._spread)
-        labels = self._answers(scores.argmax(1), newness).tolist()
-        probabilities = (scores / self.temperature_).softmax(1).tolist()
-        ranking = scores.argsort(dim=1, descending=True, stable=True).tolist()
-        classes = self.classes_.tolist()
-        explanations = []
-        for row, label in enumerate(labels):
-            weights = self._weights(query[row : row + 1])
-            neighbours = tuple(
-                Neighbour(
-                    name=self.support_names_[image],
-                    label=classes[self.support_labels_[image]],
-                    index=image,
-                    distance=distance,
-                    weight=None if weights is None else float(weights[image]),
-                )
-                for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
-            )
-            ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
-            explanations.append(Explanation(label, ranked, float(newness[row]), self.threshold_, neighbours))
-        return explanations
+        return explain_answers(self, self._query(X), n_neighbors)
 
     def estimate_accuracy(self) -> AccuracyEstimate:
         """Estimate how many new pictures will be right, from the support images alone: each is left out once.
@@ -234,7 +208,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         are those among the classes, before any rejection.
         """
         self._check_ready()
-        scores, codes, n_known = self._left_out(self._support)
+        scores, codes, n_known = left_out_scores(self._support, self.classifier, self.n_neighbors)
         n_right = int((scores.argmax(1) == codes).sum())
         in_parts = int(self._support.counts.max()) > MOST_ROUNDS
         how = f"{len(codes)} images left out in {MOST_ROUNDS} parts" if in_parts else f"{len(codes)} images left out"
@@ -246,29 +220,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A backbone that is a function, or a network of one's own, is not in it: give it to `load` again.
         """
         self._check_ready()
-        embeds = None if self.embedder_ is None else self.embedder_.backbone
-        parameters = {name: getattr(self, name) for name in SAVED_PARAMETERS}
-        parameters |= {name: value.item() for name, value in parameters.items() if isinstance(value, np.generic)}
-        columns = getattr(self, "feature_names_in_", None)
-        if not (self.centre is None or isinstance(self.centre, str)):
-            parameters["centre"] = "array"
-        learnt = Learnt(
-            classes=self.classes_,
-            features=self.support_features_,
-            codes=self.support_labels_,
-            names=self.support_names_,
-            centre=self.centre_,
-            temperature=self.temperature_,
-            threshold=self.threshold_,
-        )
-        saved = Bundle(
-            learnt,
-            parameters,
-            feature_names=None if columns is None else columns.tolist(),
-            backbone=embeds if isinstance(embeds, Backbone) else None,
-            needs_backbone=embeds is not None and not isinstance(embeds, Backbone),
-        )
-        write_bundle(saved, path)
+        save_classifier(self, path)
 
     @classmethod
     def load(
@@ -282,29 +234,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device: where to embed.
             cache_dir: a folder to keep embeddings in, so that no picture is embedded twice.
         """
-        saved = read_bundle(path)
-        if saved.needs_backbone and backbone is None:
-            raise InputError(f"The backbone of {path} is not in the file; give it again: load(path, backbone=…).")
-        if not saved.needs_backbone and backbone is not None:
-            raise InputError(f"{path} needs no backbone but its own; leave `backbone` out.")
-        parameters = {name: value for name, value in saved.parameters.items() if name in SAVED_PARAMETERS}
-        if parameters.get("centre") == "array":
-            parameters["centre"] = saved.learnt.centre
-        model = cls(saved.backbone if backbone is None else backbone, device=device, cache_dir=cache_dir, **parameters)
-        try:
-            check_parameters(model.get_params(deep=False))
-        except InputError as error:
-            raise FileFormatError(f"{path} is damaged: {error}") from error
-        if saved.feature_names is not None:
-            model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
-        embedder, dim = model._make_embedder(), saved.learnt.features.shape[1]
-        if embedder is not None:
-            if embedder.dim not in (None, dim):
-                raise InputError(f"The backbone gives {embedder.dim} numbers a picture; that of {path} gave {dim}.")
-            embedder.dim = dim  # which a function says by its answers only
-        if embedder is not None and backbone is None:
-            model.backbone = embedder.backbone  # the file's own, which nobody else has: one copy is enough
-        return model._adopt(saved.learnt, embedder)
+        return load_classifier(cls, path, backbone=backbone, device=device, cache_dir=cache_dir)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "threshold_")
@@ -367,10 +297,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     f"{name} is {now!r}, but was {value!r} when the classifier was fitted; call fit again."
                 )
 
-    def _make_embedder(self) -> Embedder | None:
+    def _make_embedder(self, *, copy: bool = True) -> Embedder | None:
         if self.backbone is None:
             return None
-        return Embedder(self.backbone, device=self.device, cache_dir=self.cache_dir)
+        return Embedder(self.backbone, device=self.device, cache_dir=self.cache_dir, copy=copy)
 
     def _centre_of(self, features: Array, embedder: Embedder | None) -> Array | None:
         if self.centre is None:
@@ -390,7 +320,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _temperature_of(self, support: Support) -> float:
         if self.temperature != "auto":
             return float(self.temperature)
-        scores, codes, _ = self._left_out(support)
+        scores, codes, _ = left_out_scores(support, self.classifier, self.n_neighbors)
         return choose_temperature(scores, codes) * usual_temperature(support, self.classifier, self.n_neighbors)
 
     def _threshold_of(self, support: Support) -> float:
@@ -402,17 +332,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "class, or unknown_rate=None."
             )
         return choose_threshold(left_out_novelties(support), float(self.unknown_rate))
-
-    def _left_out(self, support: Support) -> tuple[Tensor, Tensor, int]:
-        """Return scores of left-out images over the usual temperature, their classes, and the fewest images of one."""
-        scores, codes, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
-        for kept, tested in rounds(support):
-            known, asked = support.subset(kept), support.codes[tested]
-            usual = usual_temperature(known, self.classifier, self.n_neighbors)
-            scores.append(class_scores(support.features[tested], known, self.classifier, self.n_neighbors) / usual)
-            codes.append(asked)
-            n_known.append(int(known.counts[asked].min()))
-        return torch.cat(scores), torch.cat(codes), min(n_known, default=0)
 
     def _query(self, X: Any) -> Tensor:  # noqa: N803
         """Return the prepared features of new images."""
@@ -429,26 +348,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, query: Tensor) -> Tensor:
         return class_scores(query, self._support, self.classifier, self.n_neighbors)
-
-    def _nearest(self, query: Tensor, n_neighbors: int) -> tuple[Tensor, Tensor]:
-        check_whole(n_neighbors, "n_neighbors")
-        found = [
-            squared_euclidean(rows, self._support.features).sort(dim=1, stable=True)
-            for rows in in_blocks(query, self._support)
-        ]
-        distances = torch.cat([one.values[:, : int(n_neighbors)] for one in found]).sqrt()
-        return distances, torch.cat([one.indices[:, : int(n_neighbors)] for one in found])
-
-    def _weights(self, query: Tensor) -> Tensor | None:
-        """Return the share of each support image in the decision about one query, (image,), where images decide."""
-        squares = squared_euclidean(query, self._support.features)[0]
-        counts = self._support.counts
-        if self.classifier == "soft":
-            return (-squares - counts[self._support.codes].log()).softmax(0)
-        if self.classifier == "knn":
-            voters = squares.argsort(stable=True)[: n_voters(self._support, self.n_neighbors)]
-            return torch.zeros_like(squares).index_fill_(0, voters, 1 / len(voters))
-        return None
 
     def _is_mixed(self, labels: Array) -> bool:
         """Whether one of the labels and `unknown_label` is a number and the other a text: they have no common type."""

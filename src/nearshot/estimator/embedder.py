@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Embedder:
         cache_dir: a folder to keep embeddings in, so that a picture is embedded once; None for none. Only a
             backbone's embeddings are kept: nothing tells two other networks or functions apart.
         batch_size: how many pictures to embed at once; by default 32, and 256 on a GPU.
+        copy: whether a network that is given is copied, so that it stays where and how it is. False takes it over, and
+            saves the memory of a second one; what is loaded by a path or a name is never copied.
 
     Attributes:
         centre: (dim,) the backbone's mean feature of its training set, if it has one.
@@ -65,13 +67,14 @@ class Embedder:
         device: str | torch.device = "auto",
         cache_dir: str | Path | None = None,
         batch_size: int | None = None,
+        copy: bool = True,
     ) -> None:
         if batch_size is not None and batch_size < 1:
             raise InputError(f"batch_size must be at least 1, not {batch_size}.")
         self.device = chosen_device(device)
         self.batch_size = batch_size or AT_ONCE.get(self.device.type, AT_ONCE["cpu"])
         if isinstance(backbone, str | Path):
-            backbone = load_backbone(backbone)
+            backbone, copy = load_backbone(backbone), False  # nobody else has it
         if not callable(backbone):
             raise InputError(
                 f"A backbone is a path, a name, a network or a function of pictures, not {type(backbone).__name__}."
@@ -85,8 +88,9 @@ class Embedder:
         self.normalisation: Normalisation = IMAGENET
         self.network: nn.Module | None = None
         if isinstance(backbone, nn.Module):
-            # A copy, since the caller's own stays where and how it is; channels last is faster on a CPU too.
-            self.network = copy.deepcopy(backbone).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            network = deepcopy(backbone) if copy else backbone
+            # Channels last is faster on a CPU too.
+            self.network = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.backbone = backbone if self.network is None else self.network  # one of the two, also in a pickle
         if isinstance(backbone, Backbone):
             spec = backbone.spec

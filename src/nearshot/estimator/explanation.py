@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Explanation", "Neighbour"]
+import torch
+from torch import Tensor
+
+from nearshot.distances import squared_euclidean
+from nearshot.estimator.checks import check_whole
+from nearshot.estimator.rejection import novelties
+from nearshot.estimator.scores import Support, in_blocks, n_voters
+from nearshot.evaluation.classifiers import ClassifierName
+
+if TYPE_CHECKING:
+    from nearshot.estimator.classifier import FewShotClassifier
+
+__all__ = ["Explanation", "Neighbour", "explain_answers", "image_weights", "nearest_images"]
 
 
 @dataclass(frozen=True)
@@ -67,3 +79,66 @@ class Explanation:
             best = f"{self.label}, as its novelty {self.novelty:.2f} is over {self.threshold:.2f}; else {best}"
         images = ", ".join(f"{one.name} ({one.label}, {one.distance:.2f})" for one in self.neighbours)
         return f"{best}; nearest images: {images}"
+
+
+def explain_answers(classifier: FewShotClassifier, query: Tensor, n_neighbors: int) -> list[Explanation]:
+    """Explain the answers of a fitted classifier.
+
+    Args:
+        classifier: whose answers they are.
+        query: (query, dim) prepared features.
+        n_neighbors: how many of the nearest support images to name.
+    """
+    support, classes = classifier._support, classifier.classes_.tolist()
+    distances, indices = nearest_images(query, support, n_neighbors)
+    scores, newness = classifier._scores(query), novelties(query, classifier._spread)
+    labels = classifier._answers(scores.argmax(1), newness).tolist()
+    probabilities = (scores / classifier.temperature_).softmax(1).tolist()
+    ranking = scores.argsort(dim=1, descending=True, stable=True).tolist()
+    found = []
+    for row, label in enumerate(labels):
+        weights = image_weights(query[row], support, classifier.classifier, classifier.n_neighbors)
+        neighbours = tuple(
+            Neighbour(
+                name=classifier.support_names_[image],
+                label=classes[classifier.support_labels_[image]],
+                index=image,
+                distance=distance,
+                weight=None if weights is None else float(weights[image]),
+            )
+            for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
+        )
+        ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
+        found.append(Explanation(label, ranked, float(newness[row]), classifier.threshold_, neighbours))
+    return found
+
+
+def nearest_images(query: Tensor, support: Support, n_neighbors: int) -> tuple[Tensor, Tensor]:
+    """Return the distances to the nearest support images and their places, (query, neighbour), nearest first.
+
+    >>> support = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
+    >>> nearest_images(torch.tensor([[3.0]]).double(), support, 2)
+    (tensor([[1., 3.]], dtype=torch.float64), tensor([[1, 0]]))
+    """
+    check_whole(n_neighbors, "n_neighbors")
+    found = [squared_euclidean(rows, support.features).sort(dim=1, stable=True) for rows in in_blocks(query, support)]
+    distances = torch.cat([one.values[:, : int(n_neighbors)] for one in found]).sqrt()
+    return distances, torch.cat([one.indices[:, : int(n_neighbors)] for one in found])
+
+
+def image_weights(
+    query: Tensor, support: Support, classifier: ClassifierName, n_neighbors: int | None = None
+) -> Tensor | None:
+    """Return the share of each support image in the decision about one query, (image,), where images decide.
+
+    >>> support = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
+    >>> image_weights(torch.tensor([3.0]).double(), support, "knn", 2)
+    tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64)
+    """
+    squares = squared_euclidean(query[None, :], support.features)[0]
+    if classifier == "soft":
+        return (-squares - support.counts[support.codes].log()).softmax(0)
+    if classifier == "knn":
+        voters = squares.argsort(stable=True)[: n_voters(support, n_neighbors)]
+        return torch.zeros_like(squares).index_fill_(0, voters, 1 / len(voters))
+    return None

@@ -17,7 +17,15 @@ from sklearn.utils.validation import check_is_fitted
 from nearshot._version import __version__
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.onnx_graph import Graph, add_scores, add_squares, prepared, squared_distances
+from nearshot.estimator.onnx_graph import (
+    Graph,
+    add_scores,
+    add_squares,
+    at_least_one,
+    first_rows,
+    prepared,
+    squared_distances,
+)
 from nearshot.estimator.pictures import PREPROCESSING
 from nearshot.estimator.scores import n_voters
 from nearshot.files import write_whole
@@ -31,7 +39,7 @@ OPSET, IR_VERSION = 18, 10
 NORMALISED, FEATURES = "normalised_images", "features"
 LARGEST = 2**31 - 2**20  # what a file of this kind can hold
 ABOUT = """A few-shot classifier made by nearshot {version}.
-Input: {given}; one picture or more.
+Input: {given}; any number of pictures, also none.
 Outputs: label, a text for each picture; probabilities (picture, class), in the order of the metadata's "classes";
 novelty (picture), about 1 for pictures of the classes and more for others{unknown}.{lost}"""
 LOST = """
@@ -45,8 +53,8 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     height, width, 3) uint8 of any size, upright and in RGB; or `features`, (picture, dim) float32, if the classifier
     has no backbone. Its outputs are `label` (picture,) as text, `probabilities` (picture, class), `novelty` (picture,)
     and, where the classifier rejects, `unknown` (picture,). The metadata say the classes, the version and how pictures
-    are prepared. A batch has one picture or more. A feature of zeros, which `FewShotClassifier` refuses, has equal
-    probabilities and an infinite novelty.
+    are prepared. Of no pictures, the outputs are empty. A feature of zeros, which `FewShotClassifier` refuses, has
+    equal probabilities and an infinite novelty.
 
     Args:
         classifier: a fitted `FewShotClassifier`; its backbone a network, not a function.
@@ -57,17 +65,18 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     from onnx import TensorProto, helper  # noqa: PLC0415 (an extra)
 
     embedder = classifier.embedder_
-    graph, given = Graph(), FEATURES
+    graph, given, count = Graph(), FEATURES, None
     if embedder is None:
         inside = helper.make_graph([], "nearshot", [], [])
         entry = helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["picture", classifier.n_features_in_])
     else:
         given = "images"
         entry = helper.make_tensor_value_info(given, TensorProto.UINT8, ["picture", "height", "width", 3])
-        add_squares(graph, given, embedder.input_size, *embedder.normalisation, name=NORMALISED)
+        some, count = at_least_one(graph, given)
+        add_squares(graph, some, embedder.input_size, *embedder.normalisation, name=NORMALISED)
         inside = _network(embedder)
     before, graph.nodes = graph.nodes, []
-    outputs = _decide(graph, classifier)
+    outputs = _decide(graph, classifier, FEATURES if count is None else first_rows(graph, FEATURES, count))
     infos = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in outputs]
     whole = helper.make_graph(
         [*before, *inside.node, *graph.nodes], "nearshot", [entry], infos, [*inside.initializer, *graph.constants]
@@ -86,13 +95,13 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
         file.write(model.SerializeToString())
 
 
-def _decide(graph: Graph, classifier: FewShotClassifier) -> list[tuple[str, int, list[Any]]]:
+def _decide(graph: Graph, classifier: FewShotClassifier, features: str) -> list[tuple[str, int, list[Any]]]:
     """Add everything from features on; return name, type and shape of the outputs."""
     from onnx import TensorProto  # noqa: PLC0415
 
     support, spread = classifier._support, classifier._spread
     classes = [str(label) for label in classifier.classes_.tolist()]
-    query, lost = prepared(graph, FEATURES, classifier.centre_, normalise=bool(classifier.normalise))
+    query, lost = prepared(graph, features, classifier.centre_, normalise=bool(classifier.normalise))
     voters = n_voters(support, classifier.n_neighbors)
     scores = add_scores(graph, query, support.features.numpy(), support.codes.numpy(), classifier.classifier, voters)
     if lost is not None:

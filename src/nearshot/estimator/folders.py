@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from nearshot.data.pictures import FORMATS
 from nearshot.data.sources.source import SPLITS, is_picture
 from nearshot.errors import InputError
+from nearshot.estimator.walking import Skipped, files_matching, files_under
 
-__all__ = ["SupportFolder", "find_pictures", "read_support"]
+__all__ = ["Found", "SupportFolder", "find_pictures", "read_support"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class SupportFolder:
     Attributes:
         paths: the pictures, class after class in the order of names.
         labels: the class of each.
-        ignored: files whose names do not say that they are pictures, and pictures outside of a class's folder.
+        ignored: files whose names do not say that they are pictures, pictures outside of a class's folder, and links to
+            folders inside of one.
     """
 
     paths: tuple[Path, ...]
@@ -64,66 +67,79 @@ def read_support(folder: str | Path) -> SupportFolder:
         raise InputError(f"{folder} has splits, not classes: give {classes[0]}, or another one of them.")
     paths, labels, ignored = [], [], loose
     for class_folder in classes:
-        pictures, others = _pictures_and_others(class_folder)
+        skipped = Skipped()
+        pictures, others = _pictures_and_others(class_folder, skipped)
+        skipped.refuse_locked()
         if not pictures:
-            raise InputError(
-                f"The class folder {class_folder} has no pictures ({_kinds(others)}). Put some into it, or remove it."
-            )
+            what = f"The class folder {class_folder} has no pictures ({_instead(others, skipped)})"
+            raise InputError(f"{what}. Put some into it, or remove it.")
         paths += pictures
         labels += [class_folder.name] * len(pictures)
-        ignored += others
+        ignored += [*others, *skipped.linked]
     return SupportFolder(tuple(paths), tuple(labels), tuple(ignored))
 
 
-@_refusing_what_is_locked()
-def find_pictures(given: Iterable[str | Path]) -> list[Path]:
-    """Return the files that are meant by files, folders (all pictures in them, at any depth) and patterns (*.jpg).
+class Found(NamedTuple):
+    """What was meant by files, folders and patterns.
+
+    Attributes:
+        paths: the files, each once.
+        locked: the folders that could not be read, and what is in them is therefore not among the files.
+    """
+
+    paths: list[Path]
+    locked: list[Path]
+
+
+def find_pictures(given: Iterable[str | Path]) -> Found:
+    """Find the files that are meant by files, folders (all pictures in them, at any depth) and patterns (*.jpg).
 
     A file that does not exist is among them, for whoever reads it to say so, and so is a link to nothing. A pattern or
-    folder of nothing is refused; what is left out of a folder is warned of.
+    folder of nothing is refused; what is left out of a folder or pattern is warned of: files that are no pictures,
+    locked folders, and linked ones.
     """
     found: list[Path] = []
+    skipped, folders = Skipped(), set()
     for one in given:
-        path = Path(one).expanduser()
+        path, here = Path(one).expanduser(), Skipped()
         if os.path.isdir(path):  # noqa: PTH112 (Path's own raises where a folder above is locked)
-            pictures, others = _pictures_and_others(path)
+            folders.add(path)
+            pictures, others = _pictures_and_others(path, here)
             if not pictures:
-                raise InputError(f"The folder {path} has no pictures ({_kinds(others)}).")
+                here.refuse_locked()
+                raise InputError(f"The folder {path} has no pictures ({_instead(others, here)}).")
             if others:
                 many = "1 file" if len(others) == 1 else f"{len(others):,} files"
-                warnings.warn(f"{many} in {path} left out ({_kinds(others)}).", stacklevel=2)
+                warnings.warn(f"{many} in {path} left out ({_instead(others)}).", stacklevel=2)
             found += pictures
         elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
             found.append(path)
         else:
-            matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))  # noqa: PTH207
-            files = [match for match in matches if _is_file(match)]
+            files = files_matching(path, here)
             if not files:
-                raise InputError(f"No file matches {one}.")
+                here.refuse_locked()
+                where = f" ({_instead([], here)})" if here.linked else ""
+                raise InputError(f"No file matches {one}{where}.")
             found += files
-    return list(dict.fromkeys(found))
+        skipped.locked |= here.locked
+        skipped.linked += here.linked
+    skipped.linked = [link for link in dict.fromkeys(skipped.linked) if link not in folders]
+    for sentence in skipped.sentences():
+        warnings.warn(sentence, stacklevel=2)
+    return Found(list(dict.fromkeys(found)), list(skipped.locked))
 
 
-def _pictures_and_others(folder: Path) -> tuple[list[Path], list[Path]]:
+def _pictures_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list[Path]]:
     """Return the files under a folder that are pictures by their names, and the others; hidden ones are neither."""
-
-    def refuse(error: OSError) -> None:
-        raise error  # rather than leave out what is in a locked folder
-
-    found: list[Path] = []
-    for above, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(above, name) for name in names if not name.startswith(".") and name != "Thumbs.db"]
-    files = sorted(path for path in found if _is_file(path))
+    files = files_under(folder, skipped)
     return [file for file in files if is_picture(file.name)], [file for file in files if not is_picture(file.name)]
 
 
-def _is_file(path: Path) -> bool:
-    """Whether it is a file, or a link to nothing, of which there is something to say."""
-    return path.is_file() or not path.exists()
-
-
-def _kinds(files: Sequence[Path]) -> str:
-    """Say what kinds of files there are, where no picture is among them."""
+def _instead(files: Sequence[Path], skipped: Skipped | None = None) -> str:
+    """Say what there is, where no picture is."""
     kinds = sorted({path.suffix.lower() or "no suffix" for path in files})
-    return f"it has files of {', '.join(kinds)}, and {', '.join(FORMATS)} can be read" if kinds else "it is empty"
+    if kinds:
+        return f"it has files of {', '.join(kinds)}, and {', '.join(FORMATS)} can be read"
+    if skipped is not None and skipped.linked:
+        return f"{skipped.linked[0]} is a link, and links are not followed"
+    return "it is empty"

@@ -13,9 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nearshot.estimator.scores import Support
+from nearshot.estimator.calibration import usual_temperature
+from nearshot.estimator.scores import Support, class_scores
+from nearshot.evaluation.classifiers import ClassifierName
 
-__all__ = ["MOST_ROUNDS", "Round", "rounds"]
+__all__ = ["MOST_ROUNDS", "LeftOut", "Round", "left_out_scores", "rounds"]
 
 MOST_ROUNDS = 20  # classes of more images are left out in twenty parts
 MOST_TESTED = 50  # images in a round, so that a support set of thousands is not asked about all of them
@@ -26,6 +28,20 @@ class Round(NamedTuple):
 
     kept: Tensor
     tested: Tensor
+
+
+class LeftOut(NamedTuple):
+    """What the rest of a support set says about the images that were left out.
+
+    Attributes:
+        scores: (image, class) over the usual temperature of what was left.
+        codes: (image,) their classes.
+        n_known: how many images a class still had, in the smallest class that was asked about; 0 where none was.
+    """
+
+    scores: Tensor
+    codes: Tensor
+    n_known: int
 
 
 def rounds(support: Support, most: int = MOST_ROUNDS) -> Iterator[Round]:
@@ -52,3 +68,15 @@ def rounds(support: Support, most: int = MOST_ROUNDS) -> Iterator[Round]:
         tested = asked.nonzero()[:, 0]
         step = -(-len(tested) // MOST_TESTED)
         yield Round((~(asked | given_up)).nonzero()[:, 0], tested[::step])
+
+
+def left_out_scores(support: Support, classifier: ClassifierName, n_neighbors: int | None = None) -> LeftOut:
+    """Leave images out, round by round, and score the classes for them by what is left."""
+    scores, codes, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
+    for kept, tested in rounds(support):
+        known, asked = support.subset(kept), support.codes[tested]
+        usual = usual_temperature(known, classifier, n_neighbors)
+        scores.append(class_scores(support.features[tested], known, classifier, n_neighbors) / usual)
+        codes.append(asked)
+        n_known.append(int(known.counts[asked].min()))
+    return LeftOut(torch.cat(scores), torch.cat(codes), min(n_known, default=0))

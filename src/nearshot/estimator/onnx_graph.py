@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Graph", "add_scores", "add_squares", "prepared"]
+__all__ = ["Graph", "add_scores", "add_squares", "at_least_one", "first_rows", "prepared"]
 
 PREFIX = "nearshot/"  # so that no name can be one of the network's
 TYPE_OF_SUMS = 11  # onnx.TensorProto.DOUBLE
@@ -72,6 +72,23 @@ class Graph:
     def _name(self, what: str) -> str:
         self._count += 1
         return f"{PREFIX}{what}_{self._count}"
+
+
+def at_least_one(graph: Graph, images: str) -> tuple[str, str]:
+    """Return pictures, or a black one of at least 1 × 1 where there are none, and the number there was, (1,).
+
+    Runtimes do not agree on what networks and matrix products are of nothing; `first_rows` takes the black one away.
+    """
+    count = graph("Shape", images, start=0, end=1)
+    none = graph.cast(graph("Equal", count, graph.constant([0], np.int64)), np.int64)
+    pads = graph("Mul", none, graph.constant([0, 0, 0, 0, 1, 1, 1, 0], np.int64))
+    return graph("Pad", images, pads, graph.constant(0, np.uint8)), count
+
+
+def first_rows(graph: Graph, values: str, count: str) -> str:
+    """Return the first so many rows."""
+    first = graph.constant([0], np.int64)
+    return graph("Slice", values, first, count, first)
 
 
 def add_squares(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from nearshot.data.pictures import Pixels
 from nearshot.errors import NearshotError
-from nearshot.estimator.explanation import Explanation
+from nearshot.estimator.explanation import Explanation, explain_answers
 from nearshot.estimator.pictures import name_of, read_each
 
 __all__ = ["Query", "Scene", "Seen", "make_scene", "principal_plane"]
@@ -97,7 +97,7 @@ def make_scene(
     """
     support, codes = classifier._support.features.numpy(), classifier.support_labels_
     asked = classifier._query(pictures) if len(pictures) else None
-    explanations = [] if asked is None else classifier._explain(asked, n_neighbors)
+    explanations = [] if asked is None else explain_answers(classifier, asked, n_neighbors)
     features = support if asked is None else np.concatenate([support, asked.numpy()])
     places, shares = principal_plane(features)
     thumbnails = _thumbnails(classifier.support_names_)

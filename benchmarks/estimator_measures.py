@@ -1,0 +1,264 @@
+"""What `estimator.py` measures of a classifier over many small support sets."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize_scalar
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
+
+from nearshot import FewShotClassifier
+from nearshot.estimator.calibration import usual_temperature
+from nearshot.estimator.rejection import choose_threshold, left_out_novelties
+from nearshot.evaluation import FeatureSet, prepare_features, sample_episodes
+from nearshot.progress import with_progress
+
+SHOTS = (1, 2, 5, 10)
+RATES = (0.01, 0.05, 0.1, 0.2)
+CLASSIFIERS = ("centroid", "soft", "knn")
+N_BINS = 15
+OURS = "nearshot's novelty"
+Array = npt.NDArray[Any]
+
+
+def measured(features: FeatureSet, what: str, n_way: int, n_query: int, n_tasks: int) -> dict[str, Any]:
+    """Return everything that is measured, as JSON can hold it."""
+    report: dict[str, Any] = {
+        "what": f"{what}; {n_tasks:,} support sets of {n_way} classes, {n_query} queries of each and of as many unseen "
+        "classes",
+        "torch": torch.__version__,
+        "shots": {},
+    }
+    for n_shot in SHOTS:
+        asked = tasks(features, n_way, n_shot, n_query, n_tasks)
+        print(f"{n_shot} images a class")
+        report["shots"][str(n_shot)] = {
+            "rejection": rejection(features, asked),
+            "calibration": {name: calibration(features, asked, name) for name in CLASSIFIERS},
+            "estimate": estimates(features, asked) if n_shot > 1 else None,
+            "peers": peers(features, asked, n_shot) if n_shot in (1, 5) else None,
+        }
+    return report
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One support set, and what is asked about it."""
+
+    support: Array
+    labels: Array
+    query: Array
+    query_labels: Array
+    strangers: Array  # of as many classes that are not in the support set
+
+
+def tasks(features: FeatureSet, n_way: int, n_shot: int, n_query: int, n_tasks: int) -> list[Task]:
+    """Draw episodes of twice as many classes: half are known, the queries of the others are strangers."""
+    drawn = sample_episodes(
+        features.labels, n_way=2 * n_way, n_shot=n_shot, n_query=n_query, n_episodes=n_tasks, seed=0
+    )
+    rows = features.features.numpy()
+    return [
+        Task(
+            support=rows[support[:n_way].flatten()],
+            labels=np.repeat(np.arange(n_way), n_shot),
+            query=rows[query[:n_way].flatten()],
+            query_labels=np.repeat(np.arange(n_way), n_query),
+            strangers=rows[query[n_way:].flatten()],
+        )
+        for support, query in zip(drawn.support.numpy(), drawn.query.numpy(), strict=True)
+    ]
+
+
+def model_of(features: FeatureSet, **settings: Any) -> FewShotClassifier:
+    return FewShotClassifier(centre=None if features.centre is None else features.centre.numpy(), **settings)
+
+
+def spread_of(values: list[float]) -> dict[str, float]:
+    """Return the mean over support sets with its 95 % interval, and between what values four of five lie."""
+    array = np.asarray(values)
+    low, high = np.quantile(array, (0.1, 0.9))
+    half = 1.96 * array.std(ddof=1) / len(array) ** 0.5
+    return {"mean": float(array.mean()), "interval95": float(half), "low": float(low), "high": float(high)}
+
+
+# None of these
+
+
+def newness(model: FewShotClassifier, pictures: Array) -> dict[str, Array]:
+    """Return nearshot's novelty, and others that one might use instead; higher is newer."""
+    support, query = model._support, model._prepare(pictures, model.centre_)
+    to_means = torch.cdist(query, model._spread.means).sort(dim=1).values.numpy()
+    return {
+        OURS: model.novelty(pictures),
+        "distance to the nearest class mean": to_means[:, 0],
+        "distance to the nearest image": torch.cdist(query, support.features).amin(1).numpy(),
+        "nearest class mean / second nearest": to_means[:, 0] / to_means[:, 1],
+        "1 − highest probability": 1 - model.predict_proba(pictures).max(1),
+    }
+
+
+def rejection(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
+    """Return AUROCs by kind of novelty, and the rates that are reached by the rate that is asked for."""
+    auroc: dict[str, list[float]] = {}
+    reached: dict[float, dict[str, list[float]]] = {rate: {"known": [], "unseen": []} for rate in RATES}
+    for task in with_progress(asked, "rejection"):
+        model = model_of(features).fit(task.support, task.labels)
+        known, unseen = (newness(model, pictures) for pictures in (task.query, task.strangers))
+        truth = np.repeat([0, 1], [len(task.query), len(task.strangers)])
+        for kind in known:
+            values = np.concatenate([known[kind], unseen[kind]])
+            auroc.setdefault(kind, []).append(100 * float(roc_auc_score(truth, values)))
+        left_out = left_out_novelties(model._support)
+        for rate in RATES:
+            threshold = choose_threshold(left_out, rate)  # what `fit` does with this unknown_rate
+            reached[rate]["known"].append(100 * float((known[OURS] > threshold).mean()))
+            reached[rate]["unseen"].append(100 * float((unseen[OURS] > threshold).mean()))
+    return {
+        "auroc_percent": {kind: spread_of(values) for kind, values in auroc.items()},
+        "rejected_percent": {
+            str(rate): {kind: spread_of(values) for kind, values in both.items()} for rate, both in reached.items()
+        },
+    }
+
+
+# Probabilities
+
+
+def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dict[str, Any]:
+    """Return how right probabilities are: with the chosen temperature, with 1, and with the best in hindsight."""
+    losses: dict[str, list[float]] = {"chosen": [], "usual": [], "1": [], "hindsight": []}
+    stated: dict[str, list[Array]] = {"chosen": [], "1": []}
+    right, temperatures = [], []
+    for task in with_progress(asked, f"calibration of {classifier}"):
+        model = model_of(features, classifier=classifier).fit(task.support, task.labels)
+        query = model._prepare(task.query, model.centre_)
+        scores = model._scores(query)
+
+        codes = torch.from_numpy(task.query_labels)
+
+        def loss(temperature: float, scores: torch.Tensor = scores, codes: torch.Tensor = codes) -> float:
+            return float(torch.nn.functional.cross_entropy(scores / temperature, codes))
+
+        best = minimize_scalar(lambda log, loss=loss: loss(np.exp(log)), bounds=(-9, 5), method="bounded")
+        losses["chosen"].append(loss(model.temperature_))
+        losses["usual"].append(loss(usual_temperature(model._support, classifier)))
+        losses["1"].append(loss(1.0))
+        losses["hindsight"].append(float(best.fun))
+        temperatures.append(model.temperature_)
+        right.append(np.asarray(scores.argmax(1)) == task.query_labels)
+        stated["chosen"].append((scores / model.temperature_).softmax(1).amax(1).numpy())
+        stated["1"].append(scores.softmax(1).amax(1).numpy())
+    hits = np.concatenate(right)
+    curves = {kind: reliability(np.concatenate(values), hits) for kind, values in stated.items()}
+    return {
+        "accuracy_percent": 100 * float(hits.mean()),
+        "stated_percent": {kind: 100 * float(np.concatenate(values).mean()) for kind, values in stated.items()},
+        "calibration_error_percent": {kind: calibration_error(curve) for kind, curve in curves.items()},
+        "log_loss": {kind: spread_of(values) for kind, values in losses.items()},
+        "temperature": spread_of(temperatures),
+        "reliability": curves,
+    }
+
+
+def reliability(stated: Array, right: Array) -> list[dict[str, float]]:
+    """Return the share of right answers by what probability they were given, in bins of equal width."""
+    places = np.minimum((stated * N_BINS).astype(int), N_BINS - 1)
+    return [
+        {"stated": float(stated[here].mean()), "right": float(right[here].mean()), "share": float(here.mean())}
+        for here in (places == number for number in range(N_BINS))
+        if here.any()
+    ]
+
+
+def calibration_error(curve: list[dict[str, float]]) -> float:
+    """Return the expected calibration error: by how much stated probability and share of right answers differ."""
+    return 100 * sum(point["share"] * abs(point["stated"] - point["right"]) for point in curve)
+
+
+# How good will it be?
+
+
+def estimates(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
+    """Return how the accuracy that is estimated from the support set compares with that on many new images."""
+    truths, means, covered, widths, too_low, too_high = [], [], [], [], [], []
+    for task in with_progress(asked, "estimates"):
+        model = model_of(features).fit(task.support, task.labels)
+        truth, estimate = model.score(task.query, task.query_labels), model.estimate_accuracy()
+        low, high = estimate.interval
+        truths.append(100 * truth)
+        means.append(100 * estimate.mean)
+        covered.append(100.0 * (low <= truth <= high))
+        too_low.append(100.0 * (truth > high))
+        too_high.append(100.0 * (truth < low))
+        widths.append(100 * (high - low))
+    gaps = np.subtract(means, truths)
+    return {
+        "true_percent": spread_of(truths),
+        "estimated_percent": spread_of(means),
+        "estimated_minus_true": spread_of(gaps.tolist()),
+        "root_mean_square": float(np.sqrt(np.square(gaps).mean())),
+        "covered_percent": spread_of(covered),
+        "interval_too_low_percent": float(np.mean(too_low)),
+        "interval_too_high_percent": float(np.mean(too_high)),
+        "width": spread_of(widths),
+        "each": {"true": truths, "estimated": means},
+    }
+
+
+# Beside scikit-learn
+
+
+def peers(features: FeatureSet, asked: list[Task], n_shot: int) -> list[dict[str, Any]]:
+    """Return accuracies and times of nearshot's and scikit-learn's classifiers on the same support sets."""
+    centre = features.centre
+
+    def prepared(rows: Array) -> Array:
+        return np.asarray(prepare_features(torch.from_numpy(rows), centre=centre))
+
+    def as_given(rows: Array) -> Array:
+        return rows
+
+    vote = partial(KNeighborsClassifier, n_neighbors=n_shot)
+    compared: list[tuple[str, str, Callable[[], Any], Callable[[Array], Array]]] = [
+        (f"FewShotClassifier, {name}", "as given", partial(model_of, features, classifier=name), as_given)
+        for name in CLASSIFIERS
+    ]
+    compared += [
+        (name, what, make, treat)
+        for name, make in (("NearestCentroid", NearestCentroid), ("KNeighborsClassifier", vote))
+        for what, treat in (("as given", as_given), ("centred and normalised", prepared))
+    ]
+    rows = []
+    for name, what, make, treat in compared:
+        accuracies, fits, predictions = [], [], []
+        for task in with_progress(asked, name):
+            support, query = treat(task.support), treat(task.query)
+            start = time.perf_counter()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # NearestCentroid divides by zero where a class has one image
+                model = make().fit(support, task.labels)
+            between = time.perf_counter()
+            answers = model.predict(query)
+            fits.append(between - start)
+            predictions.append(time.perf_counter() - between)
+            accuracies.append(100 * float((answers == task.query_labels).mean()))
+        rows.append(
+            {
+                "classifier": name,
+                "features": what,
+                "accuracy_percent": spread_of(accuracies),
+                "fit_ms": 1000 * float(np.median(fits)),
+                "predict_ms": 1000 * float(np.median(predictions)),
+            }
+        )
+    return rows

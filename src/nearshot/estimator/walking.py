@@ -1,0 +1,110 @@
+"""What lies in folders and what matches patterns, with a note of all that was left out on the way.
+
+Links to folders are not followed: they can lead round in a circle, or to half of the disk. A link that is given itself,
+or that a pattern's own level matches, is. Hidden files and folders are of no concern, unless a pattern names them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nearshot.errors import InputError
+
+__all__ = ["Skipped", "files_matching", "files_under"]
+
+
+class Skipped:
+    """What was left out.
+
+    Attributes:
+        locked: the folders that could not be read, and why not.
+        linked: the links to folders that were not followed.
+    """
+
+    def __init__(self) -> None:
+        self.locked: dict[Path, str] = {}
+        self.linked: list[Path] = []
+
+    def note(self, folder: str | Path, error: OSError) -> None:
+        """Note a folder that could not be read; what is no folder, or no longer there, is of no concern."""
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            self.locked.setdefault(Path(folder), error.strerror or type(error).__name__)
+
+    def refuse_locked(self) -> None:
+        """Refuse to go on without what could not be read."""
+        for folder, reason in self.locked.items():
+            raise InputError(f"{folder} cannot be read: {reason}. Allow it, or leave it out.")
+
+    def sentences(self) -> list[str]:
+        """Return a sentence about each kind of what was left out: how many, one of them, and why."""
+        said = []
+        if self.locked:
+            said.append(f"{_left_out(list(self.locked), 'folder')}: {next(iter(self.locked.values()))}.")
+        if self.linked:
+            why = "a link is followed only where it is given itself"
+            said.append(f"{_left_out(self.linked, 'linked folder')}: {why}.")
+        return said
+
+
+def files_under(folder: Path, skipped: Skipped) -> list[Path]:
+    """Return the files in a folder, at any depth, sorted."""
+    found = [
+        above / name
+        for above, names in _folders_under(folder, skipped)
+        for name in names
+        if not name.startswith(".") and name != "Thumbs.db"
+    ]
+    return sorted(path for path in found if _is_file(path, skipped))
+
+
+def files_matching(pattern: Path, skipped: Skipped) -> list[Path]:
+    """Return the files that match a pattern, sorted: *, ? and [abc] as in a shell, ** for folders at any depth."""
+    matches = [Path(pattern.anchor)]
+    parts = pattern.parts[1 if pattern.anchor else 0 :]
+    for part in (*parts, "*") if parts[-1] == "**" else parts:
+        matches = [match for folder in matches for match in _matching(folder, part, skipped)]
+    return sorted({match for match in matches if _is_file(match, skipped)})
+
+
+def _matching(folder: Path, part: str, skipped: Skipped) -> list[Path]:
+    """Return what one level of a pattern matches in a folder; a plain name is not looked for yet."""
+    if part == "**":
+        return [above for above, _ in _folders_under(folder, skipped)]
+    if not glob.has_magic(part):
+        return [folder / part]
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError as error:
+        skipped.note(folder, error)
+        return []
+    return [folder / name for name in fnmatch.filter(names, part) if name[0] != "." or part[0] == "."]
+
+
+def _folders_under(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[str]]]:
+    """Yield a folder and those in it, at any depth, each with the names of what is no folder."""
+    for above, folders, names in os.walk(folder, onerror=lambda error: skipped.note(error.filename, error)):
+        seen = sorted(name for name in folders if not name.startswith("."))
+        links = [name for name in seen if os.path.islink(Path(above, name))]  # noqa: PTH114 (Path's own raises)
+        skipped.linked += [Path(above, name) for name in links]
+        folders[:] = [name for name in seen if name not in links]
+        yield Path(above), names
+
+
+def _is_file(path: Path, skipped: Skipped) -> bool:
+    """Whether it is a file; or a link to nothing or to what is locked, of which whoever reads it has to say so."""
+    try:
+        path.lstat()
+    except OSError as error:
+        skipped.note(path.parent, error)
+        return False
+    return os.path.isfile(path) or not os.path.exists(path)  # noqa: PTH110, PTH113 (Path's own raise)
+
+
+def _left_out(folders: Sequence[Path], what: str) -> str:
+    if len(folders) == 1:
+        return f"The {what} {folders[0]} is left out"
+    return f"{len(folders):,} {what}s are left out, such as {folders[0]}"
