@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
+from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluate_weights
 
@@ -54,7 +55,7 @@ class Evaluate:
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     device: str | None = None
     """cpu or cuda; by default a GPU if there is one."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """What the network computes in; auto is bfloat16 on a GPU, as in training."""
     json: bool = False
     """Print JSON, with every episode's accuracy, instead of a table."""
@@ -74,8 +75,7 @@ class Evaluate:
             side=self.side,
         )
         measure = evaluate_run if self.path.is_dir() else evaluate_weights
-        bfloat16 = None if self.precision == "auto" else self.precision == "bfloat16"
-        found = measure(self.path, request, data_dir=self.data_dir, device=self.device, bfloat16=bfloat16)
+        found = measure(self.path, request, data_dir=self.data_dir, device=self.device, precision=self.precision)
         if self.json:
             console.print(json.dumps([_as_json(evaluation) for evaluation in found], indent=2))
         else:

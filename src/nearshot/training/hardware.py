@@ -10,6 +10,7 @@ import torch
 from lightning_fabric import Fabric
 
 from nearshot.data.loading import Residence
+from nearshot.devices import uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.models import Backbone
 from nearshot.models.norm import can_fuse
@@ -51,7 +52,6 @@ class Hardware:
         accelerator = self.accelerator
         if accelerator == "auto":  # Fabric's would take Apple's, which has no float64 and no deterministic crops
             accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-        bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and accelerator in ("cuda", "gpu"))
         devices, nodes = self._processes()
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells what is in the run's files anyway
         try:
@@ -60,7 +60,7 @@ class Hardware:
                 devices=devices,
                 num_nodes=nodes,
                 strategy="ddp" if devices * nodes > 1 else "auto",
-                precision="bf16-mixed" if bfloat16 else "32-true",
+                precision="bf16-mixed" if uses_bfloat16(config.precision, accelerator) else "32-true",
             )
         except (ValueError, RuntimeError) as error:  # Fabric's own are of these kinds
             raise InputError(f"This machine cannot train on {devices} × {accelerator}: {error}") from error

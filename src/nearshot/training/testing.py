@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nearshot.data import Store, open_or_prepare
-from nearshot.devices import chosen_device
+from nearshot.devices import Precision, chosen_device
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
@@ -88,7 +88,7 @@ def evaluate_weights(
     *,
     data_dir: str | Path | None = None,
     device: torch.device | str | None = None,
-    bfloat16: bool | None = None,
+    precision: Precision = "auto",
 ) -> list[Evaluation]:
     """Measure a weights file.
 
@@ -97,7 +97,7 @@ def evaluate_weights(
         request: what to measure.
         data_dir: where prepared datasets live.
         device: where; by default a GPU if there is one.
-        bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
+        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
@@ -107,7 +107,7 @@ def evaluate_weights(
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
     training = training_split(trained_on, data_dir, request.side if dataset == trained_on else None)
-    network = TrainedNetwork(path, device=chosen_device(device), bfloat16=bfloat16, training=training)
+    network = TrainedNetwork(path, device=chosen_device(device), precision=precision, training=training)
     return _measure(network, request, dataset, store)
 
 
@@ -117,7 +117,7 @@ def evaluate_run(
     *,
     data_dir: str | Path | None = None,
     device: torch.device | str | None = None,
-    bfloat16: bool | None = None,
+    precision: Precision = "auto",
 ) -> list[Evaluation]:
     """Measure each number of shots and classifier with the epoch that was best for it on the validation split.
 
@@ -130,10 +130,10 @@ def evaluate_run(
         request: what to measure.
         data_dir: where prepared datasets live.
         device: where; by default a GPU if there is one.
-        bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
+        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
     """
     if not isinstance(run, TrainedRun):
-        run = TrainedRun(run, data_dir=data_dir, device=device, bfloat16=bfloat16)
+        run = TrainedRun(run, data_dir=data_dir, device=device, precision=precision)
     method = METHODS.get(run.config.method_name)
     usual: ClassifierName = "centroid" if method is None else method.classifier
     request = replace(request, classifiers=request.classifiers or (usual,))

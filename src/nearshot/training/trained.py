@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.augment import centre_crop, normalise_images
 from nearshot.data.loading import ImageFeed
-from nearshot.devices import chosen_device
+from nearshot.devices import Precision, chosen_device, uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.evaluation import FeatureSet
 from nearshot.models import Backbone, load_backbone
@@ -59,15 +59,15 @@ class TrainedNetwork:
     Args:
         path: a file of `save_backbone`, or a name that `load_backbone` knows.
         device: where to compute.
-        bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
+        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         training: the split that was trained on, if it is there: for its classes, and for the mean of layers' features.
     """
 
     def __init__(
-        self, path: str | Path, *, device: torch.device, bfloat16: bool | None = None, training: Store | None = None
+        self, path: str | Path, *, device: torch.device, precision: Precision = "auto", training: Store | None = None
     ) -> None:
         self.name, self.device, self.training = Path(path).name, device, training
-        self.bfloat16 = device.type == "cuda" if bfloat16 is None else bfloat16
+        self.bfloat16 = uses_bfloat16(precision, device.type)
         self.backbone = load_backbone(path).to(device)
         self._features: dict[tuple[Path, Layers], Tensor] = {}
         self._centres: dict[Layers, Tensor | None] = {(): self.backbone.spec.training_mean}
@@ -123,7 +123,7 @@ class TrainedRun:
         folder: the run's.
         data_dir: where prepared datasets live.
         device: where to compute; by default a GPU if there is one.
-        bfloat16: whether networks compute in bfloat16; by default on a GPU, as in training.
+        precision: what networks compute in; "auto" is bfloat16 on a GPU, as in training.
     """
 
     def __init__(
@@ -132,12 +132,12 @@ class TrainedRun:
         *,
         data_dir: str | Path | None = None,
         device: torch.device | str | None = None,
-        bfloat16: bool | None = None,
+        precision: Precision = "auto",
     ) -> None:
         self.run = RunFolder(folder)
         self.config = self.run.read_config()
         self.data_dir, self.device = data_dir, chosen_device(device)
-        self.bfloat16 = self.device.type == "cuda" if bfloat16 is None else bfloat16
+        self.precision, self.bfloat16 = precision, uses_bfloat16(precision, self.device.type)
         self._networks: dict[Path, TrainedNetwork] = {}
         self._stores: dict[tuple[str, str, int | None], Store] = {}
 
@@ -150,7 +150,7 @@ class TrainedRun:
         if weights not in self._networks:
             training = training_split(self.config.dataset, self.data_dir, self.config.side)
             self._networks[weights] = TrainedNetwork(
-                weights, device=self.device, bfloat16=self.bfloat16, training=training
+                weights, device=self.device, precision=self.precision, training=training
             )
         return self._networks[weights]
 
