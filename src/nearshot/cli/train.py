@@ -78,6 +78,8 @@ class Train:
             return  # the first rank says it for all
         if not result.finished:
             console.print(f"Stopped, and saved. Go on with the same command and --resume: {result.folder}")
+            if result.best:
+                console.print(f"How good it is so far: nearshot evaluate {result.folder} --split val")
             raise SystemExit(STOPPED)
         for name, accuracy in result.best.items():
             console.print(f"{name}: {accuracy} % on the validation split, best at epoch {result.best_epochs[name]}")
