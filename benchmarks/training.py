@@ -156,15 +156,13 @@ VARIANTS = {
 }
 
 
-def on_cuda(size: int, peak: float, only: list[str] | None = None) -> list[Row]:
+def on_cuda(size: int, peak: float) -> list[Row]:
     config = replace(PRESETS["cifar-fs-nca"], input_size=size)
     images = torch.randint(256, (config.batch_size, 32, 32, 3), dtype=torch.uint8, device="cuda")
     labels = torch.randint(64, (config.batch_size,), device="cuda")
     flops = flops_per_image(config)
     rows = []
     for name, hardware in VARIANTS.items():
-        if only is not None and name not in only:
-            continue
         torch._dynamo.reset()
         torch.cuda.reset_peak_memory_stats()
         fabric = hardware.fabric(config)
