@@ -138,7 +138,7 @@ class _Training:
         self, config: TrainConfig, hardware: Hardware, folder: str | Path | None, data_dir: str | Path | None
     ) -> None:
         config = with_resolved_path(config)
-        self.config, self.hardware, self.method = config, hardware, resolve_method(config)
+        self.config, self.method = config, resolve_method(config)
         self.fabric = fabric = hardware.fabric(config)
         fabric.launch()
         device, n_ranks = fabric.device, fabric.world_size
@@ -154,17 +154,14 @@ class _Training:
 
         torch.manual_seed(config.seed)
         input_size, n_classes = config.input_size or images.shape[1], len(class_names)
+        hardware = replace(hardware, residence=self.feed.residence)
         self.step = make_step(
             fabric, hardware, config, input_size=input_size, n_classes=n_classes, n_steps=self.n_steps
         )
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        backbone = self.step.learner.backbone
-        self.fuses = hardware.fuses(device, backbone)
-        self.compiles = hardware.compiles(device, backbone, self.n_steps)
-        self.captures = hardware.captures(device, n_ranks, config)
         self.device_labels = self.labels.to(device)
         self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
-        network = compiled(backbone, device) if self.compiles else None
+        network = compiled(self.step.learner.backbone, device) if self.step.hardware.compile else None
         self.validate = Validator(fabric, config, self.stores, self.feed, self.run, network)
         self.progress = Progress()
 
@@ -177,15 +174,9 @@ class _Training:
     def describe(self) -> None:
         """Write down what is trained, and on what."""
         if self.fabric.is_global_zero:
-            hardware = asdict(self.hardware) | {
-                "accelerator": self.fabric.device.type,
-                "processes": self.fabric.world_size,
-                "fuse": self.fuses,
-                "compile": self.compiles,
-                "graph": self.captures,
-                "residence": self.feed.residence,
-            }
-            environment = describe_environment(self.fabric.device) | {"hardware": hardware}
+            used = asdict(self.step.hardware)
+            used |= {"accelerator": self.fabric.device.type, "processes": self.fabric.world_size}
+            environment = describe_environment(self.fabric.device) | {"hardware": used}
             self.run.describe(self.config, environment | {"fingerprints": self.fingerprints})
 
     def warm_up(self) -> None:
@@ -204,7 +195,7 @@ class _Training:
         own = order.view(len(order), fabric.world_size, share)[:, fabric.global_rank].flatten()
         batches = zip(sampler, self.feed.batches(own, share), batch_labels, strict=True)
         for number, (_, images, labels) in enumerate(batches, 1):
-            if self.take_step is self.step and self.captures:
+            if self.take_step is self.step and self.step.hardware.graph:
                 self.take_step = captured(self.step, images, labels)
             _set_learning_rate(self.step.optimiser, config, self.progress.step, self.n_steps, len(sampler))
             loss = _finite_step(self.take_step, images, labels, self.step, self.progress, self.run)
