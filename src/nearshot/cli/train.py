@@ -14,8 +14,8 @@ from rich.console import Console
 from nearshot.errors import InputError
 from nearshot.models import build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
+from nearshot.training.assembly import open_splits, with_resolved_path
 from nearshot.training.batches import compositions, make_batches
-from nearshot.training.loop import open_splits, with_resolved_path
 from nearshot.training.methods import resolve_method
 from nearshot.training.runs import run_name
 from nearshot.training.validation import validation_queries
