@@ -156,21 +156,19 @@ VARIANTS = {
 }
 
 
-def on_cuda(size: int, peak: float, only: list[str] | None = None) -> list[Row]:
+def on_cuda(size: int, peak: float) -> list[Row]:
     config = replace(PRESETS["cifar-fs-nca"], input_size=size)
     images = torch.randint(256, (config.batch_size, 32, 32, 3), dtype=torch.uint8, device="cuda")
     labels = torch.randint(64, (config.batch_size,), device="cuda")
     flops = flops_per_image(config)
     rows = []
     for name, hardware in VARIANTS.items():
-        if only is not None and name not in only:
-            continue
         torch._dynamo.reset()
         torch.cuda.reset_peak_memory_stats()
         fabric = hardware.fabric(config)
         step = make_step(fabric, hardware, config, input_size=size, n_classes=64, n_steps=10_000)
         start = time.perf_counter()
-        take = captured(step, images, labels) if hardware.captures(fabric.device, 1, config) else step
+        take = captured(step, images, labels) if step.hardware.graph else step
         take(images, labels)
         torch.cuda.synchronize()
         first = time.perf_counter() - start

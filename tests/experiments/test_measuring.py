@@ -10,6 +10,7 @@ from settings import TINY
 from tiny import prepare_tiny
 
 from nearshot.data import Store
+from nearshot.devices import Precision
 from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned
 from nearshot.experiments import measuring
 from nearshot.experiments.by_class import measure_classes
@@ -42,10 +43,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(place: Path, *, bfloat16: bool = False) -> TrainedRun:
+def opened(place: Path, precision: Precision = "float32") -> TrainedRun:
     for file in (place / "run").glob("evaluations/*.json"):
         file.unlink()
-    return TrainedRun(place / "run", data_dir=place / "data", device="cpu", bfloat16=bfloat16)
+    return TrainedRun(place / "run", data_dir=place / "data", device="cpu", precision=precision)
 
 
 @pytest.fixture
@@ -109,14 +110,15 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
         return evaluate_fine_tuned(*arguments, optimiser=Adam(n_steps=0), **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(measuring, "evaluate_fine_tuned", without_a_step)
-    for bfloat16 in (False, True):
-        run = opened(place, bfloat16=bfloat16)
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    for precision in precisions:
+        run = opened(place, precision)
         plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in (None, "fine-tuned"))
         found = measure(run, (plain, tuned), **ASKED)
         first = found[plain].accuracy.per_episode[:6]
         assert torch.equal(found[tuned].accuracy.per_episode, first)
         seen = {file.name.rsplit(",", 3)[1] for file in (place / "run").glob("evaluations/*.json")}
-        assert seen == {"bfloat16" if bfloat16 else "float32"}
+        assert seen == {precision}
 
 
 def test_a_network_in_bfloat16_is_another_but_not_far(place: Path) -> None:

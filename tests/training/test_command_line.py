@@ -114,6 +114,7 @@ def test_a_folder_of_few_pictures_can_be_trained_on(tmp_path: Path, capsys: pyte
         (["--backbone", "resnet11"], "There is no backbone 'resnet11'"),
         (["--validation-way", "500"], "lower --validation-way"),
         (["--graph", "True"], "needs a single GPU"),
+        (["--accelerator", "cpu", "--fuse", "True"], "Fusing conv4-32's batch norm is not possible on cpu"),
         (["--accelerator", "cpu", "--keep-positives", "3"], "keep_positives must be over 0"),
     ],
 )

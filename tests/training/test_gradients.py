@@ -11,9 +11,9 @@ from settings import TINY
 from torch import Tensor, nn
 
 from nearshot.losses import nca_loss
-from nearshot.training import TrainConfig
+from nearshot.training import Hardware, TrainConfig
 from nearshot.training.learner import Learner
-from nearshot.training.methods import METHODS, resolve_method
+from nearshot.training.methods import METHODS
 from nearshot.training.step import Step
 
 N_CLASSES, SIDE = 8, 16
@@ -33,7 +33,7 @@ def make_step(config: TrainConfig, *, without_batch_norm: bool = False) -> Step:
     optimiser = torch.optim.SGD(parameters, lr=0.1)
     network, wrapped = fabric.setup(learner, optimiser)
     generator = torch.Generator().manual_seed(1)
-    return Step(fabric, network, learner, wrapped, config, resolve_method(config), generator, temperature)
+    return Step(fabric, Hardware(channels_last=False), config, network, learner, wrapped, generator, temperature)
 
 
 def batch(config: TrainConfig) -> tuple[Tensor, Tensor]:

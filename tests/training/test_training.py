@@ -55,6 +55,7 @@ def test_a_run_is_a_folder_that_says_everything(run: Path, data_dir: Path) -> No
     )
     environment = json.loads((run / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
+    assert None not in environment["hardware"].values()  # what was left open is what was used
     assert environment["fingerprints"]["train"] == Store.open("tiny", "train", data_dir).fingerprint
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5]

@@ -12,13 +12,15 @@ from nearshot.data import Store, open_files, plan_folder, prepare_plan
 SIDE = 16
 
 
-def prepare_tiny(data_dir: Path, *, n_classes: int = 16, n_images: int = 20, seed: int = 0) -> dict[str, Store]:
-    """Prepare a dataset "tiny" of noisy patterns, one pattern a class."""
+def prepare_tiny(
+    data_dir: Path, *, n_classes: int = 16, n_images: int = 20, seed: int = 0, contrast: int = 200
+) -> dict[str, Store]:
+    """Prepare a dataset "tiny" of noisy patterns, one pattern a class; with little contrast they are hard to tell."""
     rng = np.random.default_rng(seed)
     folder = data_dir / "pictures"
     for label in range(n_classes):
         (folder / f"class{label:02d}").mkdir(parents=True)
-        pattern = rng.integers(0, 200, (4, 4, 3)).repeat(4, 0).repeat(4, 1)
+        pattern = rng.integers(0, contrast, (4, 4, 3)).repeat(4, 0).repeat(4, 1)
         for number in range(n_images):
             pixels = (pattern + rng.integers(0, 56, pattern.shape)).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"class{label:02d}" / f"{number:02d}.png")

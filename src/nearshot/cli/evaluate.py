@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
+from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluate_weights
 
@@ -27,8 +29,9 @@ class Evaluate:
 
     path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|WEIGHTS")]
     """A run's folder: each number of shots and classifier is measured with the epoch that was best for it on the
-    validation split (for shots that were not validated, the nearest number of them). Or a weights file, or a name such
-    as resnet12-nca-cifar-fs."""
+    validation split (for shots that were not validated, the nearest number of them). A run that was stopped, or is
+    still training, is measured with the best so far, and marked as unfinished. Or a weights file, or a name such as
+    resnet12-nca-cifar-fs."""
     dataset: str | None = None
     """A prepared dataset, or a folder; by default the one that was trained on."""
     split: str = "test"
@@ -54,7 +57,7 @@ class Evaluate:
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     device: str | None = None
     """cpu or cuda; by default a GPU if there is one."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """What the network computes in; auto is bfloat16 on a GPU, as in training."""
     json: bool = False
     """Print JSON, with every episode's accuracy, instead of a table."""
@@ -73,13 +76,19 @@ class Evaluate:
             seed=self.seed,
             side=self.side,
         )
-        measure = evaluate_run if self.path.is_dir() else evaluate_weights
-        bfloat16 = None if self.precision == "auto" else self.precision == "bfloat16"
-        found = measure(self.path, request, data_dir=self.data_dir, device=self.device, bfloat16=bfloat16)
+        measure = partial(evaluate_run, unfinished=True) if self.path.is_dir() else evaluate_weights
+        found = measure(self.path, request, data_dir=self.data_dir, device=self.device, precision=self.precision)
         if self.json:
             console.print(json.dumps([_as_json(evaluation) for evaluation in found], indent=2))
         else:
             console.print(_table(found))
+            if found[0].unfinished is not None:
+                validated = found[0].weights.startswith("epoch-")
+                console.print(
+                    f"The run is not finished: {found[0].unfinished} are done, and these are the "
+                    + ("best weights so far. " if validated else "latest weights; no epoch has been validated yet. ")
+                    + "The finished run will be measured anew."
+                )
 
 
 def _as_json(evaluation: Evaluation) -> dict[str, Any]:
@@ -92,8 +101,10 @@ def _as_json(evaluation: Evaluation) -> dict[str, Any]:
 
 def _table(found: list[Evaluation]) -> Table:
     protocol = found[0].accuracy.protocol
+    unfinished = found[0].unfinished
     table = Table(
-        title=f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way, {protocol.n_query} queries a class, "
+        title=("" if unfinished is None else f"UNFINISHED RUN, after {unfinished}\n")
+        + f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way, {protocol.n_query} queries a class, "
         f"{protocol.n_episodes:,} episodes, seed {protocol.seed}, inductive"
         + (f"; features of layers {', '.join(map(str, found[0].layers))}" if found[0].layers else "")
     )

@@ -14,8 +14,8 @@ from rich.console import Console
 from nearshot.errors import InputError
 from nearshot.models import build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
+from nearshot.training.assembly import open_splits, with_resolved_path
 from nearshot.training.batches import compositions, make_batches
-from nearshot.training.loop import open_splits, with_resolved_path
 from nearshot.training.methods import resolve_method
 from nearshot.training.runs import run_name
 from nearshot.training.validation import validation_queries
@@ -78,6 +78,8 @@ class Train:
             return  # the first rank says it for all
         if not result.finished:
             console.print(f"Stopped, and saved. Go on with the same command and --resume: {result.folder}")
+            if result.best:
+                console.print(f"How good it is so far: nearshot evaluate {result.folder} --split val")
             raise SystemExit(STOPPED)
         for name, accuracy in result.best.items():
             console.print(f"{name}: {accuracy} % on the validation split, best at epoch {result.best_epochs[name]}")
@@ -103,13 +105,14 @@ def _describe(command: Train, console: Console) -> None:
     config = with_resolved_path(command.config)
     method = resolve_method(config)
     fabric = command.hardware.fabric(config)
-    command.hardware.captures(fabric.device, fabric.world_size, config)
     stores = open_splits(config, command.data_dir)
     store = stores["train"]
     input_size = config.input_size or store.images.shape[1]
-    build_backbone(config.backbone, input_size=input_size)
+    backbone = build_backbone(config.backbone, input_size=input_size)
     n_query = validation_queries(config, stores)
     batches = make_batches(config, method, store.labels, store.class_names)
+    n_steps = config.epochs * len(batches)
+    command.hardware.resolved(fabric.device, config, backbone, n_ranks=fabric.world_size, n_steps=n_steps)
     config = replace(
         config,
         batches=config.batches or method.batches,
@@ -130,7 +133,6 @@ def _describe(command: Train, console: Console) -> None:
         unpaired = sum(one.anchors_without_positive for one in made_of) / len(made_of)
         if unpaired:
             console.print(f"{unpaired:.1f} anchors a batch have no positive; --batches episodes gives every class some")
-    n_steps = config.epochs * len(batches)
     console.print(
         f"{config.epochs} epochs of {len(batches)} steps: {n_steps:,} steps, {n_steps * batches.batch_size:,} images"
     )

@@ -131,7 +131,7 @@ def do(
         raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.
-    trained = TrainedRun(run_folder, data_dir=data_dir, device=device, bfloat16=False)
+    trained = TrainedRun(run_folder, data_dir=data_dir, device=device, precision="float32")
     n_episodes, n_way = config.validation_episodes, config.validation_way
     evaluations = measure(
         trained, job.measurements, n_episodes=n_episodes, n_way=n_way, adapted_episodes=job.adapted_episodes

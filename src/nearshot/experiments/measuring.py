@@ -48,6 +48,8 @@ def measure(
         n_way: classes in an episode.
         adapted_episodes: on how many at most where the network or the features are adapted to each.
     """
+    if run.unfinished is not None:
+        raise InputError(f"{run.run.path} is not a finished run ({run.unfinished}), and recipes measure no others.")
     found: dict[Measurement, Evaluation] = {}
     plain: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     for one in wanted:
@@ -80,7 +82,7 @@ def _request(
 def _remembered(run: TrainedRun, one: Measurement, request: Request) -> Evaluation:
     """Return what was measured of treated or adapted features before, or measure it now."""
     weights, store = run.best_weights(one.n_shot, one.classifier), run.store(one.split)
-    name = file_name(request, weights, store, run.bfloat16, also=(one.adapted or one.treatment,))
+    name = file_name(run, request, weights, store, also=(one.adapted or one.treatment,))
     if not (run.run.path / "evaluations" / name).is_file():
         accuracy = _accuracy(run.network(weights), one, request, store)
         evaluation = Evaluation(one.n_shot, one.classifier, accuracy, weights.name, run.config.dataset, one.layers)

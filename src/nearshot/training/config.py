@@ -23,6 +23,7 @@ import tyro
 from torch import Tensor
 
 from nearshot.data.augment import Augmentation
+from nearshot.devices import Precision
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError
 
@@ -127,7 +128,7 @@ class TrainConfig:
     validation_queries: int = 15
     """Query images of each of them; fewer where the classes have too few images, which is said."""
 
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """What the network computes in; auto is bfloat16 on a GPU and float32 elsewhere. Losses are always in float32."""
     micro_batch: int | None = None
     """Send only so many images at once through the network, where a batch does not fit the memory. The loss still sees

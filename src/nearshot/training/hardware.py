@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from lightning_fabric import Fabric
 
 from nearshot.data.loading import Residence
+from nearshot.devices import uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.models import Backbone
 from nearshot.models.norm import can_fuse
@@ -51,7 +52,6 @@ class Hardware:
         accelerator = self.accelerator
         if accelerator == "auto":  # Fabric's would take Apple's, which has no float64 and no deterministic crops
             accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-        bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and accelerator in ("cuda", "gpu"))
         devices, nodes = self._processes()
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells what is in the run's files anyway
         try:
@@ -60,7 +60,7 @@ class Hardware:
                 devices=devices,
                 num_nodes=nodes,
                 strategy="ddp" if devices * nodes > 1 else "auto",
-                precision="bf16-mixed" if bfloat16 else "32-true",
+                precision="bf16-mixed" if uses_bfloat16(config.precision, accelerator) else "32-true",
             )
         except (ValueError, RuntimeError) as error:  # Fabric's own are of these kinds
             raise InputError(f"This machine cannot train on {devices} × {accelerator}: {error}") from error
@@ -78,27 +78,33 @@ class Hardware:
             )
         return here, nodes
 
-    def fuses(self, device: torch.device, backbone: Backbone) -> bool:
-        """Whether to fuse the network's batch norms with what follows them."""
-        possible = can_fuse(backbone, device)
-        if self.fuse and not possible:
+    def resolved(
+        self, device: torch.device, config: TrainConfig, backbone: Backbone, *, n_ranks: int, n_steps: int
+    ) -> Hardware:
+        """Return what a training uses: fuse, compile and graph decided. What is asked for and impossible is refused.
+
+        Args:
+            device: a process's.
+            config: what is trained.
+            backbone: the network.
+            n_ranks: how many processes train together.
+            n_steps: how long the training is, which decides whether compiling pays.
+        """
+        cuda = device.type == "cuda"
+        can_be_fused = can_fuse(backbone, device)
+        if self.fuse and not can_be_fused:
             raise InputError(f"Fusing {backbone.spec.name}'s batch norm is not possible on {device.type}.")
-        return possible and not self.compile if self.fuse is None else self.fuse
-
-    def compiles(self, device: torch.device, backbone: Backbone, n_steps: int) -> bool:
-        """Whether to compile the network."""
-        if self.compile is not None:
-            return self.compile
-        return device.type == "cuda" and not self.fuses(device, backbone) and n_steps >= STEPS_TO_COMPILE
-
-    def captures(self, device: torch.device, n_ranks: int, config: TrainConfig) -> bool:
-        """Whether to replay a step as one graph."""
-        possible = device.type == "cuda" and n_ranks == 1
-        if self.graph and not possible:
+        can_be_captured = cuda and n_ranks == 1
+        if self.graph and not can_be_captured:
             raise InputError("A CUDA graph needs a single GPU.")
-        # Micro-batches put random states back in the middle of a step, which a graph cannot.
-        suitable = isinstance(config.method, str) and config.micro_batch is None
-        return possible and suitable if self.graph is None else self.graph
+        fuse, compile_, graph = self.fuse, self.compile, self.graph
+        if fuse is None:
+            fuse = can_be_fused and not compile_
+        if compile_ is None:
+            compile_ = cuda and not fuse and n_steps >= STEPS_TO_COMPILE
+        if graph is None:  # micro-batches put random states back in the middle of a step, which a graph cannot
+            graph = can_be_captured and isinstance(config.method, str) and config.micro_batch is None
+        return replace(self, fuse=fuse, compile=compile_, graph=graph)
 
     @property
     def memory_format(self) -> torch.memory_format:

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
-from torch import Tensor
 
-from nearshot.data import Store, open_or_prepare
-from nearshot.data.loading import ImageFeed
-from nearshot.data.preparation import given_path
-from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import Accuracy
-from nearshot.models import Backbone
-from nearshot.training.batches import compositions, make_batches
-from nearshot.training.checkpoints import CheckpointWriter, check_same_training, read_checkpoint
+from nearshot.training.assembly import Training
+from nearshot.training.checkpoints import CheckpointWriter
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, on_first_rank
-from nearshot.training.embedding import compiled
 from nearshot.training.hardware import Hardware
-from nearshot.training.methods import resolve_method
-from nearshot.training.progress import Progress, load_state, state_of
+from nearshot.training.progress import Progress
 from nearshot.training.recording import Recorder, import_wandb
-from nearshot.training.runs import RunFolder, describe_environment, run_name
-from nearshot.training.schedule import learning_rate_factor
+from nearshot.training.runs import RunFolder
 from nearshot.training.signals import stop_signal
-from nearshot.training.step import Step, captured, inner_optimiser, make_step
-from nearshot.training.validation import Validator
 
-__all__ = ["TrainResult", "open_splits", "train", "with_resolved_path"]
+__all__ = ["TrainResult", "train"]
 
 # Ranks have to agree on stopping, which means waiting for each other.
 STEPS_BETWEEN_STOP_CHECKS = 20
@@ -90,7 +77,7 @@ def train(
     called = time.perf_counter()
     if wandb is not None:
         import_wandb()  # what is missing is said before anything is overwritten
-    training = _Training(config, hardware or Hardware(), folder, data_dir)
+    training = Training(config, hardware or Hardware(), folder, data_dir)
     config, fabric, run, progress = training.config, training.fabric, training.run, training.progress
     with _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
         exactly = training.go_on() if goes_on else True
@@ -131,139 +118,6 @@ def train(
     return _result(fabric, run, progress, finished=True)
 
 
-class _Training:
-    """All parts of a training, put together, and what is done with them between two looks at the clock."""
-
-    def __init__(
-        self, config: TrainConfig, hardware: Hardware, folder: str | Path | None, data_dir: str | Path | None
-    ) -> None:
-        config = with_resolved_path(config)
-        self.config, self.hardware, self.method = config, hardware, resolve_method(config)
-        self.fabric = fabric = hardware.fabric(config)
-        fabric.launch()
-        device, n_ranks = fabric.device, fabric.world_size
-
-        self.stores = _open_stores(config, data_dir, fabric)
-        self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
-        images, self.labels = self.stores["train"].images, self.stores["train"].labels
-        class_names = self.stores["train"].class_names
-        n_local_ranks = n_ranks // fabric.strategy.num_nodes if n_ranks > 1 else 1  # type: ignore[attr-defined]
-        self.feed = ImageFeed(images, device, residence=hardware.residence, n_processes=n_local_ranks)
-        self.sampler = make_batches(config, self.method, self.labels, class_names, n_ranks=n_ranks)
-        self.n_steps = config.epochs * len(self.sampler)
-
-        torch.manual_seed(config.seed)
-        input_size, n_classes = config.input_size or images.shape[1], len(class_names)
-        self.step = make_step(
-            fabric, hardware, config, input_size=input_size, n_classes=n_classes, n_steps=self.n_steps
-        )
-        self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        backbone = self.step.learner.backbone
-        self.fuses = hardware.fuses(device, backbone)
-        self.compiles = hardware.compiles(device, backbone, self.n_steps)
-        self.captures = hardware.captures(device, n_ranks, config)
-        self.device_labels = self.labels.to(device)
-        self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
-        network = compiled(backbone, device) if self.compiles else None
-        self.validate = Validator(fabric, config, self.stores, self.feed, self.run, network)
-        self.progress = Progress()
-
-    def go_on(self) -> bool:
-        """Go on from the folder's checkpoint; return whether exactly."""
-        state = read_checkpoint(self.run.checkpoint)
-        check_same_training(state, self.config, self.fingerprints)
-        return load_state(state, self.step, self.sampler, self.progress)
-
-    def describe(self) -> None:
-        """Write down what is trained, and on what."""
-        if self.fabric.is_global_zero:
-            hardware = asdict(self.hardware) | {
-                "accelerator": self.fabric.device.type,
-                "processes": self.fabric.world_size,
-                "fuse": self.fuses,
-                "compile": self.compiles,
-                "graph": self.captures,
-                "residence": self.feed.residence,
-            }
-            environment = describe_environment(self.fabric.device) | {"hardware": hardware}
-            self.run.describe(self.config, environment | {"fingerprints": self.fingerprints})
-
-    def warm_up(self) -> None:
-        """Do before the first epoch what its validation would wait for."""
-        if self.fabric.is_global_zero:
-            with self._evaluating() as backbone:
-                self.validate.warm_up(backbone)
-
-    def steps(self) -> Iterator[tuple[int, int]]:
-        """Take the steps that are left of the epoch; after each, yield its number among them and how many follow."""
-        fabric, config, sampler = self.fabric, self.config, self.sampler
-        share = sampler.batch_size // fabric.world_size
-        order = sampler.epoch_indices().view(-1, sampler.batch_size)  # (batch, image), what is left of the epoch
-        made_of = compositions(self.labels[order], config, self.method)
-        batch_labels = self.device_labels[order.to(fabric.device)]
-        own = order.view(len(order), fabric.world_size, share)[:, fabric.global_rank].flatten()
-        batches = zip(sampler, self.feed.batches(own, share), batch_labels, strict=True)
-        for number, (_, images, labels) in enumerate(batches, 1):
-            if self.take_step is self.step and self.captures:
-                self.take_step = captured(self.step, images, labels)
-            _set_learning_rate(self.step.optimiser, config, self.progress.step, self.n_steps, len(sampler))
-            loss = _finite_step(self.take_step, images, labels, self.step, self.progress, self.run)
-            self.progress.add(loss, made_of[number - 1] if made_of else None)
-            yield number, len(order) - number
-
-    def record(self) -> dict[str, Any]:
-        """Return what is logged of the epoch, once it is seen that all of it is numbers."""
-        record = self.progress.epoch_record(self.step)
-        _check_finite_weights(self.step, self.progress, self.run, record["loss"])
-        return record
-
-    def validated(self) -> dict[str, float]:
-        """Return the accuracies on the validation split; the first rank measures for all."""
-        with self._evaluating() as backbone:
-            return on_first_rank(self.fabric, lambda: self.validate(backbone, self.progress))
-
-    def save(self, recorder: Recorder | None, writer: CheckpointWriter) -> None:
-        """Save all that it takes to go on, on the first rank, and then remove weights that nobody wants any more."""
-        if recorder is None:
-            return
-        self.progress.history = recorder.history
-        _check_finite_weights(self.step, self.progress, self.run)
-        state = state_of(self.step, self.sampler, self.progress)
-        state |= {"config": self.config.as_dict(), "fingerprints": self.fingerprints}
-        kept, epoch = _epochs_to_keep(self.progress, self.config), self.progress.epoch
-        writer.save(state, afterwards=lambda: self.run.keep_weights(kept, before=epoch))
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[Backbone]:
-        """Yield the backbone in evaluation mode."""
-        self.step.learner.eval()
-        yield self.step.learner.backbone
-        self.step.learner.train()
-
-
-def with_resolved_path(config: TrainConfig) -> TrainConfig:
-    """Return the settings with the whole path of a folder of pictures, wherever they are read again."""
-    path = given_path(config.dataset)
-    return config if path is None else replace(config, dataset=str(path.resolve()))
-
-
-def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, Store]:
-    """Open the training split, and the validation split if there is one."""
-    stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=config.side)}
-    if (stores["train"].folder.parent / "val").is_dir():
-        stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
-    return stores
-
-
-def _open_stores(config: TrainConfig, data_dir: str | Path | None, fabric: Fabric) -> dict[str, Store]:
-    """Open the splits. The first rank prepares what needs it."""
-
-    def open_all() -> dict[str, str]:
-        return {split: str(store.folder) for split, store in open_splits(config, data_dir).items()}
-
-    return {split: Store(folder) for split, folder in on_first_rank(fabric, open_all).items()}
-
-
 @contextmanager
 def _owned(run: RunFolder, fabric: Fabric, *, resume: bool, overwrite: bool) -> Iterator[bool]:
     """Own the run's folder, on the first rank; yields whether it has a checkpoint to go on from."""
@@ -275,7 +129,7 @@ def _owned(run: RunFolder, fabric: Fabric, *, resume: bool, overwrite: bool) -> 
 
 
 def _say_what_is_unusual(
-    recorder: Recorder | None, training: _Training, *, resume: bool, goes_on: bool, exactly: bool
+    recorder: Recorder | None, training: Training, *, resume: bool, goes_on: bool, exactly: bool
 ) -> None:
     if recorder is None:
         return
@@ -298,64 +152,6 @@ def _is_time_to_stop(stopping: Callable[[], bool], fabric: Fabric, number: int) 
     if fabric.world_size == 1:
         return stopping()
     return number % STEPS_BETWEEN_STOP_CHECKS == 0 and any_rank(fabric, stopping())
-
-
-def _finite_step(
-    take_step: Callable[[Tensor, Tensor], Tensor],
-    images: Tensor,
-    labels: Tensor,
-    step: Step,
-    progress: Progress,
-    run: RunFolder,
-) -> Tensor:
-    """Take a step; on a CPU, where looking is free, see that its loss is a number."""
-    try:
-        loss = take_step(images, labels)
-    except InputError:
-        _check_finite_weights(step, progress, run)  # what no loss accepts may be embeddings that are no numbers
-        raise
-    if loss.device.type == "cpu" and not math.isfinite(float(loss)):
-        raise _diverged(progress, run, float(loss))
-    return loss
-
-
-def _check_finite_weights(step: Step, progress: Progress, run: RunFolder, loss: float = 0.0) -> None:
-    """Refuse to go on, or to save, where the loss or a weight is no longer a number."""
-    tensors = [tensor for tensor in step.learner.state_dict().values() if tensor.is_floating_point()]
-    if not math.isfinite(loss) or not bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all()):
-        raise _diverged(progress, run, loss)
-
-
-def _diverged(progress: Progress, run: RunFolder, loss: float) -> NearshotError:
-    what = "weights have values that are no numbers" if math.isfinite(loss) else f"loss is {loss}"
-    kept = f"{run.checkpoint} has an earlier state" if run.checkpoint.is_file() else "there is no earlier state yet"
-    return NearshotError(
-        f"The {what} in epoch {progress.epoch}, so training stopped; {kept}. A lower learning rate or a warm-up may "
-        "help."
-    )
-
-
-def _epochs_to_keep(progress: Progress, config: TrainConfig) -> set[int]:
-    """Return the epochs whose weights are wanted: the best ones, and the last."""
-    return {int(best["epoch"]) for best in progress.best.values()} | {config.epochs}
-
-
-def _set_learning_rate(
-    optimiser: torch.optim.Optimizer, config: TrainConfig, step: int, n_steps: int, steps_per_epoch: int
-) -> None:
-    factor = learning_rate_factor(
-        step,
-        n_steps,
-        schedule=config.schedule,
-        milestones=config.milestones,
-        decay=config.decay,
-        warm_up_steps=config.warm_up_epochs * steps_per_epoch,
-    )
-    for group in inner_optimiser(optimiser).param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(config.learning_rate * factor)
-        else:
-            group["lr"] = config.learning_rate * factor
 
 
 def _summary(config: TrainConfig, run: RunFolder, progress: Progress, fingerprints: dict[str, str]) -> dict[str, Any]:
@@ -383,7 +179,7 @@ def _result(fabric: Fabric, run: RunFolder, progress: Progress, *, finished: boo
 
 
 @contextmanager
-def _recorder(training: _Training, *, show: bool | None, wandb: str | None, called: float) -> Iterator[Recorder | None]:
+def _recorder(training: Training, *, show: bool | None, wandb: str | None, called: float) -> Iterator[Recorder | None]:
     """Yield what records the run: on the first rank only."""
     if not training.fabric.is_global_zero:
         yield None

@@ -8,7 +8,7 @@ events.out.tfevents.nearshot    the same for TensorBoard
 checkpoint.pt       what it takes to go on
 weights/            epoch-0010.safetensors, …: the best epochs, and at the end the last one
 result.json         the best epochs with their accuracies; only a finished run has it
-evaluations/        what was measured since
+evaluations/        what was measured since; before the end under names that begin with "unfinished"
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nearshot.files import write_whole
 from nearshot.training.config import TrainConfig, dataset_name
 from nearshot.training.presets import closest_preset
 
-__all__ = ["RunFolder", "describe_environment", "run_name"]
+__all__ = ["RunFolder", "best_epoch", "describe_environment", "run_name"]
 
 LONGEST_NAME = 120
 
@@ -104,17 +104,9 @@ class RunFolder:
         return best
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
-        """Return the weights of the epoch that was best for these on the validation split; the last, if none was.
-
-        For a number of shots that was not validated, the nearest one's.
-        """
-        best = {
-            int(name.split("-shot ")[0]): one["epoch"]
-            for name, one in self.read_best().items()
-            if name.endswith(f"-shot {classifier}")
-        }
-        nearest = min(best, key=lambda other: (abs(other - n_shot), other), default=None)
-        return self.weights_of(self.read_config().epochs if nearest is None else best[nearest])
+        """Return a finished run's weights of the epoch that was best for these; of the last, if none was validated."""
+        epoch = best_epoch(self.read_best(), n_shot, classifier)
+        return self.weights_of(self.read_config().epochs if epoch is None else epoch)
 
     def read_config(self) -> TrainConfig:
         """Return the run's configuration."""
@@ -179,6 +171,24 @@ class RunFolder:
         files += [*self.weights.glob("epoch-*.safetensors"), *(self.path / "evaluations").glob("*.json")]
         for file in files:
             file.unlink(missing_ok=True)
+
+
+def best_epoch(best: dict[str, dict[str, Any]], n_shot: int, classifier: str) -> int | None:
+    """Return the epoch that was best for some shots and a classifier on the validation split; None if none was.
+
+    For a number of shots that was not validated, the nearest one's; for k-NN, which never is, nearest centroid's.
+
+    >>> best_epoch({"1-shot centroid": {"epoch": 10}, "5-shot centroid": {"epoch": 20}}, 7, "knn")
+    20
+    """
+    validated = "centroid" if classifier == "knn" else classifier
+    epochs = {
+        int(name.split("-shot ")[0]): int(one["epoch"])
+        for name, one in best.items()
+        if name.endswith(f"-shot {validated}")
+    }
+    nearest = min(epochs, key=lambda other: (abs(other - n_shot), other), default=None)
+    return None if nearest is None else epochs[nearest]
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
 from nearshot.training.learner import Embedded, Learner
-from nearshot.training.methods import Method, Outputs, resolve_method
+from nearshot.training.methods import Outputs, resolve_method
 
 __all__ = ["Step", "captured", "inner_optimiser", "make_step"]
 
@@ -28,28 +28,27 @@ class Step:
     """A step as a function of a rank's share of the images and of the whole batch's labels; returns the loss.
 
     Attributes:
+        hardware: how the devices are used, nothing of it left open.
         network: the learner, as Fabric set it up.
         optimiser: as Fabric set it up.
         generator: where augmentation and pair subsampling draw from, the same on all ranks.
         log_temperature: a parameter, where the temperature is learnt.
-        memory_format: how the network takes its images.
     """
 
     def __init__(
         self,
         fabric: Fabric,
+        hardware: Hardware,
+        config: TrainConfig,
         network: nn.Module,
         learner: Learner,
         optimiser: torch.optim.Optimizer,
-        config: TrainConfig,
-        method: Method,
         generator: torch.Generator,
         log_temperature: nn.Parameter | None = None,
-        memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
-        self.fabric, self.network, self.learner, self.optimiser = fabric, network, learner, optimiser
-        self.config, self.method, self.generator = config, method, generator
-        self.log_temperature, self.memory_format = log_temperature, memory_format
+        self.fabric, self.hardware, self.config, self.method = fabric, hardware, config, resolve_method(config)
+        self.network, self.learner, self.optimiser = network, learner, optimiser
+        self.generator, self.log_temperature = generator, log_temperature
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take a step. `images`: (image, height, width, 3) uint8, this rank's share; `labels`: (whole batch,)."""
@@ -70,7 +69,7 @@ class Step:
         pictures = augment(
             images, self.config.augmentation, size=spec.input_size, generator=self.generator, share=share
         )
-        return normalise_images(pictures, *spec.normalisation).contiguous(memory_format=self.memory_format)
+        return normalise_images(pictures, *spec.normalisation).contiguous(memory_format=self.hardware.memory_format)
 
     def loss(self, embedded: Embedded, labels: Tensor) -> Tensor:
         """Return the loss of the whole batch, of which this rank has embedded its share."""
@@ -119,29 +118,28 @@ def make_step(
 
     Args:
         fabric: launched.
-        hardware: how to use the devices.
+        hardware: how to use the devices; what it leaves open is decided here.
         config: what to train.
         input_size: the side of the images that the network sees.
         n_classes: the number of training classes, for a linear head.
         n_steps: how long the training is, which decides whether compiling pays.
     """
     device = fabric.device
-    memory_format = hardware.memory_format
     learner = Learner(config, input_size, n_classes).to(device)
-    learner = learner.to(memory_format=memory_format)  # type: ignore[call-overload]
+    learner = learner.to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
     if config.sync_batch_norm and fabric.world_size > 1:
         synchronise_batch_norm(learner, device)
-    if hardware.fuses(device, learner.backbone):
+    hardware = hardware.resolved(device, config, learner.backbone, n_ranks=fabric.world_size, n_steps=n_steps)
+    if hardware.fuse:
         fuse_norms(learner.backbone)
-    if hardware.compiles(device, learner.backbone, n_steps):
+    if hardware.compile:
         learner.compile()
     log_temperature = _log_temperature(config, device)
     network, optimiser = fabric.setup(learner, _optimiser(config, learner, log_temperature, device))
     learner.train()
     torch.backends.cudnn.benchmark = True  # the sizes never change, so the fastest algorithm is worth looking for
     generator = torch.Generator(device).manual_seed(config.seed)
-    method = resolve_method(config)
-    return Step(fabric, network, learner, optimiser, config, method, generator, log_temperature, memory_format)
+    return Step(fabric, hardware, config, network, learner, optimiser, generator, log_temperature)
 
 
 def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

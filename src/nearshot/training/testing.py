@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nearshot.data import Store, open_or_prepare
-from nearshot.devices import chosen_device
+from nearshot.devices import Precision, chosen_device
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.models import read_notes
+from nearshot.models import load_backbone, read_notes
 from nearshot.training.methods import METHODS
-from nearshot.training.trained import TrainedNetwork, TrainedRun, training_split
+from nearshot.training.trained import TrainedNetwork, TrainedRun, Unfinished, training_split
+from nearshot.training.unfinished import open_run
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
 
@@ -62,6 +63,7 @@ class Evaluation:
         weights: the weights file's name.
         dataset: what it was measured on.
         layers: which stages' outputs were the features; empty for the embedding.
+        unfinished: how far the run was, where it was measured before its end.
     """
 
     n_shot: int
@@ -70,16 +72,20 @@ class Evaluation:
     weights: str
     dataset: str
     layers: tuple[int, ...] = ()
+    unfinished: Unfinished | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        return vars(self) | {"accuracy": self.accuracy.as_dict()}
+        how_far = None if self.unfinished is None else asdict(self.unfinished)
+        return vars(self) | {"accuracy": self.accuracy.as_dict(), "unfinished": how_far}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Evaluation:
         """Return the evaluation of which `as_dict` gave the values."""
         accuracy, layers = Accuracy.from_dict(values["accuracy"]), tuple(values["layers"])
-        return cls(**values | {"accuracy": accuracy, "layers": layers})
+        how_far = values.get("unfinished")
+        unfinished = None if how_far is None else Unfinished(**how_far)
+        return cls(**values | {"accuracy": accuracy, "layers": layers, "unfinished": unfinished})
 
 
 def evaluate_weights(
@@ -88,7 +94,7 @@ def evaluate_weights(
     *,
     data_dir: str | Path | None = None,
     device: torch.device | str | None = None,
-    bfloat16: bool | None = None,
+    precision: Precision = "auto",
 ) -> list[Evaluation]:
     """Measure a weights file.
 
@@ -97,7 +103,7 @@ def evaluate_weights(
         request: what to measure.
         data_dir: where prepared datasets live.
         device: where; by default a GPU if there is one.
-        bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
+        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
@@ -107,7 +113,9 @@ def evaluate_weights(
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
     training = training_split(trained_on, data_dir, request.side if dataset == trained_on else None)
-    network = TrainedNetwork(path, device=chosen_device(device), bfloat16=bfloat16, training=training)
+    network = TrainedNetwork(
+        load_backbone(path), Path(path).name, device=chosen_device(device), precision=precision, training=training
+    )
     return _measure(network, request, dataset, store)
 
 
@@ -117,23 +125,26 @@ def evaluate_run(
     *,
     data_dir: str | Path | None = None,
     device: torch.device | str | None = None,
-    bfloat16: bool | None = None,
+    precision: Precision = "auto",
+    unfinished: bool = False,
 ) -> list[Evaluation]:
     """Measure each number of shots and classifier with the epoch that was best for it on the validation split.
 
     (k-NN has no best epoch of its own, and takes nearest centroid's; shots that were not validated take the nearest
-    number's.) What was measured is kept in the run's folder,
-    and asking the same of the same data again gives the same answer without measuring again.
+    number's.) What was measured is kept in the run's folder, and asking the same of the same data again gives the same
+    answer without measuring again. What was measured before the run's end says so, is kept apart by its name, and
+    answers nothing that is asked of the finished run.
 
     Args:
         run: the run's folder, or the run opened, where several things are asked of it: then the rest is as it says.
         request: what to measure.
         data_dir: where prepared datasets live.
         device: where; by default a GPU if there is one.
-        bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
+        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
+        unfinished: whether a run that was stopped, or is still training, is measured as it is; else it is refused.
     """
     if not isinstance(run, TrainedRun):
-        run = TrainedRun(run, data_dir=data_dir, device=device, bfloat16=bfloat16)
+        run = (open_run if unfinished else TrainedRun)(run, data_dir=data_dir, device=device, precision=precision)
     method = METHODS.get(run.config.method_name)
     usual: ClassifierName = "centroid" if method is None else method.classifier
     request = replace(request, classifiers=request.classifiers or (usual,))
@@ -144,7 +155,7 @@ def evaluate_run(
     for n_shot, classifier in _pairs(request):
         weights = run.best_weights(n_shot, classifier)
         one = replace(request, shots=(n_shot,), classifiers=(classifier,))
-        names.append(file_name(one, weights, store, run.bfloat16))
+        names.append(file_name(run, one, weights, store))
         if not (folder / names[-1]).is_file():
             missing.setdefault(weights, {})[n_shot, classifier] = names[-1]
     for weights, wanted in missing.items():  # images are embedded once for all that is asked of the same weights
@@ -157,25 +168,26 @@ def evaluate_run(
         measured = _measure(run.network(weights), several, request.dataset or run.config.dataset, store)
         found: dict[tuple[int, str], Evaluation] = {(one.n_shot, one.classifier): one for one in measured}
         for pair, name in wanted.items():
-            run.run.write(f"evaluations/{name}", found[pair].as_dict())
+            run.run.write(f"evaluations/{name}", replace(found[pair], unfinished=run.unfinished).as_dict())
     return [Evaluation.from_dict(run.run.read(f"evaluations/{name}")) for name in names]
 
 
-def file_name(request: Request, weights: Path, store: Store, bfloat16: bool, also: Sequence[str] = ()) -> str:
+def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, also: Sequence[str] = ()) -> str:
     """Return a name that says what was measured on which data, so that another question has another file.
 
     Args:
+        run: the run; one before its end has names of its own.
         request: with one number of shots and one classifier.
         weights: the weights file.
         store: the split.
-        bfloat16: what the network computes in.
         also: whatever else was done, such as an adaptation.
     """
-    parts = [request.split, weights.stem, f"{request.n_way}-way-{request.shots[0]}-shot-{request.n_query}-query"]
+    parts = [] if run.unfinished is None else [f"unfinished-{run.unfinished}".replace(" ", "-")]
+    parts += [request.split, weights.stem, f"{request.n_way}-way-{request.shots[0]}-shot-{request.n_query}-query"]
     parts += [request.classifiers[0], f"{request.n_episodes}-episodes-seed-{request.seed}"]
     parts += [f"layers-{'+'.join(map(str, request.layers))}"] if request.layers else []
     parts += [word.replace(" ", "-") for word in also]
-    parts += ["bfloat16" if bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
+    parts += ["bfloat16" if run.bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
     return ",".join(parts) + ".json"
 
 

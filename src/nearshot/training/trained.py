@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,14 +12,14 @@ from torch import Tensor, nn
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.augment import centre_crop, normalise_images
 from nearshot.data.loading import ImageFeed
-from nearshot.devices import chosen_device
+from nearshot.devices import Precision, chosen_device, uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.evaluation import FeatureSet
 from nearshot.models import Backbone, load_backbone
 from nearshot.training.embedding import embed_images
 from nearshot.training.runs import RunFolder
 
-__all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
+__all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "Unfinished", "training_split"]
 
 Layers = tuple[int, ...]
 
@@ -54,23 +55,29 @@ class InPrecision(nn.Module):
 
 
 class TrainedNetwork:
-    """A weights file on a device, and the features that it gives. A split is embedded once for each choice of layers.
+    """Trained weights on a device, and the features that they give. A split is embedded once for each choice of layers.
 
     Args:
-        path: a file of `save_backbone`, or a name that `load_backbone` knows.
+        backbone: in evaluation mode.
+        name: what the weights are called, such as their file.
         device: where to compute.
-        bfloat16: whether the network computes in bfloat16; by default on a GPU, as in training.
+        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         training: the split that was trained on, if it is there: for its classes, and for the mean of layers' features.
     """
 
     def __init__(
-        self, path: str | Path, *, device: torch.device, bfloat16: bool | None = None, training: Store | None = None
+        self,
+        backbone: Backbone,
+        name: str,
+        *,
+        device: torch.device,
+        precision: Precision = "auto",
+        training: Store | None = None,
     ) -> None:
-        self.name, self.device, self.training = Path(path).name, device, training
-        self.bfloat16 = device.type == "cuda" if bfloat16 is None else bfloat16
-        self.backbone = load_backbone(path).to(device)
+        self.backbone, self.name, self.device, self.training = backbone.to(device), name, device, training
+        self.bfloat16 = uses_bfloat16(precision, device.type)
         self._features: dict[tuple[Path, Layers], Tensor] = {}
-        self._centres: dict[Layers, Tensor | None] = {(): self.backbone.spec.training_mean}
+        self._centres: dict[Layers, Tensor] = {}
 
     def network(self, layers: Layers = ()) -> InPrecision:
         """Return what embeds a batch of normalised images."""
@@ -85,6 +92,8 @@ class TrainedNetwork:
 
     def centre(self, layers: Layers = ()) -> Tensor | None:
         """Return the mean feature of the training set: the one saved with the weights, unless features are others."""
+        if not layers:
+            return self.backbone.spec.training_mean
         if layers not in self._centres:
             if self.training is None:
                 raise InputError(
@@ -116,14 +125,32 @@ class TrainedNetwork:
         return embed_images(self.backbone, feed, device=self.device, network=self.network(layers).features)
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """How far a run was when it was measured before its end.
+
+    Attributes:
+        epochs_done: how many epochs were over.
+        epochs: how many it has in all.
+    """
+
+    epochs_done: int
+    epochs: int
+
+    def __str__(self) -> str:
+        return f"{self.epochs_done} of {self.epochs} epochs"
+
+
 class TrainedRun:
     """A finished run's best weights, opened once each, and the splits that they are measured on.
+
+    `UnfinishedRun` is the same before the run's end, and says so: `unfinished` is None here.
 
     Args:
         folder: the run's.
         data_dir: where prepared datasets live.
         device: where to compute; by default a GPU if there is one.
-        bfloat16: whether networks compute in bfloat16; by default on a GPU, as in training.
+        precision: what networks compute in; "auto" is bfloat16 on a GPU, as in training.
     """
 
     def __init__(
@@ -132,25 +159,26 @@ class TrainedRun:
         *,
         data_dir: str | Path | None = None,
         device: torch.device | str | None = None,
-        bfloat16: bool | None = None,
+        precision: Precision = "auto",
     ) -> None:
         self.run = RunFolder(folder)
         self.config = self.run.read_config()
         self.data_dir, self.device = data_dir, chosen_device(device)
-        self.bfloat16 = self.device.type == "cuda" if bfloat16 is None else bfloat16
+        self.precision, self.bfloat16 = precision, uses_bfloat16(precision, self.device.type)
+        self.unfinished: Unfinished | None = None
         self._networks: dict[Path, TrainedNetwork] = {}
         self._stores: dict[tuple[str, str, int | None], Store] = {}
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
-        """Return the weights of the epoch that was best on the validation split; k-NN takes nearest centroid's."""
-        return self.run.best_weights(n_shot, "centroid" if classifier == "knn" else classifier)
+        """Return the weights of the epoch that was best on the validation split."""
+        return self.run.best_weights(n_shot, classifier)
 
     def network(self, weights: Path) -> TrainedNetwork:
         """Return a weights file, opened."""
         if weights not in self._networks:
             training = training_split(self.config.dataset, self.data_dir, self.config.side)
             self._networks[weights] = TrainedNetwork(
-                weights, device=self.device, bfloat16=self.bfloat16, training=training
+                load_backbone(weights), weights.name, device=self.device, precision=self.precision, training=training
             )
         return self._networks[weights]
 
