@@ -50,7 +50,7 @@ def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         RayCluster(Results(tmp_path), tmp_path)
 
 
-@pytest.mark.parametrize("much", [-0.5, 1.5])
+@pytest.mark.parametrize("much", [-0.5, 1.5, 0.001])
 def test_a_training_takes_at_most_a_gpu(tmp_path: Path, much: float) -> None:
     with pytest.raises(InputError, match=f"not {much:g}"):
         RayCluster(Results(tmp_path), tmp_path, gpus_per_run=much)

@@ -10,7 +10,7 @@ import pytest
 from settings import TINY
 from tiny import prepare_tiny
 
-from nearshot.experiments.results import result_of
+from nearshot.experiments.results import RunResult, result_of
 from nearshot.training import RunFolder, train
 
 
@@ -33,3 +33,19 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
     assert known["end_to_end_images_per_second"] == pytest.approx(200 / 8)
     assert known["images_per_second"] == pytest.approx(50)
     assert known["first_epoch_seconds"] == 15
+
+
+@pytest.mark.parametrize(
+    ("words", "n_sharing"),
+    [
+        ([], 1),
+        (["--gpus-per-run", "0.25"], 4),
+        (["--gpus-per-run=0.5", "--seeds", "1"], 2),
+        (["--gpus-per-run", "0"], 1),
+    ],
+)
+def test_a_result_knows_how_many_shared_its_gpu(words: list[str], n_sharing: int) -> None:
+    content = {"format": "nearshot-result", "version": 1, "id": "", "scale": "", "history": []}
+    environment = {"command": ["nearshot", "reproduce", *words]}
+    assert RunResult(content | {"environment": environment}).n_sharing == n_sharing
+    assert RunResult(content).n_sharing == 1

@@ -19,7 +19,7 @@ from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.plan import plan_of
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
 from nearshot.experiments.results import Results
-from nearshot.experiments.runner import Outcome, Place
+from nearshot.experiments.runner import Outcome, Place, check_gpus_per_run
 from nearshot.experiments.scales import Scale, smaller
 from nearshot.experiments.tables import Table as Claims
 
@@ -139,6 +139,7 @@ def _listing(command: Reproduce, scale: Scale, seeds: int) -> Table:
     for heading in ("name", "what", "datasets", "trainings", "done", "images left", "time left"):
         table.add_column(heading)
     results = Results(command.results)
+    check_gpus_per_run(command.gpus_per_run)
     n_at_once = LocalMachine(results, command.runs, small=scale.is_small).n_at_once if scale.is_small else 1
     recipes = [recipe for recipe in chosen_recipes(command.names) if command.dataset in (None, *recipe.datasets)]
 

@@ -85,11 +85,14 @@ def _kind(config: TrainConfig) -> tuple[str, int | None]:
 
 
 def _measured(results: Results, scale: str) -> dict[tuple[str, int | None], tuple[float, str]]:
-    """Return the median of images a second of whole jobs at a scale, by network and size, and the device."""
+    """Return the median of images a second of whole jobs at a scale, by network and size, and the device.
+
+    Where jobs shared a GPU, the GPU's images a second.
+    """
     rates: dict[tuple[str, int | None], list[tuple[float, str]]] = {}
     for result in results.of_scale(scale):
         if result.job_seconds:
-            rate = images_of(result.config) / result.job_seconds
+            rate = images_of(result.config) / result.job_seconds * result.n_sharing
             rates.setdefault(_kind(result.config), []).append((rate, result.device))
     return {
         kind: (

@@ -21,7 +21,7 @@ from nearshot.data import open_or_prepare
 from nearshot.data.loading import available_memory
 from nearshot.errors import NearshotError
 from nearshot.experiments.jobs import STOPPED, Job
-from nearshot.experiments.results import Results
+from nearshot.experiments.results import Results, trainings_a_gpu
 from nearshot.experiments.runner import SECONDS_TO_SAVE, check_gpus_per_run
 
 __all__ = ["LocalMachine", "n_cores"]
@@ -61,9 +61,10 @@ class LocalMachine:
         self.results, self.runs, self.data_dir = results, runs, data_dir
         gpus = _visible_gpus()
         own = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if gpus and not gpus_per_run else {})
-        if gpus and gpus_per_run:
-            on_each = int(1 / gpus_per_run + 1e-6)
-            self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(on_each) for gpu in gpus]
+        self.uses_gpus = bool(gpus) and gpus_per_run > 0
+        if self.uses_gpus:
+            on_each = range(trainings_a_gpu(gpus_per_run))
+            self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in on_each for gpu in gpus]
         elif small:
             n_slots = _room_on_the_cpu()
             threads = {"OMP_NUM_THREADS": str(n_cores() // n_slots)}
@@ -89,7 +90,8 @@ class LocalMachine:
             "log": str(self.log_of(job)),
             "command": sys.argv,
         }
-        free = next(slot for slot in self.slots if slot.job is None)
+        busy = [slot.gpu for slot in self.slots if slot.job is not None]
+        free = min((slot for slot in self.slots if slot.job is None), key=lambda slot: busy.count(slot.gpu))
         free.start(job, json.dumps(task), self.log_of(job))
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
@@ -130,6 +132,11 @@ class _Slot:
         self.job: Job | None = None
         self.process: subprocess.Popen[str] | None = None
         self.answers: SimpleQueue[int] = SimpleQueue()
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU that it is on, if there is one."""
+        return self.environment.get("CUDA_VISIBLE_DEVICES")
 
     def start(self, job: Job, task: str, log: Path) -> None:
         """Hand a task to the process; start one where there is none."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from nearshot.devices import chosen_device
@@ -122,12 +123,17 @@ def _run(plan: Plan, results: Results, place: Place, console: Console, note: Pat
             "failed": len(outcome.failed),
             "at_once": place.n_at_once,
             "cores": n_cores(),
-            "environment": describe_environment(chosen_device()),
+            "environment": describe_environment(_device_of(place)),
         }
         note.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(note) as file:
             file.write((json.dumps(content, indent=2) + "\n").encode())
     return outcome
+
+
+def _device_of(place: Place) -> torch.device:
+    """Return what trainings in a place run on, as far as this machine knows."""
+    return torch.device("cpu") if isinstance(place, LocalMachine) and not place.uses_gpus else chosen_device()
 
 
 def _datasets_of(recipes: Sequence[Recipe], dataset: str | None, scale: Scale) -> list[str]:

@@ -18,7 +18,7 @@ from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.testing import Evaluation
 
-__all__ = ["Measurement", "Results", "RunResult", "result_of"]
+__all__ = ["Measurement", "Results", "RunResult", "result_of", "trainings_a_gpu"]
 
 FORMAT, VERSION = "nearshot-result", 1
 
@@ -99,6 +99,13 @@ class RunResult:
     def device(self) -> str:
         """What it was trained on."""
         return str(self.content.get("environment", {}).get("device", "an unknown device"))
+
+    @property
+    def n_sharing(self) -> int:
+        """How many trainings shared the device, by the command that asked for them."""
+        command = self.content.get("environment", {}).get("command") or []
+        found = re.search(r"--gpus-per-run[ =]([\d.]+)", " ".join(map(str, command)))
+        return trainings_a_gpu(float(found[1])) if found else 1
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -194,6 +201,15 @@ class Results:
 def _write(path: Path, content: dict[str, Any]) -> None:
     with write_whole(path) as file:
         file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+
+
+def trainings_a_gpu(gpus_per_run: float) -> int:
+    """Return how many trainings run on a GPU at once, if each takes so much of it; 1 if they use none.
+
+    >>> trainings_a_gpu(0.5), trainings_a_gpu(1 / 3), trainings_a_gpu(0.4), trainings_a_gpu(0)
+    (2, 3, 2, 1)
+    """
+    return int(1 / gpus_per_run + 1e-6) if gpus_per_run else 1
 
 
 def result_of(

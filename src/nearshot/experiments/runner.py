@@ -21,6 +21,7 @@ from nearshot.training import Hardware
 __all__ = ["Failure", "Outcome", "Place", "ThisProcess", "check_gpus_per_run", "run_jobs"]
 
 SECONDS_TO_SAVE = 60.0
+SMALLEST_SHARE = 0.01  # of a GPU; each training has a process of its own there
 SECONDS_BETWEEN_TABLES = 0.5
 
 
@@ -114,8 +115,11 @@ class ThisProcess:
 
 def check_gpus_per_run(gpus_per_run: float) -> None:
     """Refuse what no place can give a job."""
-    if not 0 <= gpus_per_run <= 1:
-        raise InputError(f"A training takes one GPU, a fraction of one, or 0 for none; not {gpus_per_run:g}.")
+    if gpus_per_run != 0 and not SMALLEST_SHARE <= gpus_per_run <= 1:
+        raise InputError(
+            f"A training takes one GPU, a fraction of one that is not under {SMALLEST_SHARE}, or 0 for none; not "
+            f"{gpus_per_run}."
+        )
 
 
 def run_jobs(

@@ -91,15 +91,16 @@ class Hardware:
             n_steps: how long the training is, which decides whether compiling pays.
         """
         cuda = device.type == "cuda"
-        can_be_fused = can_fuse(backbone, device)
-        if self.fuse and not can_be_fused:
+        if self.fuse and self.compile:
+            raise InputError("A network is fused or compiled, not both.")
+        if self.fuse and not can_fuse(backbone, device):
             raise InputError(f"Fusing {backbone.spec.name}'s batch norm is not possible on {device.type}.")
         can_be_captured = cuda and n_ranks == 1
         if self.graph and not can_be_captured:
             raise InputError("A CUDA graph needs a single GPU.")
         fuse, compile_, graph = self.fuse, self.compile, self.graph
         if fuse is None:
-            fuse = can_be_fused and not compile_
+            fuse = not compile_ and can_fuse(backbone, device)
         if compile_ is None:
             compile_ = cuda and not fuse and n_steps >= STEPS_TO_COMPILE
         if graph is None:  # micro-batches put random states back in the middle of a step, which a graph cannot

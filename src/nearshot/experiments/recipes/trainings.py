@@ -45,7 +45,7 @@ def _row(run: RunResult) -> Row:
         _rate(run.content["images_per_second"]),
         _rate(run.content.get("end_to_end_images_per_second")),
         Cell("–") if first is None else Cell(f"{first:.0f} s", first),
-        str(environment["device"]),
+        str(environment["device"]) + (f", shared by {run.n_sharing}" if run.n_sharing > 1 else ""),
         str(environment["torch"]),
     )
 
