@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from nearshot.evaluation import Accuracy, Protocol
-from nearshot.experiments.claims import CLAIMS, Gap, Verdict, check_claims, gap, judged
+from nearshot.experiments.claims import CLAIMS, Verdict, check_claims, judged
+from nearshot.experiments.gaps import Gap, gap
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.paper import BATCH_SIZE_TABLE
 from nearshot.experiments.recipe import Found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tiny import prepare_tiny
 
 from nearshot.data import Store
 from nearshot.devices import Precision
-from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned
+from nearshot.evaluation import Adam, evaluate_features
 from nearshot.experiments import measuring
 from nearshot.experiments.by_class import measure_classes
 from nearshot.experiments.measuring import measure
@@ -105,11 +106,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
-
-    def without_a_step(*arguments: object, **settings: object) -> object:
-        return evaluate_fine_tuned(*arguments, optimiser=Adam(n_steps=0), **settings)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(measuring, "evaluate_fine_tuned", without_a_step)
+    monkeypatch.setitem(measuring.FINE_TUNED, "fine-tuned", Adam(n_steps=0))
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     for precision in precisions:
         run = opened(place, precision)
@@ -119,6 +116,14 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
         assert torch.equal(found[tuned].accuracy.per_episode, first)
         seen = {file.name.rsplit(",", 3)[1] for file in (place / "run").glob("evaluations/*.json")}
         assert seen == {precision}
+
+
+def test_fewer_steps_are_other_measurements(place: Path) -> None:
+    names = [f"test 5-shot centroid {adapted}" for adapted in measuring.FINE_TUNED]
+    found = measure(opened(place), [Measurement.named(name) for name in names], **ASKED)
+    assert [one.name for one in found] == names
+    told = [evaluation.accuracy.protocol.adapted or "" for evaluation in found.values()]
+    assert [re.findall(r"\d+ steps?", text) for text in told] == [["5 steps"], ["2 steps"], ["1 step"]]
 
 
 def test_a_network_in_bfloat16_is_another_but_not_far(place: Path) -> None:

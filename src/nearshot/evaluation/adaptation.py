@@ -50,7 +50,8 @@ class Adam:
             raise InputError(f"Adam needs no negative steps or weight decay and a positive learning rate, not {self}.")
 
     def __str__(self) -> str:
-        return f"{self.n_steps} steps of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
+        steps = "1 step" if self.n_steps == 1 else f"{self.n_steps} steps"
+        return f"{steps} of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
 
     def minimise(self, gradient: Callable[[Parameters], Parameters], start: Parameters) -> Parameters:
         """Return the parameters after `n_steps` steps; stacked parameters of many episodes are stepped alike."""

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from nearshot.data import Store
 from nearshot.errors import InputError
-from nearshot.evaluation import Accuracy, Treatment, evaluate_features, evaluate_fine_tuned, evaluate_mahalanobis
+from nearshot.evaluation import Accuracy, Adam, Treatment, evaluate_features, evaluate_fine_tuned, evaluate_mahalanobis
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import ADAPTED_EPISODES
 from nearshot.losses import nca_loss
 from nearshot.training.testing import Evaluation, Request, evaluate_run, file_name
 from nearshot.training.trained import InPrecision, TrainedNetwork, TrainedRun
 
-__all__ = ["TREATMENTS", "measure"]
+__all__ = ["FINE_TUNED", "TREATMENTS", "measure"]
 
 # What may be done to features before they are classified (Section 3.1).
 TREATMENTS = {
@@ -28,6 +28,12 @@ TREATMENTS = {
     "centred": Treatment(centred=True, normalised=False),
     "normalised": Treatment(centred=False, normalised=True),
     "raw": Treatment(centred=False, normalised=False),
+}
+# How a network may be adapted to a support set: as the paper says, and less.
+FINE_TUNED = {
+    "fine-tuned": Adam(),
+    "fine-tuned 2 steps": Adam(n_steps=2),
+    "fine-tuned 1 step": Adam(n_steps=1),
 }
 
 
@@ -109,19 +115,20 @@ def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store
         return evaluate_features(network.features(store, one.layers), store.labels, **asked)
     if one.adapted == "mahalanobis":
         return evaluate_mahalanobis(network.features(store, one.layers), store.labels, loss=nca_loss, **asked)
-    if one.adapted == "fine-tuned":
+    if one.adapted in FINE_TUNED:
         return evaluate_fine_tuned(
             network.network(one.layers),
             network.images(store),
             store.labels,
             loss=nca_loss,
             features=layers_of if one.layers else None,
+            optimiser=FINE_TUNED[one.adapted],
             inductive=True,
             # torch has no batch norm of bfloat16 for several episodes at once.
             episodes_at_once=1 if network.bfloat16 else None,
             **asked,
         )
-    raise InputError(f"There is no adaptation {one.adapted!r}; there are 'fine-tuned' and 'mahalanobis'.")
+    raise InputError(f"There is no adaptation {one.adapted!r}; there are {', '.join((*FINE_TUNED, 'mahalanobis'))}.")
 
 
 def layers_of(network: nn.Module, images: Tensor) -> Tensor:

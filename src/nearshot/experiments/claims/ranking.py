@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import scipy.stats
 
-from nearshot.experiments.claims.judging import Gap, Side, Verdict, gap, judged
+from nearshot.experiments.claims.judging import Verdict, judged
+from nearshot.experiments.gaps import Gap, Side, gap
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.batch_size import SETUPS, setup_config
 from nearshot.experiments.results import Measurement

@@ -9,22 +9,9 @@ import torch
 
 from nearshot.episodes import EpisodeShape
 from nearshot.evaluation import Accuracy, compare
-from nearshot.experiments.claims.judging import (
-    SAME,
-    Claim,
-    Gap,
-    Pairs,
-    Side,
-    Verdict,
-    above,
-    gap,
-    judged,
-    listed,
-    not_above,
-    over_seeds,
-    same,
-)
+from nearshot.experiments.claims.judging import Claim, Pairs, Verdict, above, judged, listed, not_above, same
 from nearshot.experiments.claims.ranking import EXCEPTIONS_IN_WORDS, exceptions_hold, more_pairs_rank_higher
+from nearshot.experiments.gaps import SAME, Gap, Side, gap, over_seeds
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.adaptation import LAYERS

@@ -7,6 +7,7 @@ from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.recipes import (
     ablations,
     adaptation,
+    adapting,
     batch_size,
     choices,
     classifiers,
@@ -35,6 +36,7 @@ _MODULES = (
     pn_implementations,
     choices,
     floor,
+    adapting,
     trainings,
 )
 RECIPES: Mapping[str, Recipe] = MappingProxyType({module.RECIPE.name: module.RECIPE for module in _MODULES})
