@@ -161,6 +161,7 @@ def on_cuda(size: int, peak: float) -> list[Row]:
     images = torch.randint(256, (config.batch_size, 32, 32, 3), dtype=torch.uint8, device="cuda")
     labels = torch.randint(64, (config.batch_size,), device="cuda")
     flops = flops_per_image(config)
+    torch.backends.cudnn.benchmark = True  # as training has it
     rows = []
     for name, hardware in VARIANTS.items():
         torch._dynamo.reset()

@@ -15,7 +15,7 @@ from torch import Tensor
 from nearshot.data.loading import ImageFeed
 from nearshot.models import build_backbone
 from nearshot.training import METHODS, Hardware, TrainConfig, train
-from nearshot.training.embedding import compiled, embed_images, images_at_once
+from nearshot.training.embedding import embed_images, images_at_once, in_one_size
 from nearshot.training.step import Step, captured, make_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -105,7 +105,9 @@ def test_a_compiled_backbone_embeds_the_same() -> None:
     n_images = images_at_once(device) + 100
     feed = ImageFeed(np.random.default_rng(0).integers(256, size=(n_images, SIDE, SIDE, 3), dtype=np.uint8), device)
     eager = embed_images(backbone, feed, device=device)
-    fast = embed_images(backbone, feed, device=device, network=compiled(backbone, device))
+    fast = embed_images(
+        backbone, feed, device=device, network=in_one_size(torch.compile(backbone, dynamic=False), device)
+    )
     torch.testing.assert_close(fast, eager, rtol=1e-4, atol=1e-4)
 
 

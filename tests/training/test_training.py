@@ -23,6 +23,7 @@ from nearshot.evaluation import embed, evaluate_features
 from nearshot.losses import nca_loss
 from nearshot.training import METHODS, TrainConfig, train
 from nearshot.training.batches import Composition, compositions
+from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.methods import resolve_method
 from nearshot.training.testing import Request, evaluate_run, evaluate_weights
 
@@ -278,3 +279,24 @@ def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
         check=True,
     )
     assert answer.stdout.strip() == str({"commit": commit.strip(), "changed": None})
+
+
+def test_training_leaves_torchs_settings_as_they_were(data_dir: Path, tmp_path: Path) -> None:
+    for before in (False, True):
+        torch.backends.cudnn.benchmark = before
+        train(replace(TINY, epochs=1), folder=tmp_path / str(before), data_dir=data_dir, show=False)
+        assert torch.backends.cudnn.benchmark is before
+    torch.backends.cudnn.benchmark = False
+
+
+def test_a_network_in_one_size_gives_each_image_its_own_features() -> None:
+    sizes = []
+
+    def network(images: Tensor) -> Tensor:
+        sizes.append(len(images))
+        return images.flatten(1).sum(1, keepdim=True)
+
+    images = torch.arange(3 * 3 * 2 * 2, dtype=torch.float32).view(3, 3, 2, 2)
+    features = in_one_size(network, torch.device("cpu"))(images)
+    assert sizes == [images_at_once(torch.device("cpu"))]
+    assert torch.equal(features, images.flatten(1).sum(1, keepdim=True))

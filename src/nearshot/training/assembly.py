@@ -22,7 +22,7 @@ from nearshot.training.batches import compositions, make_batches
 from nearshot.training.checkpoints import CheckpointWriter, check_same_training, read_checkpoint
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
-from nearshot.training.embedding import compiled
+from nearshot.training.embedding import in_one_size
 from nearshot.training.hardware import Hardware
 from nearshot.training.methods import resolve_method
 from nearshot.training.progress import Progress, load_state, state_of
@@ -65,8 +65,10 @@ class Training:
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
         self.device_labels = self.labels.to(device)
         self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
-        network = compiled(self.step.learner.backbone, device) if self.step.hardware.compile else None
-        self.validate = Validator(fabric, config, self.stores, self.feed, self.run, network)
+        backbone = self.step.learner.backbone
+        network = torch.compile(backbone, dynamic=False) if self.step.hardware.compile else backbone
+        tuned = in_one_size(network, device) if network is not backbone or device.type == "cuda" else None
+        self.validate = Validator(fabric, config, self.stores, self.feed, self.run, tuned)
         self.progress = Progress()
 
     def go_on(self) -> bool:

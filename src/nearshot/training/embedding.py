@@ -13,7 +13,7 @@ from nearshot.data.loading import ImageFeed
 from nearshot.evaluation import embed
 from nearshot.models import Backbone
 
-__all__ = ["compiled", "embed_images", "images_at_once"]
+__all__ = ["embed_images", "images_at_once", "in_one_size"]
 
 IMAGES_AT_ONCE = {"cuda": 2048, "cpu": 256}
 
@@ -50,9 +50,11 @@ def images_at_once(device: torch.device) -> int:
     return IMAGES_AT_ONCE.get(device.type, 256)
 
 
-def compiled(backbone: Backbone, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Compile a backbone for `embed_images`, for one size of batch: a smaller one is filled up, and cut again."""
-    network = torch.compile(backbone, dynamic=False)
+def in_one_size(network: Callable[[Tensor], Tensor], device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return a network for `embed_images` that sees one size of batch: a smaller one is filled up, and cut again.
+
+    Otherwise every odd size would be compiled, or tuned by cuDNN, on its own.
+    """
     size = images_at_once(device)
 
     def embedded(images: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from nearshot.training.progress import Progress
 from nearshot.training.recording import Recorder, import_wandb
 from nearshot.training.runs import RunFolder
 from nearshot.training.signals import stop_signal
+from nearshot.training.step import tuned_convolutions
 
 __all__ = ["TrainResult", "train"]
 
@@ -79,7 +80,7 @@ def train(
         import_wandb()  # what is missing is said before anything is overwritten
     training = Training(config, hardware or Hardware(), folder, data_dir)
     config, fabric, run, progress = training.config, training.fabric, training.run, training.progress
-    with _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
+    with tuned_convolutions(), _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
         exactly = training.go_on() if goes_on else True
         training.describe()
         with (

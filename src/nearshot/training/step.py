@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from nearshot.training.hardware import Hardware
 from nearshot.training.learner import Embedded, Learner
 from nearshot.training.methods import Outputs, resolve_method
 
-__all__ = ["Step", "captured", "inner_optimiser", "make_step"]
+__all__ = ["Step", "captured", "inner_optimiser", "make_step", "tuned_convolutions"]
 
 STEPS_BEFORE_CAPTURE = 5
 
@@ -137,9 +138,22 @@ def make_step(
     log_temperature = _log_temperature(config, device)
     network, optimiser = fabric.setup(learner, _optimiser(config, learner, log_temperature, device))
     learner.train()
-    torch.backends.cudnn.benchmark = True  # the sizes never change, so the fastest algorithm is worth looking for
     generator = torch.Generator(device).manual_seed(config.seed)
     return Step(fabric, hardware, config, network, learner, optimiser, generator, log_temperature)
+
+
+@contextmanager
+def tuned_convolutions() -> Iterator[None]:
+    """Let cuDNN try out which algorithm is fastest: for training, where sizes never change, and no longer than that.
+
+    Every new size of a batch costs it seconds on large images, more than it wins where few batches have that size.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -75,6 +75,8 @@ class TrainedNetwork:
         training: Store | None = None,
     ) -> None:
         self.backbone, self.name, self.device, self.training = backbone.to(device), name, device, training
+        if device.type == "cuda":
+            self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.bfloat16 = uses_bfloat16(precision, device.type)
         self._features: dict[tuple[Path, Layers], Tensor] = {}
         self._centres: dict[Layers, Tensor] = {}
