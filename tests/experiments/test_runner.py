@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from nearshot.experiments import reproduce
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.results import Results
-from nearshot.experiments.runner import ThisProcess, run_jobs
+from nearshot.experiments.runner import ThisProcess, TimeLimit, run_jobs
+from nearshot.experiments.scales import smaller
 
 QUIET = Console(quiet=True)
 SHORT = replace(TINY, epochs=2, validation_episodes=10)
@@ -113,6 +115,39 @@ def test_gpus_can_be_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in place.slots] == [""]
     with pytest.raises(InputError, match=r"not 1\.5"):
         LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=1.5)
+
+
+def test_what_would_take_too_long_is_left_for_another_time(data_dir: Path, tmp_path: Path) -> None:
+    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    jobs = [job_of(SHORT, seed=seed) for seed in range(3)]
+    expected = {jobs[0].id: 1.0, jobs[1].id: 1e6, jobs[2].id: 1.0}
+    asked: list[int] = []
+
+    def seconds_of(waiting: Sequence[Job]) -> list[float]:
+        asked.append(len(waiting))
+        return [expected[job.id] for job in waiting]
+
+    place = ThisProcess(results, runs, data_dir)
+    outcome = run_jobs(jobs, results, runs, place, console=QUIET, limit=TimeLimit(1e5, seconds_of))
+    assert [job.id for job in outcome.done] == [jobs[0].id, jobs[2].id]
+    assert outcome.left == [jobs[1]]
+    assert not outcome.failed
+    assert not outcome.stopped
+    assert asked == [3, 2, 1]  # once, and after each that was done
+    again = run_jobs(jobs, results, runs, place, console=QUIET, limit=TimeLimit(0.5, seconds_of))
+    assert (len(again.done), again.left) == (2, [jobs[1]])
+
+
+def test_with_little_time_nothing_is_begun_and_tables_are_made_of_what_there_is(tmp_path: Path) -> None:
+    said = io.StringIO()
+    where = {"results": tmp_path / "results", "runs": tmp_path / "runs"}
+    scale = smaller(quick=True)
+    done = reproduce(["schedule"], scale=scale, seeds=1, minutes=0.01, console=Console(file=said), **where)  # type: ignore[arg-type]
+    assert len(done.outcome.left) == 4
+    assert "4 would have taken longer" in said.getvalue()
+    assert [table.name for table in done.tables] == ["schedule-glyphs"]
+    with pytest.raises(InputError, match="some time"):
+        reproduce(["schedule"], scale=scale, seeds=1, minutes=0, console=QUIET, **where)  # type: ignore[arg-type]
 
 
 def test_a_process_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) -> None:

@@ -62,6 +62,9 @@ class Reproduce:
     """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
     gpus_per_run: float = 1.0
     """How much of a GPU a training takes: with 0.5, two share one, which small ones do well; 0 for none."""
+    minutes: float | None = None
+    """Begin no training that would probably not be done within so many minutes, by how long others took: for a GPU that
+    is yours for a while. The same command goes on another time."""
     results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("results")
     """Where the results are, and where tables and figures go."""
     runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/experiments")
@@ -93,6 +96,7 @@ class Reproduce:
             place=self._place(scale),
             episode=EpisodeShape(*self.episode) if self.episode else None,
             train_missing=not self.tables_only,
+            minutes=self.minutes,
             console=Console(stderr=True, highlight=False),
         )
         for table in done.tables:

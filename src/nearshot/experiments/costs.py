@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nearshot.experiments.jobs import Job
@@ -12,7 +12,7 @@ from nearshot.experiments.results import Results
 from nearshot.training import TrainConfig
 from nearshot.training.methods import resolve_method
 
-__all__ = ["Cost", "cost_of", "images_of"]
+__all__ = ["Cost", "cost_of", "images_of", "seconds_of"]
 
 # Images of the training splits, for datasets that may not be prepared here.
 TRAINING_IMAGES = {"cifar-fs": 38_400, "mini-imagenet": 38_400, "tiered-imagenet": 448_695, "glyphs": 32_120}
@@ -69,15 +69,25 @@ def cost_of(jobs: Iterable[Job], results: Results, n_at_once: int = 1) -> Cost:
     """
     jobs = list(jobs)
     n_at_once = max(1, min(n_at_once, len(jobs)))
+    expected = _expectations(jobs, results)
+    images, seconds = sum(images_of(job.config) for job in jobs), sum(seconds for seconds, _ in expected)
+    return Cost(images, seconds / n_at_once, statistics.mode(where for _, where in expected) if jobs else "", n_at_once)
+
+
+def seconds_of(jobs: Sequence[Job], results: Results) -> list[float]:
+    """Return how long each of some jobs would take alone, as `cost_of` has it."""
+    return [seconds for seconds, _ in _expectations(jobs, results)]
+
+
+def _expectations(jobs: Sequence[Job], results: Results) -> list[tuple[float, str]]:
+    """Return how long each job would take, and on what."""
     known = _measured(results, jobs[0].scale) if jobs else {}
-    images, seconds, places = 0, 0.0, []
+    found = []
     for job in jobs:
-        its_images, kind = images_of(job.config), _kind(job.config)
+        kind = _kind(job.config)
         rate, where = known[kind] if kind in known else _expected(job.config)
-        images += its_images
-        seconds += its_images / rate + (0.0 if kind in known else SECONDS_TO_START)
-        places.append(where)
-    return Cost(images, seconds / n_at_once, statistics.mode(places) if places else "", n_at_once)
+        found.append((images_of(job.config) / rate + (0.0 if kind in known else SECONDS_TO_START), where))
+    return found
 
 
 def _kind(config: TrainConfig) -> tuple[str, int | None]:

@@ -62,9 +62,9 @@ class LocalMachine:
         gpus = _visible_gpus()
         own = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if gpus and not gpus_per_run else {})
         self.uses_gpus = bool(gpus) and gpus_per_run > 0
+        self.n_sharing = trainings_a_gpu(gpus_per_run) if self.uses_gpus else 1  # a GPU
         if self.uses_gpus:
-            on_each = range(trainings_a_gpu(gpus_per_run))
-            self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in on_each for gpu in gpus]
+            self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(self.n_sharing) for gpu in gpus]
         elif small:
             n_slots = _room_on_the_cpu()
             threads = {"OMP_NUM_THREADS": str(n_cores() // n_slots)}

@@ -15,6 +15,7 @@ from nearshot.devices import chosen_device
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.experiments.claims import claims_as_table
+from nearshot.experiments.costs import seconds_of
 from nearshot.experiments.identity import WATCHING
 from nearshot.experiments.jobs import jobs_of
 from nearshot.experiments.local import LocalMachine, n_cores
@@ -22,7 +23,7 @@ from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Results, RunResult, result_of
-from nearshot.experiments.runner import Outcome, Place, run_jobs
+from nearshot.experiments.runner import Outcome, Place, TimeLimit, run_jobs
 from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.files import write_whole
@@ -68,6 +69,7 @@ def reproduce(
     place: Place | None = None,
     episode: EpisodeShape | None = None,
     train_missing: bool = True,
+    minutes: float | None = None,
     console: Console | None = None,
 ) -> Reproduction:
     """Run what is missing of some tables and figures, and write them, with our numbers beside the paper's.
@@ -83,6 +85,7 @@ def reproduce(
         place: where to run; by default this machine.
         episode: for `pairs`, the episode to draw.
         train_missing: whether to train at all; False makes tables and figures of what there is.
+        minutes: begin no training that would probably not be done by then; by default there is no limit.
         console: where to show progress.
     """
     recipes = chosen_recipes(names)
@@ -95,7 +98,8 @@ def reproduce(
     if train_missing:
         plan = plan_of(jobs_of(recipes, dataset, scale, range(seeds)), store, runs)
         place = place or LocalMachine(store, Path(runs), data_dir, small=scale.is_small)
-        outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json")
+        limit = None if minutes is None else _limit(minutes, store, place)
+        outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json", limit)
     found = Found(store, scale, tuple(range(seeds)), episode)
     tables, figures = outputs_of(recipes, found, dataset)
     claims = [claims_as_table(found, about) for about in _datasets_of(recipes, dataset, scale)]
@@ -103,18 +107,30 @@ def reproduce(
     return Reproduction(outcome, tuple(tables), tuple(figures), tuple(files), tuple(claims))
 
 
-def _run(plan: Plan, results: Results, place: Place, console: Console, note: Path) -> Outcome:
+def _limit(minutes: float, results: Results, place: Place) -> TimeLimit:
+    """Return a limit that judges trainings by how long others took, which it looks up as they are done."""
+    if not minutes > 0:
+        raise InputError(f"There must be some time, not {minutes:g} minutes.")
+    n_sharing = place.n_sharing if isinstance(place, LocalMachine) else 1
+    return TimeLimit(60 * minutes, lambda jobs: [seconds * n_sharing for seconds in seconds_of(jobs, results)])
+
+
+def _run(
+    plan: Plan, results: Results, place: Place, console: Console, note: Path, limit: TimeLimit | None = None
+) -> Outcome:
     """Say what is going to happen, let it happen, and write down how long it took."""
     for sentence in plan.sentences():
         console.print(sentence, markup=False)
     started = time.perf_counter()
     if plan.left and isinstance(place, LocalMachine):
         place.prepare(plan.left)
-    outcome = run_jobs([*plan.done, *plan.left], results, plan.runs, place, console=console)
+    outcome = run_jobs([*plan.done, *plan.left], results, plan.runs, place, console=console, limit=limit)
     if plan.left:
         seconds = time.perf_counter() - started
         n_new = len(outcome.done) - len(plan.done)
         console.print(f"{n_new} of {len(plan.left)} trainings were done in {seconds / 60:.1f} minutes.")
+        if outcome.left:
+            console.print(f"{len(outcome.left)} would have taken longer than there was time for, and were not begun.")
         content = {
             "seconds": round(seconds, 1),
             "done_before": len(plan.done),

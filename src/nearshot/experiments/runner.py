@@ -18,7 +18,7 @@ from nearshot.experiments.jobs import InterruptedJobError, Job, do
 from nearshot.experiments.results import Results
 from nearshot.training import Hardware
 
-__all__ = ["Failure", "Outcome", "Place", "ThisProcess", "check_gpus_per_run", "run_jobs"]
+__all__ = ["Failure", "Outcome", "Place", "ThisProcess", "TimeLimit", "check_gpus_per_run", "run_jobs"]
 
 SECONDS_TO_SAVE = 60.0
 SMALLEST_SHARE = 0.01  # of a GPU; each training has a process of its own there
@@ -41,6 +41,7 @@ class Outcome:
     done: list[Job] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     stopped: list[Job] = field(default_factory=list)
+    left: list[Job] = field(default_factory=list)  # for another time
 
     def add(self, job: Job, problem: str | None, log: Path) -> None:
         """Add a job that has ended; `problem` is None for a good end and "" for one that was asked to stop."""
@@ -50,6 +51,19 @@ class Outcome:
             self.stopped.append(job)
         else:
             self.failed.append(Failure(job, problem, log))
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """How long jobs may take together, and how long each of some is expected to."""
+
+    seconds: float
+    seconds_of: Callable[[Sequence[Job]], Sequence[float]]
+
+    def allowed(self, jobs: Sequence[Job], elapsed: float) -> Sequence[Job]:
+        """Return the jobs that would probably be done in time if they were begun now."""
+        expected = self.seconds_of(jobs)
+        return [job for job, seconds in zip(jobs, expected, strict=True) if elapsed + seconds <= self.seconds]
 
 
 class Place(Protocol):
@@ -130,6 +144,7 @@ def run_jobs(
     *,
     console: Console,
     clock: Callable[[], float] = time.monotonic,
+    limit: TimeLimit | None = None,
 ) -> Outcome:
     """Run all jobs that are not done. One that fails does not stop the rest; Ctrl-C leaves everything resumable.
 
@@ -140,7 +155,9 @@ def run_jobs(
         place: where they run.
         console: where the live table is shown.
         clock: seconds that pass.
+        limit: jobs that would not be done in time are not begun; those that were begun are done, whatever the time.
     """
+    began = clock()
     waiting = [job for job in jobs if not job.is_done(results)]
     outcome = Outcome(done=[job for job in jobs if job.is_done(results)])
     running: dict[str, tuple[Job, float]] = {}
@@ -148,9 +165,11 @@ def run_jobs(
     shown = -math.inf
     with Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live:
         try:
-            while waiting or running:
-                while waiting and len(running) < place.n_at_once:
-                    job = waiting.pop(0)
+            for_now = waiting if limit is None else limit.allowed(waiting, clock() - began)
+            while for_now or running:
+                while for_now and len(running) < place.n_at_once:
+                    job, *for_now = for_now
+                    waiting.remove(job)
                     place.start(job, runs / job.id)
                     running[job.id] = (job, clock())
                 time.sleep(0.05)
@@ -160,6 +179,7 @@ def run_jobs(
                     if not console.is_terminal:  # where a table that changes would be seen at the end only
                         how = "done" if problem is None else "stopped" if problem == "" else "failed"
                         console.print(f"{len(outcome.done)}/{len(jobs)}: {job.name} {how} in {seconds[-1]:.0f} s")
+                    for_now = waiting if limit is None else limit.allowed(waiting, clock() - began)
                 if clock() - shown >= SECONDS_BETWEEN_TABLES:
                     shown, to_go = clock(), _left(seconds, waiting, running, place)
                     live.update(_table(running, waiting, outcome, place, shown, to_go))
@@ -169,6 +189,7 @@ def run_jobs(
             raise
         finally:
             place.close()
+    outcome.left += waiting
     return outcome
 
 
