@@ -140,12 +140,13 @@ def test_what_would_take_too_long_is_left_for_another_time(data_dir: Path, tmp_p
 
 def test_with_little_time_nothing_is_begun_and_tables_are_made_of_what_there_is(tmp_path: Path) -> None:
     said = io.StringIO()
-    where = {"results": tmp_path / "results", "runs": tmp_path / "runs"}
+    where = {"results": tmp_path / "results", "runs": tmp_path / "runs", "data_dir": tmp_path / "data"}
     scale = smaller(quick=True)
     done = reproduce(["schedule"], scale=scale, seeds=1, minutes=0.01, console=Console(file=said), **where)  # type: ignore[arg-type]
     assert len(done.outcome.left) == 4
     assert "4 would have taken longer" in said.getvalue()
     assert [table.name for table in done.tables] == ["schedule-glyphs"]
+    assert not (tmp_path / "data").exists()
     with pytest.raises(InputError, match="some time"):
         reproduce(["schedule"], scale=scale, seeds=1, minutes=0, console=QUIET, **where)  # type: ignore[arg-type]
 

@@ -123,7 +123,7 @@ def _run(
         console.print(sentence, markup=False)
     started = time.perf_counter()
     if plan.left and isinstance(place, LocalMachine):
-        place.prepare(plan.left)
+        place.prepare(plan.left if limit is None else limit.allowed(plan.left, 0.0))
     outcome = run_jobs([*plan.done, *plan.left], results, plan.runs, place, console=console, limit=limit)
     if plan.left:
         seconds = time.perf_counter() - started
