@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
 from nearshot.models.dropblock import DropBlock
-from nearshot.models.norm import can_fuse
+from nearshot.models.norm import _kernels_run, can_fuse
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
 HAS_TIMM = importlib.util.find_spec("timm") is not None
@@ -236,3 +236,11 @@ def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.Mo
     assert not can_fuse(backbone, torch.device("cpu"))
     assert not can_fuse(nn.BatchNorm2d(64), gpu)
     assert not can_fuse(nn.SyncBatchNorm.convert_sync_batchnorm(backbone), gpu)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixture) -> None:
+    """Whether Triton is installed or not."""
+    _kernels_run.cache_clear()  # it says why once
+    assert not can_fuse(build_backbone("conv4-32", input_size=16), torch.device("cuda"))
+    assert len(caplog.records) == (importlib.util.find_spec("triton") is not None)

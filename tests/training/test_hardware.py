@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from nearshot.training import Hardware, TrainConfig
 from nearshot.training.hardware import STEPS_TO_COMPILE
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-TRITON = find_spec("triton") is not None
 LONG, SHORT = STEPS_TO_COMPILE, STEPS_TO_COMPILE - 1
 
 
@@ -39,8 +37,12 @@ def test_on_a_cpu_nothing_is_used_unasked() -> None:
     assert used(Hardware(compile=True), CPU) == (False, True, False)
 
 
-def test_on_a_gpu_what_can_be_fused_is_and_the_rest_is_compiled_if_the_training_is_long() -> None:
-    assert used(Hardware(), CUDA) == (TRITON, not TRITON, True)
+@pytest.mark.parametrize("triton", [True, False])
+def test_on_a_gpu_what_can_be_fused_is_and_the_rest_is_compiled_if_the_training_is_long(
+    triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearshot.models.norm._kernels_run", lambda device: triton)
+    assert used(Hardware(), CUDA) == (triton, not triton, True)
     assert used(Hardware(fuse=False), CUDA) == (False, True, True)
     assert used(Hardware(fuse=False), CUDA, n_steps=SHORT) == (False, False, True)
     assert used(Hardware(compile=True), CUDA, n_steps=SHORT) == (False, True, True)

@@ -108,8 +108,8 @@ def _kernels_run(device: torch.device) -> bool:
     """Whether Triton can build and start a kernel here; if not, say why once."""
     if find_spec("triton") is None:
         return False
-    norm = nn.BatchNorm2d(16).to(device).eval()
     try:
+        norm = nn.BatchNorm2d(16).to(device).eval()
         with torch.no_grad():
             _by_kernels(norm, torch.zeros(2, 16, 1, 1, device=device), None, 0.0)
     except Exception as error:  # whatever it is: a compiler that is missing, a folder that cannot be written, …
