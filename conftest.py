@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
+import torch
 from hypothesis import settings
+
+# Where there is no GPU, Triton interprets its kernels, which is slow, and enough to test them. It looks at this when it
+# is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Kernels for a GPU: what imports them asks first whether Triton is there.
 collect_ignore = [] if find_spec("triton") else ["src/nearshot/models/norm_kernels.py"]
