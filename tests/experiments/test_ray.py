@@ -38,6 +38,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Watched:
     """A place at which something happens once, as soon as it can."""
 
+    n_sharing = 1
+
     def __init__(self, place: RayCluster, happens: Callable[[], bool]) -> None:
         self.place, self.happens, self.happened = place, happens, False
         self.started: list[str] = []

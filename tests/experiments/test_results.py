@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from settings import TINY
 from tiny import prepare_tiny
 
-from nearshot.experiments.results import RunResult, result_of
+from nearshot.experiments.jobs import Job, do
+from nearshot.experiments.results import Measurement, Results, RunResult, result_of
 from nearshot.training import RunFolder, train
 
 
@@ -49,3 +51,27 @@ def test_a_result_knows_how_many_shared_its_gpu(words: list[str], n_sharing: int
     environment = {"command": ["nearshot", "reproduce", *words]}
     assert RunResult(content | {"environment": environment}).n_sharing == n_sharing
     assert RunResult(content).n_sharing == 1
+    assert RunResult(content | {"environment": environment, "n_sharing": 3}).n_sharing == 3  # if it says so itself
+
+
+def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Path) -> None:
+    """Validation is in the training's precision, and everything that is measured later in float32."""
+    prepare_tiny(tmp_path / "data")
+    results, wanted = Results(tmp_path / "results"), Measurement("val", 5, "centroid")
+
+    def found_with(*measurements: Measurement) -> dict[str, Any]:
+        job = Job(TINY, "tiny", measurements, ("a test",))
+        results.put(do(job, tmp_path / "run", data_dir=tmp_path / "data", show=False))
+        result = results.get(TINY, "tiny")
+        assert result is not None
+        found: dict[str, Any] = result.content["accuracies"][wanted.name]
+        return found
+
+    assert "measured" not in found_with()
+    assert found_with(wanted)["measured"]
+    assert found_with(Measurement("test", 5, "centroid"))["measured"]  # of which validation's was in the way
+    changed = results.get(TINY, "tiny").content  # type: ignore[union-attr]
+    changed["accuracies"][wanted.name] |= {"epoch": 77}
+    results.put(RunResult(changed))
+    assert found_with()["epoch"] == 77
+    assert found_with(wanted)["epoch"] != 77  # but by another measurement it is

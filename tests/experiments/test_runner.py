@@ -19,9 +19,10 @@ from tiny import prepare_tiny
 
 from nearshot.errors import InputError
 from nearshot.experiments import reproduce
-from nearshot.experiments.jobs import Job
+from nearshot.experiments.costs import SECONDS_TO_MEASURE, seconds_of
+from nearshot.experiments.jobs import Job, do
 from nearshot.experiments.local import LocalMachine
-from nearshot.experiments.results import Results
+from nearshot.experiments.results import Results, RunResult
 from nearshot.experiments.runner import ThisProcess, TimeLimit, run_jobs
 from nearshot.experiments.scales import smaller
 
@@ -136,6 +137,29 @@ def test_what_would_take_too_long_is_left_for_another_time(data_dir: Path, tmp_p
     assert asked == [3, 2, 1]  # once, and after each that was done
     again = run_jobs(jobs, results, runs, place, console=QUIET, limit=TimeLimit(0.5, seconds_of))
     assert (len(again.done), again.left) == (2, [jobs[1]])
+
+
+def test_expectations_are_of_what_is_left_and_of_this_device(data_dir: Path, tmp_path: Path) -> None:
+    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    done, other = job_of(SHORT, steps_per_epoch=3), job_of(LONG, steps_per_epoch=3)
+    result = do(done, runs / done.id, data_dir=data_dir, show=False)
+    results.put(result)
+    took = result.job_seconds
+    assert took is not None
+    per_epoch = took / SHORT.epochs
+    again, fresh = seconds_of([done, other], results, runs, result.device)
+    assert again == SECONDS_TO_MEASURE  # its weights are there
+    assert fresh == pytest.approx(60 * per_epoch)
+    (runs / other.id).mkdir()
+    (runs / other.id / "metrics.jsonl").write_text("{}\n" * 45)
+    assert seconds_of([other], results, runs, result.device) == [pytest.approx(15 * per_epoch)]
+    slower = job_of(SHORT, seed=1, steps_per_epoch=3)
+    content = result.content | {"config": slower.config.as_dict(), "id": slower.id, "job_seconds": 100 * took}
+    content["environment"] = content["environment"] | {"device": "an abacus"}
+    results.put(RunResult(content))
+    assert seconds_of([other], results, runs, result.device) == [pytest.approx(15 * per_epoch)]
+    assert seconds_of([other], results, runs, "an abacus") == [pytest.approx(1500 * per_epoch)]
+    assert seconds_of([other], results, runs, "unheard of")[0] > 15 * per_epoch  # of all that there are
 
 
 def test_with_little_time_nothing_is_begun_and_tables_are_made_of_what_there_is(tmp_path: Path) -> None:

@@ -300,3 +300,5 @@ def test_a_network_in_one_size_gives_each_image_its_own_features() -> None:
     features = in_one_size(network, torch.device("cpu"))(images)
     assert sizes == [images_at_once(torch.device("cpu"))]
     assert torch.equal(features, images.flatten(1).sum(1, keepdim=True))
+    in_one_size(network, torch.device("cpu"), most=7)(images)  # no more than there are
+    assert sizes[1:] == [7]

@@ -166,7 +166,7 @@ def test_a_run_that_was_stopped_before_its_first_validation(
     found = evaluate_run(tmp_path / "run", ASKED, data_dir=data_dir, unfinished=True)
     assert {(one.weights, one.unfinished) for one in found} == {("checkpoint-step-3", Unfinished(0, 6))}
     assert main(["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--way", "2", "--episodes", "30"]) == 0
-    assert "latest weights; no epoch has been validated yet" in " ".join(capsys.readouterr().out.split())
+    assert "latest weights; no epoch has been validated." in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_run_that_has_saved_nothing_is_one_sentence(stopped: tuple[Path, TrainResult], data_dir: Path) -> None:

@@ -86,7 +86,7 @@ class Evaluate:
                 validated = found[0].weights.startswith("epoch-")
                 console.print(
                     f"The run is not finished: {found[0].unfinished} are done, and these are the "
-                    + ("best weights so far. " if validated else "latest weights; no epoch has been validated yet. ")
+                    + ("best weights so far. " if validated else "latest weights; no epoch has been validated. ")
                     + "The finished run will be measured anew."
                 )
 

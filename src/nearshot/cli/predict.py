@@ -33,7 +33,7 @@ class Predict:
 
     Nothing is trained: labelled pictures are embedded once, kept by their content, and compared with the new ones. Each
     line has the label, its probability, and the nearest labelled picture. A picture that cannot be read has a line that
-    says why, and the exit status is then 3; so it is where a folder cannot be read.
+    says why, and the exit status is then 3; so it is where a folder within what was given cannot be read.
 
     A network trained on pictures like yours does better: nearshot train --dataset ./my-photos makes one, and --backbone
     RUN uses it.

@@ -79,7 +79,8 @@ class Train:
         if not result.finished:
             console.print(f"Stopped, and saved. Go on with the same command and --resume: {result.folder}")
             if result.best:
-                console.print(f"How good it is so far: nearshot evaluate {result.folder} --split val")
+                where = "" if self.data_dir is None else f" --data-dir {self.data_dir}"
+                console.print(f"How good it is so far: nearshot evaluate {result.folder} --split val{where}")
             raise SystemExit(STOPPED)
         for name, accuracy in result.best.items():
             console.print(f"{name}: {accuracy} % on the validation split, best at epoch {result.best_epochs[name]}")

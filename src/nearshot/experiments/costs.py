@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from nearshot.experiments.jobs import Job
+from nearshot.experiments.jobs import Job, has_weights
 from nearshot.experiments.results import Results
-from nearshot.training import TrainConfig
+from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.methods import resolve_method
 
 __all__ = ["Cost", "cost_of", "images_of", "seconds_of"]
@@ -22,6 +23,7 @@ H200 = {84: 15_000.0, 32: 47_000.0}
 POWER = math.log(H200[32] / H200[84]) / math.log(84 / 32)
 CORE_AT_28 = 1_700.0  # a small network, on a core of a CPU
 SECONDS_TO_START = 10.0  # what also the shortest training takes
+SECONDS_TO_MEASURE = 60.0  # something more, of weights that are there
 
 
 class Cost(NamedTuple):
@@ -74,14 +76,36 @@ def cost_of(jobs: Iterable[Job], results: Results, n_at_once: int = 1) -> Cost:
     return Cost(images, seconds / n_at_once, statistics.mode(where for _, where in expected) if jobs else "", n_at_once)
 
 
-def seconds_of(jobs: Sequence[Job], results: Results) -> list[float]:
-    """Return how long each of some jobs would take alone, as `cost_of` has it."""
-    return [seconds for seconds, _ in _expectations(jobs, results)]
+def seconds_of(jobs: Sequence[Job], results: Results, runs: Path, device: str) -> list[float]:
+    """Return how long each of some jobs would take alone: what is left of it, judged by others on the same device.
+
+    Where there are none on it, by others elsewhere.
+
+    Args:
+        jobs: trainings, of one scale.
+        results: the results there are, for how long others took.
+        runs: where run folders are, for how far a training is.
+        device: the device's name, as results have it.
+    """
+    expected = _expectations(jobs, results, device)
+    left = [_share_left(RunFolder(runs / job.id), job.config) for job in jobs]
+    return [
+        share * seconds if share else SECONDS_TO_MEASURE for (seconds, _), share in zip(expected, left, strict=True)
+    ]
 
 
-def _expectations(jobs: Sequence[Job], results: Results) -> list[tuple[float, str]]:
+def _share_left(run: RunFolder, config: TrainConfig) -> float:
+    """Return the share of its epochs that a training still has to do; 0 where only something is to be measured."""
+    if has_weights(run):
+        return 0.0
+    if run.is_finished or not run.metrics.is_file():
+        return 1.0  # a finished one without weights is trained again
+    return max(1 - run.metrics.read_text().count("\n") / config.epochs, 1 / config.epochs)
+
+
+def _expectations(jobs: Sequence[Job], results: Results, device: str | None = None) -> list[tuple[float, str]]:
     """Return how long each job would take, and on what."""
-    known = _measured(results, jobs[0].scale) if jobs else {}
+    known = _measured(results, jobs[0].scale, device) if jobs else {}
     found = []
     for job in jobs:
         kind = _kind(job.config)
@@ -94,14 +118,17 @@ def _kind(config: TrainConfig) -> tuple[str, int | None]:
     return config.backbone.removesuffix("-dropblock"), config.input_size
 
 
-def _measured(results: Results, scale: str) -> dict[tuple[str, int | None], tuple[float, str]]:
+def _measured(
+    results: Results, scale: str, device: str | None = None
+) -> dict[tuple[str, int | None], tuple[float, str]]:
     """Return the median of images a second of whole jobs at a scale, by network and size, and the device.
 
-    Where jobs shared a GPU, the GPU's images a second.
+    Where jobs shared a GPU, the GPU's images a second. Those on the device count, where there are any on it.
     """
     rates: dict[tuple[str, int | None], list[tuple[float, str]]] = {}
-    for result in results.of_scale(scale):
-        if result.job_seconds:
+    found_there = [result for result in results.of_scale(scale) if result.device == device]
+    for result in found_there or results.of_scale(scale):
+        if result.job_seconds and images_of(result.config):
             rate = images_of(result.config) / result.job_seconds * result.n_sharing
             rates.setdefault(_kind(result.config), []).append((rate, result.device))
     return {

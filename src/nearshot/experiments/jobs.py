@@ -113,8 +113,18 @@ def do(
     data_dir: str | Path | None = None,
     hardware: Hardware | None = None,
     show: bool | None = None,
+    n_sharing: int = 1,
 ) -> RunResult:
-    """Do a job, or what is left of it: train, measure, and return the result."""
+    """Do a job, or what is left of it: train, measure, and return the result.
+
+    Args:
+        job: the job.
+        run_folder: where the run's files go, or are.
+        data_dir: where prepared datasets live.
+        hardware: on what to train.
+        show: whether to show progress.
+        n_sharing: how many jobs share the GPU, which the result says.
+    """
     started, is_new = time.perf_counter(), not (run_folder / "config.json").is_file()
     config = _begun_as(run_folder, job.config)
     again = RunFolder(run_folder).is_finished and not has_weights(RunFolder(run_folder))
@@ -139,7 +149,7 @@ def do(
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, n_episodes=n_episodes, n_way=n_way)
     job_seconds = time.perf_counter() - started if is_new else None
-    return result_of(trained.run, job.scale, evaluations, by_class, job_seconds)
+    return result_of(trained.run, job.scale, evaluations, by_class, job_seconds, n_sharing)
 
 
 def has_weights(run: RunFolder) -> bool:

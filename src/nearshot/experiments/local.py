@@ -89,6 +89,7 @@ class LocalMachine:
             "data_dir": None if self.data_dir is None else str(self.data_dir),
             "log": str(self.log_of(job)),
             "command": sys.argv,
+            "n_sharing": self.n_sharing,
         }
         busy = [slot.gpu for slot in self.slots if slot.job is not None]
         free = min((slot for slot in self.slots if slot.job is None), key=lambda slot: busy.count(slot.gpu))

@@ -21,7 +21,7 @@ from typing import Any
 
 from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
 from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
-from nearshot.experiments.results import Results, RunResult
+from nearshot.experiments.results import Results, RunResult, trainings_a_gpu
 from nearshot.experiments.runner import SECONDS_TO_SAVE, check_gpus_per_run
 from nearshot.training import Hardware
 
@@ -64,6 +64,7 @@ class RayCluster:
     ) -> None:
         check_gpus_per_run(gpus_per_run)
         self.results, self.runs, self.gpus_per_run = results, runs, gpus_per_run
+        self.n_sharing = trainings_a_gpu(gpus_per_run)
         self.data_dir = None if data_dir is None else str(Path(data_dir).absolute())
         self.ray = connected_ray()
         self._check_room()
@@ -84,7 +85,7 @@ class RayCluster:
         hardware = Hardware(accelerator="cuda" if self.gpus_per_run else "cpu")
         folder = str(run_folder.absolute())
         named = self.task.options(name=job.name)  # in Ray's dashboard
-        future = named.remote(job.as_dict(), folder, self.data_dir, hardware, tuple(sys.argv))
+        future = named.remote(job.as_dict(), folder, self.data_dir, hardware, tuple(sys.argv), self.n_sharing)
         self.running[job.id] = (job, run_folder, future)
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
@@ -193,7 +194,12 @@ def _check_address(address: str) -> None:
 
 
 def do_on_node(
-    job: dict[str, Any], run_folder: str, data_dir: str | None, hardware: Hardware, command: tuple[str, ...]
+    job: dict[str, Any],
+    run_folder: str,
+    data_dir: str | None,
+    hardware: Hardware,
+    command: tuple[str, ...],
+    n_sharing: int = 1,
 ) -> Report:
     """Do a job where Ray has started it, or what is left of it, and report.
 
@@ -203,6 +209,7 @@ def do_on_node(
         data_dir: where prepared datasets live.
         hardware: on what to train.
         command: by which the jobs were asked for.
+        n_sharing: how many jobs share a GPU.
     """
     log = Path(run_folder) / "log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +219,8 @@ def do_on_node(
         sys.stderr.write(f"on {node}, process {os.getpid()}\n")
         try:
             with called(command), _saving_when_cancelled():
-                content = do(Job.from_dict(job), log.parent, data_dir=data_dir, hardware=hardware).content
+                result = do(Job.from_dict(job), log.parent, data_dir=data_dir, hardware=hardware, n_sharing=n_sharing)
+                content = result.content
         except InterruptedJobError as stopped:
             sys.stderr.write(f"{stopped}\n")
         except NearshotError as error:

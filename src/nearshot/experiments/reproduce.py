@@ -17,7 +17,7 @@ from nearshot.errors import InputError, look_up
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
 from nearshot.experiments.identity import WATCHING
-from nearshot.experiments.jobs import jobs_of
+from nearshot.experiments.jobs import Job, jobs_of
 from nearshot.experiments.local import LocalMachine, n_cores
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Found, Recipe
@@ -88,6 +88,8 @@ def reproduce(
         minutes: begin no training that would probably not be done by then; by default there is no limit.
         console: where to show progress.
     """
+    if minutes is not None and not minutes > 0:
+        raise InputError(f"There must be some time, not {minutes:g} minutes.")
     recipes = chosen_recipes(names)
     if not names and dataset is not None:
         recipes = [recipe for recipe in recipes if dataset in recipe.datasets]
@@ -98,7 +100,7 @@ def reproduce(
     if train_missing:
         plan = plan_of(jobs_of(recipes, dataset, scale, range(seeds)), store, runs)
         place = place or LocalMachine(store, Path(runs), data_dir, small=scale.is_small)
-        limit = None if minutes is None else _limit(minutes, store, place)
+        limit = None if minutes is None else _limit(minutes, store, place, Path(runs))
         outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json", limit)
     found = Found(store, scale, tuple(range(seeds)), episode)
     tables, figures = outputs_of(recipes, found, dataset)
@@ -107,12 +109,14 @@ def reproduce(
     return Reproduction(outcome, tuple(tables), tuple(figures), tuple(files), tuple(claims))
 
 
-def _limit(minutes: float, results: Results, place: Place) -> TimeLimit:
+def _limit(minutes: float, results: Results, place: Place, runs: Path) -> TimeLimit:
     """Return a limit that judges trainings by how long others took, which it looks up as they are done."""
-    if not minutes > 0:
-        raise InputError(f"There must be some time, not {minutes:g} minutes.")
-    n_sharing = place.n_sharing if isinstance(place, LocalMachine) else 1
-    return TimeLimit(60 * minutes, lambda jobs: [seconds * n_sharing for seconds in seconds_of(jobs, results)])
+    device = str(describe_environment(_device_of(place))["device"])
+
+    def expected(jobs: Sequence[Job]) -> list[float]:
+        return [seconds * place.n_sharing for seconds in seconds_of(jobs, results, runs, device)]
+
+    return TimeLimit(60 * minutes, expected)
 
 
 def _run(
@@ -121,10 +125,10 @@ def _run(
     """Say what is going to happen, let it happen, and write down how long it took."""
     for sentence in plan.sentences():
         console.print(sentence, markup=False)
-    started = time.perf_counter()
+    started, began = time.perf_counter(), time.monotonic()
     if plan.left and isinstance(place, LocalMachine):
         place.prepare(plan.left if limit is None else limit.allowed(plan.left, 0.0))
-    outcome = run_jobs([*plan.done, *plan.left], results, plan.runs, place, console=console, limit=limit)
+    outcome = run_jobs([*plan.done, *plan.left], results, plan.runs, place, console=console, limit=limit, began=began)
     if plan.left:
         seconds = time.perf_counter() - started
         n_new = len(outcome.done) - len(plan.done)
@@ -137,6 +141,7 @@ def _run(
             "done": n_new,
             "trained_again": len(plan.again),
             "failed": len(outcome.failed),
+            "left": len(outcome.left),
             "at_once": place.n_at_once,
             "cores": n_cores(),
             "environment": describe_environment(_device_of(place)),

@@ -102,7 +102,9 @@ class RunResult:
 
     @property
     def n_sharing(self) -> int:
-        """How many trainings shared the device, by the command that asked for them."""
+        """How many trainings shared the GPU; where a result does not say so, by the command that asked for it."""
+        if "n_sharing" in self.content:
+            return int(self.content["n_sharing"])
         command = self.content.get("environment", {}).get("command") or []
         found = re.search(r"--gpus-per-run[ =]([\d.]+)", " ".join(map(str, command)))
         return trainings_a_gpu(float(found[1])) if found else 1
@@ -183,6 +185,11 @@ class Results:
         for name in ("accuracies", "by_class"):
             if name in before or name in merged:
                 merged[name] = before.get(name, {}) | merged.get(name, {})
+        # What was measured, in one precision with all else that was, is not replaced by what validation found.
+        measured = {name: one for name, one in before["accuracies"].items() if one.get("measured")}
+        merged["accuracies"] |= {
+            name: one for name, one in measured.items() if not merged["accuracies"][name].get("measured")
+        }
         return merged
 
     def _read(self, path: Path) -> RunResult:
@@ -218,6 +225,7 @@ def result_of(
     evaluations: dict[Measurement, Evaluation],
     by_class: dict[str, dict[str, float]] | None = None,
     job_seconds: float | None = None,
+    n_sharing: int = 1,
 ) -> RunResult:
     """Make the result of a finished run: the validation accuracies of its best epochs, and what was measured since."""
     content = run.read("result.json")
@@ -228,7 +236,7 @@ def result_of(
         accuracies[Measurement("val", int(shots), classifier).name] = best
     for wanted, evaluation in evaluations.items():
         epoch = int(evaluation.weights.removeprefix("epoch-").removesuffix(".safetensors"))
-        accuracies[wanted.name] = evaluation.accuracy.as_dict() | {"epoch": epoch}
+        accuracies[wanted.name] = evaluation.accuracy.as_dict() | {"epoch": epoch, "measured": True}
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     timing = [json.loads(line) for line in run.timing.read_text().splitlines()]
     last_time = {line["epoch"]: line for line in timing}  # an epoch may have been run again after a kill
@@ -246,6 +254,7 @@ def result_of(
             "seconds": sum(line["seconds"] for line in last_time.values()),
             "images_per_second": rates[len(rates) // 2],
             "job_seconds": job_seconds,
+            "n_sharing": n_sharing,
             "end_to_end_images_per_second": _end_to_end(times),
             "first_epoch_seconds": times[0].get("since_start"),
             "accuracies": accuracies,

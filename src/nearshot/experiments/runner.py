@@ -69,6 +69,9 @@ class TimeLimit:
 class Place(Protocol):
     """Where jobs run: this machine, or a cluster."""
 
+    n_sharing: int
+    """How many jobs share a GPU."""
+
     @property
     def n_at_once(self) -> int:
         """How many jobs to start at once."""
@@ -92,7 +95,7 @@ class Place(Protocol):
 class ThisProcess:
     """The process that this runs in: one job after the other, for small ones and for debugging."""
 
-    n_at_once = 1
+    n_at_once = n_sharing = 1
 
     def __init__(
         self, results: Results, runs: Path, data_dir: str | Path | None = None, hardware: Hardware | None = None
@@ -145,6 +148,7 @@ def run_jobs(
     console: Console,
     clock: Callable[[], float] = time.monotonic,
     limit: TimeLimit | None = None,
+    began: float | None = None,
 ) -> Outcome:
     """Run all jobs that are not done. One that fails does not stop the rest; Ctrl-C leaves everything resumable.
 
@@ -156,8 +160,9 @@ def run_jobs(
         console: where the live table is shown.
         clock: seconds that pass.
         limit: jobs that would not be done in time are not begun; those that were begun are done, whatever the time.
+        began: when the time of the limit began, by the clock; by default now.
     """
-    began = clock()
+    began = clock() if began is None else began
     waiting = [job for job in jobs if not job.is_done(results)]
     outcome = Outcome(done=[job for job in jobs if job.is_done(results)])
     running: dict[str, tuple[Job, float]] = {}

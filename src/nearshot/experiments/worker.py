@@ -35,7 +35,12 @@ def _status_of(task: dict[str, Any]) -> int:
     """Do a job, and put its result where it belongs. What is not ours to explain ends the process, with a traceback."""
     try:
         with called(tuple(task["command"])):
-            result = do(Job.from_dict(task["job"]), Path(task["run_folder"]), data_dir=task["data_dir"])
+            result = do(
+                Job.from_dict(task["job"]),
+                Path(task["run_folder"]),
+                data_dir=task["data_dir"],
+                n_sharing=task["n_sharing"],
+            )
         Results(task["results"]).put(result)
     except InterruptedJobError as stopped:
         sys.stderr.write(f"{stopped}\n")

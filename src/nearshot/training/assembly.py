@@ -67,7 +67,8 @@ class Training:
         self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
         backbone = self.step.learner.backbone
         network = torch.compile(backbone, dynamic=False) if self.step.hardware.compile else backbone
-        tuned = in_one_size(network, device) if network is not backbone or device.type == "cuda" else None
+        most = max(len(store.labels) for store in self.stores.values())
+        tuned = in_one_size(network, device, most) if network is not backbone or device.type == "cuda" else None
         self.validate = Validator(fabric, config, self.stores, self.feed, self.run, tuned)
         self.progress = Progress()
 

@@ -50,12 +50,19 @@ def images_at_once(device: torch.device) -> int:
     return IMAGES_AT_ONCE.get(device.type, 256)
 
 
-def in_one_size(network: Callable[[Tensor], Tensor], device: torch.device) -> Callable[[Tensor], Tensor]:
+def in_one_size(
+    network: Callable[[Tensor], Tensor], device: torch.device, most: int | None = None
+) -> Callable[[Tensor], Tensor]:
     """Return a network for `embed_images` that sees one size of batch: a smaller one is filled up, and cut again.
 
     Otherwise every odd size would be compiled, or tuned by cuDNN, on its own.
+
+    Args:
+        network: from normalised images to features.
+        device: where it computes.
+        most: how many images there are to embed at most, where they are fewer than a batch has.
     """
-    size = images_at_once(device)
+    size = images_at_once(device) if most is None else min(most, images_at_once(device))
 
     def embedded(images: Tensor) -> Tensor:
         missing = max(size - len(images), 0)

@@ -87,7 +87,8 @@ class RunFolder:
         """Read a JSON file of the run."""
         file = self.path / name
         if not file.is_file():
-            raise InputError(f"{self.path} is not a finished run: it has no {name}.")
+            what = "a run" if name == "config.json" else "a finished run"
+            raise InputError(f"{self.path} is not {what}: it has no {name}.")
         try:
             content = json.loads(file.read_text())
         except ValueError as error:

@@ -70,7 +70,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             tuple(rows),
             (
                 "Gains are against the embedding on the same episodes, of which adapted rows have "
-                f"{found.scale.adapted_episodes} at most.",
+                f"{found.scale.adapted_episodes} at most; ± is over episodes for one training seed, between them for "
+                "several.",
             ),
         )
     ]
