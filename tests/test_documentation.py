@@ -26,7 +26,7 @@ def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:
     said = (ROOT / "docs" / "reproduce.md").read_text()
     assert f"took {note['seconds'] / 60:.0f} minutes for {note['done']} trainings" in said
     assert note["failed"] == note["done_before"] == 0
-    assert note["environment"]["command"][1:] == ["reproduce", "--all", "--quick"]
+    assert note["environment"]["command"][1:4] == ["reproduce", "--all", "--quick"]  # and where to put things
 
 
 @pytest.mark.parametrize("name", ["cifar-fs", "glyphs"])
