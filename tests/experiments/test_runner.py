@@ -56,7 +56,10 @@ def test_one_that_fails_does_not_stop_the_rest_and_is_tried_again(data_dir: Path
     assert results.path(jobs[1].config, "test").stat().st_mtime_ns == before
 
 
-def test_control_c_saves_and_the_same_call_goes_on(data_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_control_c_and_sigterm_save_and_the_same_call_goes_on(
+    number: signal.Signals, ends: type[BaseException], data_dir: Path, tmp_path: Path
+) -> None:
     results, runs = Results(tmp_path / "results"), tmp_path / "runs"
     job = job_of(LONG)
 
@@ -64,11 +67,13 @@ def test_control_c_saves_and_the_same_call_goes_on(data_dir: Path, tmp_path: Pat
         metrics = runs / job.id / "metrics.jsonl"
         while not metrics.is_file() or metrics.read_text().count("\n") < 3:
             time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ends):
         run_jobs([job], results, runs, LocalMachine(results, runs, data_dir), console=QUIET)
+    assert signal.getsignal(signal.SIGTERM) is before
     assert (runs / job.id / "checkpoint.pt").is_file()
     assert not job.is_done(results)
     n_before = (runs / job.id / "metrics.jsonl").read_text().count("\n")

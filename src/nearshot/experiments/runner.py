@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
 
 from rich.console import Console
@@ -150,7 +154,7 @@ def run_jobs(
     limit: TimeLimit | None = None,
     began: float | None = None,
 ) -> Outcome:
-    """Run all jobs that are not done. One that fails does not stop the rest; Ctrl-C leaves everything resumable.
+    """Run all jobs that are not done. One that fails does not stop the rest; Ctrl-C and SIGTERM leave all resumable.
 
     Args:
         jobs: in the order in which to start them.
@@ -168,7 +172,10 @@ def run_jobs(
     running: dict[str, tuple[Job, float]] = {}
     seconds: list[float] = []  # that jobs took
     shown = -math.inf
-    with Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live:
+    with (
+        Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
+        _ended_by_sigterm(),
+    ):
         try:
             for_now = waiting if limit is None else limit.allowed(waiting, clock() - began)
             while for_now or running:
@@ -196,6 +203,23 @@ def run_jobs(
             place.close()
     outcome.left += waiting
     return outcome
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, which clusters send, end this process as Ctrl-C does: in order, with the status a shell gives it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears signals
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _left(seconds: Sequence[float], waiting: Sequence[Job], running: Collection[str], place: Place) -> str:
