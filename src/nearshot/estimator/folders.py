@@ -14,7 +14,7 @@ from typing import NamedTuple
 from nearshot.data.pictures import FORMATS
 from nearshot.data.sources.source import SPLITS, is_picture
 from nearshot.errors import InputError
-from nearshot.estimator.walking import Skipped, files_matching, files_under
+from nearshot.estimator.walking import Skipped, files_matching, files_under, locked_error
 
 __all__ = ["Found", "SupportFolder", "find_pictures", "read_support"]
 
@@ -45,7 +45,7 @@ def _refusing_what_is_locked() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{error.filename} cannot be read: {error.strerror}. Allow it, or leave it out.") from error
+        raise locked_error(error.filename, error.strerror) from error
 
 
 @_refusing_what_is_locked()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nearshot.errors import InputError
 
-__all__ = ["Skipped", "files_matching", "files_under"]
+__all__ = ["Skipped", "files_matching", "files_under", "locked_error"]
 
 
 class Skipped:
@@ -37,7 +37,7 @@ class Skipped:
     def refuse_locked(self) -> None:
         """Refuse to go on without what could not be read."""
         for folder, reason in self.locked.items():
-            raise InputError(f"{folder} cannot be read: {reason}. Allow it, or leave it out.")
+            raise locked_error(folder, reason)
 
     def sentences(self) -> list[str]:
         """Return a sentence about each kind of what was left out: how many, one of them, and why."""
@@ -48,6 +48,11 @@ class Skipped:
             why = "a link is followed only where it is given itself"
             said.append(f"{_left_out(self.linked, 'linked folder')}: {why}.")
         return said
+
+
+def locked_error(place: str | Path, reason: str | None) -> InputError:
+    """Return the error that something cannot be read, with what to do about it."""
+    return InputError(f"{place} cannot be read: {reason}. Allow it, or leave it out.")
 
 
 def files_under(folder: Path, skipped: Skipped) -> list[Path]:

@@ -126,8 +126,8 @@ def _measured(
     Where jobs shared a GPU, the GPU's images a second. Those on the device count, where there are any on it.
     """
     rates: dict[tuple[str, int | None], list[tuple[float, str]]] = {}
-    found_there = [result for result in results.of_scale(scale) if result.device == device]
-    for result in found_there or results.of_scale(scale):
+    everywhere = list(results.of_scale(scale))
+    for result in [one for one in everywhere if one.device == device] or everywhere:
         if result.job_seconds and images_of(result.config):
             rate = images_of(result.config) / result.job_seconds * result.n_sharing
             rates.setdefault(_kind(result.config), []).append((rate, result.device))

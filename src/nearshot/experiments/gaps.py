@@ -14,9 +14,10 @@ from nearshot.evaluation import Accuracy, Comparison, compare
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
+from nearshot.experiments.tables import signed
 from nearshot.training import TrainConfig
 
-__all__ = ["SAME", "Gap", "Side", "gap", "over_seeds", "signed"]
+__all__ = ["SAME", "Gap", "Side", "gap", "over_seeds"]
 
 SAME = 1.0  # differences within so many points are none, as the paper speaks of them
 
@@ -32,7 +33,12 @@ class Gap(NamedTuple):
     n_seeds: int
 
     def __str__(self) -> str:
-        return f"{self.what}: {signed(self.difference)} ± {self.interval95:.2f}"
+        return f"{self.what}: {self.in_points}"
+
+    @property
+    def in_points(self) -> str:
+        """The difference with its sign and interval."""
+        return f"{signed(self.difference)} ± {self.interval95:.2f}"
 
     @property
     def is_positive(self) -> bool:
@@ -53,15 +59,6 @@ class Gap(NamedTuple):
     def is_some(self) -> bool:
         """Whether it is too large to be none."""
         return abs(self.difference) - self.interval95 > SAME
-
-
-def signed(number: float) -> str:
-    """Return a number with its sign.
-
-    >>> signed(-0.5)
-    '−0.50'
-    """
-    return f"{number:+.2f}".replace("-", "−")
 
 
 def gap(found: Found, what: str, better: Side, other: Side) -> Gap | None:

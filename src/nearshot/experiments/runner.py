@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,6 +19,7 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.jobs import InterruptedJobError, Job, do
 from nearshot.experiments.results import Results
 from nearshot.training import Hardware
+from nearshot.training.signals import handling
 
 __all__ = ["Failure", "Outcome", "Place", "ThisProcess", "TimeLimit", "check_gpus_per_run", "run_jobs"]
 
@@ -172,12 +171,16 @@ def run_jobs(
     running: dict[str, tuple[Job, float]] = {}
     seconds: list[float] = []  # that jobs took
     shown = -math.inf
+
+    def to_begin() -> Sequence[Job]:
+        return waiting if limit is None else limit.allowed(waiting, clock() - began)
+
     with (
         Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
-        _ended_by_sigterm(),
+        handling(_end, signal.SIGTERM),
     ):
         try:
-            for_now = waiting if limit is None else limit.allowed(waiting, clock() - began)
+            for_now = to_begin()
             while for_now or running:
                 while for_now and len(running) < place.n_at_once:
                     job, *for_now = for_now
@@ -191,7 +194,7 @@ def run_jobs(
                     if not console.is_terminal:  # where a table that changes would be seen at the end only
                         how = "done" if problem is None else "stopped" if problem == "" else "failed"
                         console.print(f"{len(outcome.done)}/{len(jobs)}: {job.name} {how} in {seconds[-1]:.0f} s")
-                    for_now = waiting if limit is None else limit.allowed(waiting, clock() - began)
+                    for_now = to_begin()
                 if clock() - shown >= SECONDS_BETWEEN_TABLES:
                     shown, to_go = clock(), _left(seconds, waiting, running, place)
                     live.update(_table(running, waiting, outcome, place, shown, to_go))
@@ -205,21 +208,9 @@ def run_jobs(
     return outcome
 
 
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM, which clusters send, end this process as Ctrl-C does: in order, with the status a shell gives it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears signals
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _end(number: int, frame: FrameType | None) -> None:
+    """End this process at SIGTERM, which clusters send, as at Ctrl-C: in order, with the status a shell gives it."""
+    raise SystemExit(128 + number)
 
 
 def _left(seconds: Sequence[float], waiting: Sequence[Job], running: Collection[str], place: Place) -> str:

@@ -17,7 +17,7 @@ from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.paper import Number
 from nearshot.files import write_whole
 
-__all__ = ["Cell", "Figure", "Row", "Table", "beside", "cell", "difference", "marked"]
+__all__ = ["Cell", "Figure", "Row", "Table", "beside", "cell", "difference", "marked", "signed"]
 
 MISSING = "–"
 INTERVALS = ("±", "± between seeds", "± as the paper has it", "seeds")  # in CSV, after an accuracy
@@ -189,11 +189,20 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     return Cell(str(accuracy), accuracy.mean, accuracy if isinstance(accuracy, PooledAccuracy) else None)
 
 
+def signed(number: float) -> str:
+    """Return a number with its sign.
+
+    >>> signed(-0.5)
+    '−0.50'
+    """
+    return f"{number:+.2f}".replace("-", "−")
+
+
 def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
     """Return ours minus the paper's."""
     if ours is None or paper is None:
         return Cell(MISSING)
-    return Cell(f"{ours.mean - paper.mean:+.2f}".replace("-", "−"), ours.mean - paper.mean, ours)
+    return Cell(signed(ours.mean - paper.mean), ours.mean - paper.mean, ours)
 
 
 def marked(item: Cell) -> Cell:

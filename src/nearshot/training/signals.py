@@ -7,7 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["stop_signal"]
+__all__ = ["handling", "stop_signal"]
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+@contextmanager
+def handling(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Let a function handle signals for a while; not in a thread, where they are not ours to catch."""
+    before = {}
+    try:
+        for number in numbers:
+            before[number] = signal.signal(number, handler)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, one in before.items():
+            signal.signal(number, one)
 
 
 @contextmanager
@@ -23,15 +42,5 @@ def stop_signal() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         received.append(number)
 
-    before = {}
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, note)
-    except ValueError:
-        yield lambda: False
-        return
-    try:
+    with handling(note, signal.SIGTERM, signal.SIGINT):
         yield lambda: bool(received)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearshot.experiments.gaps import gap, signed
+from nearshot.experiments.gaps import gap
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Row, Table, cell
@@ -55,11 +55,7 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             one, plain = _measurement(row, shot), _measurement(PLAIN, shot)
             cells.append(cell(None if one is None else found.pooled(config, one)))
             gained = None if None in (one, plain) else gap(found, row, (config, one), (config, plain))  # type: ignore[arg-type]
-            cells.append(
-                Cell("–")
-                if gained is None
-                else Cell(f"{signed(gained.difference)} ± {gained.interval95:.2f}", gained.difference)
-            )
+            cells.append(cell(None) if gained is None else Cell(gained.in_points, gained.difference))
         rows.append(tuple(cells))
     return [
         Table(
