@@ -29,7 +29,7 @@ from nearshot.training import Hardware, TrainConfig, TrainResult, train
 from nearshot.training.checkpoints import read_checkpoint
 from nearshot.training.testing import Request, evaluate_run, evaluate_weights
 from nearshot.training.trained import TrainedRun, Unfinished
-from nearshot.training.unfinished import UnfinishedRun, open_run
+from nearshot.training.unfinished import UnfinishedRun
 
 CPU = Hardware(accelerator="cpu")
 ASKED = Request(n_way=2, n_episodes=30)
@@ -108,7 +108,7 @@ def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(
     with pytest.raises(InputError, match="not a finished run"):
         evaluate_run(run, ASKED, data_dir=data_dir)
     wanted = [Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", treatment="raw")]
-    for opened in (TrainedRun(run, data_dir=data_dir), open_run(run, data_dir=data_dir)):
+    for opened in (TrainedRun(run, data_dir=data_dir), UnfinishedRun(run, data_dir=data_dir)):
         for one in wanted:
             with pytest.raises(InputError, match="not a finished run"):
                 measure(opened, [one], n_episodes=30, n_way=2)
@@ -149,7 +149,7 @@ def test_where_no_epoch_was_validated_the_latest_weights_are_measured(data_dir: 
     for one, other in zip(found, finished, strict=True):
         assert one.accuracy.mean == pytest.approx(other.accuracy.mean, abs=0.3)  # the mean's rounding may turn a tie
         assert one.accuracy.protocol.centred
-    opened = open_run(run, data_dir=tmp_path, device="cpu")
+    opened = UnfinishedRun(run, data_dir=tmp_path, device="cpu")
     latest = opened.network(opened.best_weights(5, "centroid"))
     assert torch.equal(latest.features(opened.store("test")), network.features(opened.store("test")))
     torch.testing.assert_close(latest.centre(), network.centre(), rtol=1e-4, atol=1e-5)
@@ -210,7 +210,7 @@ def test_weights_that_are_removed_meanwhile_are_looked_for_in_the_next_checkpoin
 
 
 def test_weights_that_are_opened_may_be_removed(stopped: tuple[Path, TrainResult], data_dir: Path) -> None:
-    opened = open_run(stopped[0], data_dir=data_dir)
+    opened = UnfinishedRun(stopped[0], data_dir=data_dir)
     shutil.rmtree(stopped[0] / "weights")
     assert len(evaluate_run(opened, ASKED)) == 2
 

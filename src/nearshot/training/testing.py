@@ -16,8 +16,9 @@ from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import load_backbone, read_notes
 from nearshot.training.methods import METHODS
+from nearshot.training.runs import RunFolder
 from nearshot.training.trained import TrainedNetwork, TrainedRun, Unfinished, training_split
-from nearshot.training.unfinished import open_run
+from nearshot.training.unfinished import UnfinishedRun
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
 
@@ -144,7 +145,8 @@ def evaluate_run(
         unfinished: whether a run that was stopped, or is still training, is measured as it is; else it is refused.
     """
     if not isinstance(run, TrainedRun):
-        run = (open_run if unfinished else TrainedRun)(run, data_dir=data_dir, device=device, precision=precision)
+        kind = UnfinishedRun if unfinished and not RunFolder(run).is_finished else TrainedRun
+        run = kind(run, data_dir=data_dir, device=device, precision=precision)
     method = METHODS.get(run.config.method_name)
     usual: ClassifierName = "centroid" if method is None else method.classifier
     request = replace(request, classifiers=request.classifiers or (usual,))

@@ -170,6 +170,10 @@ class TrainedRun:
         self.unfinished: Unfinished | None = None
         self._networks: dict[Path, TrainedNetwork] = {}
         self._stores: dict[tuple[str, str, int | None], Store] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Do what cannot wait until it is asked for: nothing, as a finished run's files stay."""
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
         """Return the weights of the epoch that was best on the validation split."""

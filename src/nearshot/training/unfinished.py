@@ -12,29 +12,16 @@ from typing import Any
 
 import torch
 
-from nearshot.devices import Precision
 from nearshot.errors import InputError
 from nearshot.models import build_backbone
 from nearshot.training.checkpoints import read_checkpoint
-from nearshot.training.runs import RunFolder, best_epoch
+from nearshot.training.runs import best_epoch
 from nearshot.training.trained import TrainedNetwork, TrainedRun, Unfinished, training_split
 
-__all__ = ["UnfinishedRun", "open_run"]
+__all__ = ["UnfinishedRun"]
 
 ATTEMPTS = 5  # a training that goes on removes weights at most once in some seconds
 OF_BACKBONE = "backbone."  # begins the names of the backbone's tensors in a checkpoint
-
-
-def open_run(
-    folder: str | Path,
-    *,
-    data_dir: str | Path | None = None,
-    device: torch.device | str | None = None,
-    precision: Precision = "auto",
-) -> TrainedRun:
-    """Open a run, finished or not; the arguments are those of `TrainedRun`."""
-    kind = TrainedRun if RunFolder(folder).is_finished else UnfinishedRun
-    return kind(folder, data_dir=data_dir, device=device, precision=precision)
 
 
 class UnfinishedRun(TrainedRun):
@@ -44,15 +31,7 @@ class UnfinishedRun(TrainedRun):
     once, since a training that goes on may remove them at any time.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        data_dir: str | Path | None = None,
-        device: torch.device | str | None = None,
-        precision: Precision = "auto",
-    ) -> None:
-        super().__init__(folder, data_dir=data_dir, device=device, precision=precision)
+    def _begin(self) -> None:
         state = self._opened()
         progress = state["progress"]
         self.unfinished = Unfinished(epochs_done=int(progress["epoch"]) - 1, epochs=self.config.epochs)
