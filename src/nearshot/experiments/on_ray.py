@@ -12,8 +12,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
 from nearshot.experiments.results import Results, RunResult, trainings_a_gpu
 from nearshot.experiments.runner import SECONDS_TO_SAVE, check_gpus_per_run
 from nearshot.training import Hardware
+from nearshot.training.signals import handling
 
 __all__ = ["RayCluster", "Report", "do_on_node"]
 
@@ -232,8 +233,7 @@ def do_on_node(
     return Report(content, problem, _end_of(log), node)
 
 
-@contextmanager
-def _saving_when_cancelled() -> Iterator[None]:
+def _saving_when_cancelled() -> AbstractContextManager[None]:
     """Let Ray's way to cancel a task, an interrupt, be the way to ask a training to save and stop, SIGTERM.
 
     Where no training is listening, before and after it, there is nothing to save, and it is an interrupt.
@@ -245,11 +245,7 @@ def _saving_when_cancelled() -> Iterator[None]:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGTERM)
 
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return handling(ask, signal.SIGINT)
 
 
 def _end_of(log: Path) -> str:
