@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -19,11 +20,12 @@ from tiny import prepare_tiny
 
 from nearshot.errors import InputError
 from nearshot.experiments import reproduce
+from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.costs import SECONDS_TO_MEASURE, seconds_of
 from nearshot.experiments.jobs import Job, do
 from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.results import Results, RunResult
-from nearshot.experiments.runner import ThisProcess, TimeLimit, run_jobs
+from nearshot.experiments.runner import ThisProcess, run_jobs
 from nearshot.experiments.scales import smaller
 
 QUIET = Console(quiet=True)
@@ -142,6 +144,41 @@ def test_what_would_take_too_long_is_left_for_another_time(data_dir: Path, tmp_p
     assert asked == [3, 2, 1]  # once, and after each that was done
     again = run_jobs(jobs, results, runs, place, console=QUIET, limit=TimeLimit(0.5, seconds_of))
     assert (len(again.done), again.left) == (2, [jobs[1]])
+
+
+def test_the_table_tells_the_time_of_what_will_be_begun_and_how_many_wait_for_another(tmp_path: Path) -> None:
+    jobs = [job_of(SHORT, seed=seed) for seed in range(5)]
+    minutes = {job.id: many for job, many in zip(jobs, (4, 100, 6, 7, 8), strict=True)}
+    said, results = io.StringIO(), Results(tmp_path / "results")
+
+    class Watched(ThisProcess):
+        """A job is done when the table has shown that it runs."""
+
+        n_done, began = 0, said.tell()
+
+        def start(self, job: Job, run_folder: Path) -> None:
+            self.job = job
+
+        def ended(self) -> list[tuple[Job, str | None]]:
+            if f"{self.n_done} done, 1 running" not in said.getvalue()[self.began :]:
+                return []
+            self.n_done += 1
+            return [(self.job, None)]
+
+    def shown(some: Sequence[Job], limit: TimeLimit | None) -> str:
+        Watched.began = began = said.tell()
+        console = Console(file=said, force_terminal=True, color_system=None, width=200)
+        run_jobs(some, results, tmp_path, Watched(results, tmp_path), console=console, limit=limit)
+        return " ".join(re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", said.getvalue()[began:]).split())
+
+    limited = shown(jobs, TimeLimit(20 * 60, lambda some: [60.0 * minutes[job.id] for job in some]))
+    assert "0 done, 1 running, 2 left, about 17 min to go, 2 for another time" in limited
+    assert "1 done, 1 running, 1 left, about 13 min to go, 2 for another time" in limited  # sooner than was thought
+    assert "2 done, 1 running, 1 left, about 15 min to go, 1 for another time" in limited
+    plain = shown(jobs[:3], None)
+    assert "0 done, 1 running, 2 left, about" not in plain  # nothing is known yet
+    assert "1 done, 1 running, 1 left, about 1 min to go" in plain
+    assert "for another time" not in plain
 
 
 def test_expectations_are_of_what_is_left_and_of_this_device(data_dir: Path, tmp_path: Path) -> None:

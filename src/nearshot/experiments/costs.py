@@ -13,7 +13,7 @@ from nearshot.experiments.results import Results
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.methods import resolve_method
 
-__all__ = ["Cost", "cost_of", "images_of", "seconds_of"]
+__all__ = ["Cost", "cost_of", "duration", "images_of", "seconds_of"]
 
 # Images of the training splits, for datasets that may not be prepared here.
 TRAINING_IMAGES = {"cifar-fs": 38_400, "mini-imagenet": 38_400, "tiered-imagenet": 448_695, "glyphs": 32_120}
@@ -45,7 +45,7 @@ class Cost(NamedTuple):
         if not self.images:
             return "–"
         side_by_side = f", {self.n_at_once} at once" if self.n_at_once > 1 else ""
-        return f"about {_duration(self.seconds)} on {self.where}{side_by_side}"
+        return f"about {duration(self.seconds)} on {self.where}{side_by_side}"
 
 
 def images_of(config: TrainConfig) -> int:
@@ -148,10 +148,10 @@ def _expected(config: TrainConfig) -> tuple[float, str]:
     return H200[84] * (84 / side) ** POWER, "an H200"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time in words.
 
-    >>> _duration(50), _duration(600), _duration(9000)
+    >>> duration(50), duration(600), duration(9000)
     ('1 min', '10 min', '2.5 h')
     """
     if seconds >= 3600:

@@ -14,6 +14,7 @@ from rich.console import Console
 from nearshot.devices import chosen_device
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
+from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
 from nearshot.experiments.identity import WATCHING
@@ -23,7 +24,7 @@ from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Results, RunResult, result_of
-from nearshot.experiments.runner import Outcome, Place, TimeLimit, run_jobs
+from nearshot.experiments.runner import Outcome, Place, run_jobs
 from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.files import write_whole

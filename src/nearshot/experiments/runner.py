@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import signal
+import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -16,12 +17,14 @@ from rich.live import Live
 from rich.table import Table
 
 from nearshot.errors import InputError, NearshotError
+from nearshot.experiments.ahead import Ahead, TimeLimit, look_ahead
+from nearshot.experiments.costs import duration
 from nearshot.experiments.jobs import InterruptedJobError, Job, do
 from nearshot.experiments.results import Results
 from nearshot.training import Hardware
 from nearshot.training.signals import handling
 
-__all__ = ["Failure", "Outcome", "Place", "ThisProcess", "TimeLimit", "check_gpus_per_run", "run_jobs"]
+__all__ = ["Failure", "Outcome", "Place", "ThisProcess", "check_gpus_per_run", "run_jobs"]
 
 SECONDS_TO_SAVE = 60.0
 SMALLEST_SHARE = 0.01  # of a GPU; each training has a process of its own there
@@ -54,19 +57,6 @@ class Outcome:
             self.stopped.append(job)
         else:
             self.failed.append(Failure(job, problem, log))
-
-
-@dataclass(frozen=True)
-class TimeLimit:
-    """How long jobs may take together, and how long each of some is expected to."""
-
-    seconds: float
-    seconds_of: Callable[[Sequence[Job]], Sequence[float]]
-
-    def allowed(self, jobs: Sequence[Job], elapsed: float) -> Sequence[Job]:
-        """Return the jobs that would probably be done in time if they were begun now."""
-        expected = self.seconds_of(jobs)
-        return [job for job, seconds in zip(jobs, expected, strict=True) if elapsed + seconds <= self.seconds]
 
 
 class Place(Protocol):
@@ -196,8 +186,9 @@ def run_jobs(
                         console.print(f"{len(outcome.done)}/{len(jobs)}: {job.name} {how} in {seconds[-1]:.0f} s")
                     for_now = to_begin()
                 if clock() - shown >= SECONDS_BETWEEN_TABLES:
-                    shown, to_go = clock(), _left(seconds, waiting, running, place)
-                    live.update(_table(running, waiting, outcome, place, shown, to_go))
+                    shown = clock()
+                    ahead = _ahead(waiting, running, seconds, place.n_at_once, shown, limit, began)
+                    live.update(_table(running, len(waiting), outcome, place, shown, ahead))
         except BaseException:  # whatever ends this, nothing goes on running behind its back
             place.stop()
             outcome.stopped += [job for job, _ in running.values()] + waiting
@@ -213,23 +204,40 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _left(seconds: Sequence[float], waiting: Sequence[Job], running: Collection[str], place: Place) -> str:
-    """Say how long the rest will take, if it takes as long as what was done; nothing at the beginning."""
-    if not seconds:
-        return ""
-    n_rounds = (len(waiting) + len(running) / 2) / place.n_at_once
-    return f", about {sum(seconds) / len(seconds) * n_rounds / 60:.0f} min to go"
+def _ahead(
+    waiting: Sequence[Job],
+    running: Mapping[str, tuple[Job, float]],
+    seconds: Sequence[float],
+    n_at_once: int,
+    now: float,
+    limit: TimeLimit | None,
+    began: float,
+) -> Ahead | None:
+    """Return what is ahead, by what the limit expects or by how long others took; None where nothing is known yet."""
+    if limit is None and not seconds:
+        return None
+    usual = statistics.fmean(seconds or [0.0])
+    expected = {} if limit is None else limit.expected
+    return look_ahead(
+        [expected.get(job.id, usual) for job in waiting],
+        [max(expected.get(job.id, usual) - (now - started), 0.0) for job, started in running.values()],
+        n_at_once,
+        math.inf if limit is None else limit.seconds - (now - began),
+    )
 
 
 def _table(
-    running: dict[str, tuple[Job, float]],
-    waiting: Sequence[Job],
+    running: Mapping[str, tuple[Job, float]],
+    n_waiting: int,
     outcome: Outcome,
     place: Place,
     now: float,
-    to_go: str = "",
+    ahead: Ahead | None,
 ) -> Table:
-    title = f"{len(outcome.done)} done, {len(running)} running, {len(waiting)} left{to_go}"
+    n_left = n_waiting if ahead is None else ahead.n_to_begin
+    title = f"{len(outcome.done)} done, {len(running)} running, {n_left} left"
+    title += f", about {duration(ahead.seconds)} to go" if ahead is not None else ""
+    title += f", {n_waiting - n_left} for another time" if n_waiting > n_left else ""
     table = Table(title=title + (f", {len(outcome.failed)} failed" if outcome.failed else ""))
     for heading in ("running", "for", "since", "last word"):
         table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
