@@ -158,8 +158,11 @@ def test_embeddings_are_kept_by_content(folder: Path, weights: Path, capsys: Cap
 def test_odd_support_is_told_and_bad_support_refused(folder: Path, weights: Path, capsys: Captured) -> None:
     command: list[str | Path] = ["predict", "--support", "support", "new/ant0.png", "--backbone", weights]
     write_folder(folder, {"support/ant/phone.heic": b"x", "support/bee/oops.png": pattern(0, 0)})
+    (folder / "support" / "bee" / "more").symlink_to(folder / "new")
     assert run(*command) == 0
     err = capsys.readouterr().err
+    assert "warning: The linked folder support/bee/more is left out: a link is followed only where it is given" in err
+    (folder / "support" / "bee" / "more").unlink()
     assert "warning: Left out, as no picture of a class by their names or places: support/ant/phone.heic." in err
     assert "warning: The same picture is in two classes: support/ant/0.png in 'ant' and support/bee/oops.png" in err
     (folder / "support" / "bee" / "oops.png").unlink()

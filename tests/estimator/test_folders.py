@@ -132,7 +132,9 @@ def test_linked_folders_are_left_out_and_said(support: Path, monkeypatch: pytest
     for asked in ("dog", "**/*.png"):
         with pytest.warns(UserWarning, match=rf"^3 linked folders are left out, such as dog/and-round{why}"):
             assert paths(asked)[-3:] == many
-    assert [path.name for path in read_support(support).ignored] == ["and-round", "more", "round"]
+    found = read_support(support)
+    assert [path.name for path in found.linked] == ["and-round", "more", "round"]
+    assert found.ignored == ()
     (support / "otter").mkdir()
     (support / "otter" / "all").symlink_to(elsewhere)
     for asked, message in (("otter", "folder otter has no pictures"), ("otter/**", r"No file matches otter/\*\*")):
@@ -140,6 +142,28 @@ def test_linked_folders_are_left_out_and_said(support: Path, monkeypatch: pytest
             find_pictures([asked])
     with pytest.raises(InputError, match=r"otter has no pictures \(.*otter/all is a link.*\)\. Put some into it"):
         read_support(support)
+
+
+def test_a_link_that_leads_nowhere_or_to_itself_is_no_locked_folder(
+    support: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(support)
+    for name, goal in (("gone", "nowhere"), ("loop", "loop")):
+        (support / name).symlink_to(goal)
+        (support / "dog" / f"{name}.png").symlink_to(f"{goal}.png")
+    many = [Path(name) / f"{i}.png" for name in ("cat", "dog") for i in range(3)]
+    for asked in ("*/[0-9].png", "**/[0-9].png"):
+        assert paths(asked) == many
+    assert paths("*/0.png") == [Path("cat/0.png"), Path("dog/0.png")]
+    for asked in ("loop/*.png", "loop/**", "l*/0.png"):
+        with pytest.raises(InputError, match=r"^No file matches .*\*.*\.$"):
+            find_pictures([asked])
+    assert paths("dog")[3:] == [Path("dog/gone.png"), Path("dog/loop.png")]  # whoever reads them will say so
+    for error in read_each(paths("dog")[3:], lambda content: content.name):
+        assert isinstance(error, InputError)
+    found = read_support(support)
+    assert found.class_names == ("cat", "dog")
+    assert [path.name for path in found.ignored] == ["gone", "loop"]
 
 
 @pytest.fixture

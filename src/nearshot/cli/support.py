@@ -18,6 +18,7 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.folders import SupportFolder, read_support
 from nearshot.estimator.pictures import read_each
+from nearshot.estimator.walking import about_linked
 from nearshot.evaluation.classifiers import ClassifierName
 
 __all__ = ["SOME_UNREADABLE", "Making", "MakingOptions", "read_squares", "saying_warnings"]
@@ -74,6 +75,8 @@ class Making:
             self._check_labels(found)
             if found.ignored:
                 warnings.warn(_about_ignored(found.ignored), stacklevel=2)
+            if found.linked:
+                warnings.warn(about_linked(found.linked), stacklevel=2)
             if len(found.class_names) == 1 and self.unknown_rate is None:
                 alone = f"There is one class only, {found.labels[0]!r}, and every picture will be of it"
                 warnings.warn(f"{alone}; --unknown-rate 0.05 says which pictures are not.", stacklevel=2)

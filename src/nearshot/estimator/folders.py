@@ -26,13 +26,14 @@ class SupportFolder:
     Attributes:
         paths: the pictures, class after class in the order of names.
         labels: the class of each.
-        ignored: files whose names do not say that they are pictures, pictures outside of a class's folder, and links to
-            folders inside of one.
+        ignored: files whose names do not say that they are pictures, and what is outside of a class's folder.
+        linked: links to folders inside of a class's, which are not followed; a class's own may be a link.
     """
 
     paths: tuple[Path, ...]
     labels: tuple[str, ...]
     ignored: tuple[Path, ...] = ()
+    linked: tuple[Path, ...] = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -60,12 +61,12 @@ def read_support(folder: str | Path) -> SupportFolder:
         raise InputError(f"The support folder {folder} {what}. Give a folder with a folder of pictures for each class.")
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     classes = [path for path in inside if path.is_dir()]
-    loose = [path for path in inside if path.is_file()]
+    loose = [path for path in inside if path not in classes]  # a link to nothing, too: it may have been a class
     if not classes:
         raise InputError(f"{folder} has no folders; put the pictures of each class into a folder of its own.")
     if {path.name for path in classes} <= set(SPLITS):
         raise InputError(f"{folder} has splits, not classes: give {classes[0]}, or another one of them.")
-    paths, labels, ignored = [], [], loose
+    paths, labels, ignored, linked = [], [], loose, []
     for class_folder in classes:
         skipped = Skipped()
         pictures, others = _pictures_and_others(class_folder, skipped)
@@ -75,8 +76,9 @@ def read_support(folder: str | Path) -> SupportFolder:
             raise InputError(f"{what}. Put some into it, or remove it.")
         paths += pictures
         labels += [class_folder.name] * len(pictures)
-        ignored += [*others, *skipped.linked]
-    return SupportFolder(tuple(paths), tuple(labels), tuple(ignored))
+        ignored += others
+        linked += skipped.linked
+    return SupportFolder(tuple(paths), tuple(labels), tuple(ignored), tuple(linked))
 
 
 class Found(NamedTuple):

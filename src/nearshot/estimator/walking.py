@@ -6,6 +6,7 @@ or that a pattern's own level matches, is. Hidden files and folders are of no co
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import glob
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from nearshot.errors import InputError
 
-__all__ = ["Skipped", "files_matching", "files_under", "locked_error"]
+__all__ = ["Skipped", "about_linked", "files_matching", "files_under", "locked_error"]
 
 
 class Skipped:
@@ -30,8 +31,8 @@ class Skipped:
         self.linked: list[Path] = []
 
     def note(self, folder: str | Path, error: OSError) -> None:
-        """Note a folder that could not be read; what is no folder, or no longer there, is of no concern."""
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        """Note a folder that could not be read; what is no folder, or leads nowhere, is of no concern."""
+        if not isinstance(error, FileNotFoundError | NotADirectoryError) and error.errno != errno.ELOOP:
             self.locked.setdefault(Path(folder), error.strerror or type(error).__name__)
 
     def refuse_locked(self) -> None:
@@ -45,9 +46,13 @@ class Skipped:
         if self.locked:
             said.append(f"{_left_out(list(self.locked), 'folder')}: {next(iter(self.locked.values()))}.")
         if self.linked:
-            why = "a link is followed only where it is given itself"
-            said.append(f"{_left_out(self.linked, 'linked folder')}: {why}.")
+            said.append(about_linked(self.linked))
         return said
+
+
+def about_linked(links: Sequence[Path]) -> str:
+    """Return the sentence about links to folders that were not followed."""
+    return f"{_left_out(links, 'linked folder')}: a link is followed only where it is given itself."
 
 
 def locked_error(place: str | Path, reason: str | None) -> InputError:
