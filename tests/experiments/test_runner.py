@@ -21,10 +21,10 @@ from tiny import prepare_tiny
 from nearshot.errors import InputError
 from nearshot.experiments import reproduce
 from nearshot.experiments.ahead import TimeLimit
-from nearshot.experiments.costs import SECONDS_TO_MEASURE, seconds_of
+from nearshot.experiments.costs import SECONDS_TO_MEASURE, cost_of, seconds_of
 from nearshot.experiments.jobs import Job, do
 from nearshot.experiments.local import LocalMachine
-from nearshot.experiments.results import Results, RunResult
+from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.runner import ThisProcess, run_jobs
 from nearshot.experiments.scales import smaller
 
@@ -186,21 +186,25 @@ def test_expectations_are_of_what_is_left_and_of_this_device(data_dir: Path, tmp
     done, other = job_of(SHORT, steps_per_epoch=3), job_of(LONG, steps_per_epoch=3)
     result = do(done, runs / done.id, data_dir=data_dir, show=False)
     results.put(result)
-    took = result.job_seconds
+    took, measuring = result.training_seconds, result.measuring_seconds
     assert took is not None
+    assert measuring is not None
     per_epoch = took / SHORT.epochs
     again, fresh = seconds_of([done, other], results, runs, result.device)
-    assert again == SECONDS_TO_MEASURE  # its weights are there
-    assert fresh == pytest.approx(60 * per_epoch)
+    assert again == pytest.approx(measuring)  # its weights are there
+    assert fresh == pytest.approx(60 * per_epoch + measuring)
+    assert cost_of([other], results).seconds == pytest.approx(fresh)
+    adapting = replace(done, measurements=(Measurement("val", 5, "centroid", adapted="fine-tuned"),))
+    assert seconds_of([adapting], results, runs, result.device) == [SECONDS_TO_MEASURE]  # nobody has done that yet
     (runs / other.id).mkdir()
     (runs / other.id / "metrics.jsonl").write_text("{}\n" * 45)
-    assert seconds_of([other], results, runs, result.device) == [pytest.approx(15 * per_epoch)]
+    assert seconds_of([other], results, runs, result.device) == [pytest.approx(15 * per_epoch + measuring)]
     slower = job_of(SHORT, seed=1, steps_per_epoch=3)
-    content = result.content | {"config": slower.config.as_dict(), "id": slower.id, "job_seconds": 100 * took}
+    content = result.content | {"config": slower.config.as_dict(), "id": slower.id, "training_seconds": 100 * took}
     content["environment"] = content["environment"] | {"device": "an abacus"}
     results.put(RunResult(content))
-    assert seconds_of([other], results, runs, result.device) == [pytest.approx(15 * per_epoch)]
-    assert seconds_of([other], results, runs, "an abacus") == [pytest.approx(1500 * per_epoch)]
+    assert seconds_of([other], results, runs, result.device) == [pytest.approx(15 * per_epoch + measuring)]
+    assert seconds_of([other], results, runs, "an abacus") == [pytest.approx(1500 * per_epoch + measuring)]
     assert seconds_of([other], results, runs, "unheard of")[0] > 15 * per_epoch  # of all that there are
 
 

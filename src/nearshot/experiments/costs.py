@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nearshot.experiments.jobs import Job, has_weights
-from nearshot.experiments.results import Results
+from nearshot.experiments.results import Results, RunResult
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.methods import resolve_method
 
@@ -24,6 +24,8 @@ POWER = math.log(H200[32] / H200[84]) / math.log(84 / 32)
 CORE_AT_28 = 1_700.0  # a small network, on a core of a CPU
 SECONDS_TO_START = 10.0  # what also the shortest training takes
 SECONDS_TO_MEASURE = 60.0  # something more, of weights that are there
+
+Kind = tuple[str, int | None]  # of network and size
 
 
 class Cost(NamedTuple):
@@ -72,8 +74,8 @@ def cost_of(jobs: Iterable[Job], results: Results, n_at_once: int = 1) -> Cost:
     jobs = list(jobs)
     n_at_once = max(1, min(n_at_once, len(jobs)))
     expected = _expectations(jobs, results)
-    images, seconds = sum(images_of(job.config) for job in jobs), sum(seconds for seconds, _ in expected)
-    return Cost(images, seconds / n_at_once, statistics.mode(where for _, where in expected) if jobs else "", n_at_once)
+    images, seconds = sum(images_of(job.config) for job in jobs), sum(one.training + one.measuring for one in expected)
+    return Cost(images, seconds / n_at_once, statistics.mode(one.where for one in expected) if jobs else "", n_at_once)
 
 
 def seconds_of(jobs: Sequence[Job], results: Results, runs: Path, device: str) -> list[float]:
@@ -90,7 +92,8 @@ def seconds_of(jobs: Sequence[Job], results: Results, runs: Path, device: str) -
     expected = _expectations(jobs, results, device)
     left = [_share_left(RunFolder(runs / job.id), job.config) for job in jobs]
     return [
-        share * seconds if share else SECONDS_TO_MEASURE for (seconds, _), share in zip(expected, left, strict=True)
+        share * one.training + (one.measuring or (0.0 if share else SECONDS_TO_MEASURE))
+        for one, share in zip(expected, left, strict=True)
     ]
 
 
@@ -103,33 +106,61 @@ def _share_left(run: RunFolder, config: TrainConfig) -> float:
     return max(1 - run.metrics.read_text().count("\n") / config.epochs, 1 / config.epochs)
 
 
-def _expectations(jobs: Sequence[Job], results: Results, device: str | None = None) -> list[tuple[float, str]]:
-    """Return how long each job would take, and on what."""
-    known = _measured(results, jobs[0].scale, device) if jobs else {}
+class _Expected(NamedTuple):
+    """How many seconds a job would take to train and to measure, the latter 0 where it is not known; and on what."""
+
+    training: float
+    measuring: float
+    where: str
+
+
+def _expectations(jobs: Sequence[Job], results: Results, device: str | None = None) -> list[_Expected]:
+    """Return what to expect of each job."""
+    known = _results_of(results, jobs[0].scale, device) if jobs else []
+    rates, measuring = _rates(known), _measuring(known)
     found = []
     for job in jobs:
         kind = _kind(job.config)
-        rate, where = known[kind] if kind in known else _expected(job.config)
-        found.append((images_of(job.config) / rate + (0.0 if kind in known else SECONDS_TO_START), where))
+        rate, where = rates[kind] if kind in rates else _expected(job.config)
+        training = images_of(job.config) / rate + (0.0 if kind in rates else SECONDS_TO_START)
+        found.append(_Expected(training, measuring.get((kind, _adapts(job)), 0.0), where))
     return found
 
 
-def _kind(config: TrainConfig) -> tuple[str, int | None]:
+def _kind(config: TrainConfig) -> Kind:
     return config.backbone.removesuffix("-dropblock"), config.input_size
 
 
-def _measured(
-    results: Results, scale: str, device: str | None = None
-) -> dict[tuple[str, int | None], tuple[float, str]]:
-    """Return the median of images a second of whole jobs at a scale, by network and size, and the device.
+def _adapts(wanted: Job | RunResult) -> bool:
+    """Whether something that is measured adapts to each episode, which is most of the time that measuring takes."""
+    return any(one.adapted for one in wanted.measurements)
 
-    Where jobs shared a GPU, the GPU's images a second. Those on the device count, where there are any on it.
-    """
-    rates: dict[tuple[str, int | None], list[tuple[float, str]]] = {}
+
+def _results_of(results: Results, scale: str, device: str | None) -> list[RunResult]:
+    """Return the results of a scale: those on the device, where there are any on it."""
     everywhere = list(results.of_scale(scale))
-    for result in [one for one in everywhere if one.device == device] or everywhere:
-        if result.job_seconds and images_of(result.config):
-            rate = images_of(result.config) / result.job_seconds * result.n_sharing
+    return [one for one in everywhere if one.device == device] or everywhere
+
+
+def _measuring(known: Iterable[RunResult]) -> dict[tuple[Kind, bool], float]:
+    """Return the median of the seconds that measuring took alone, by network and size, with adapting and without."""
+    found: dict[tuple[Kind, bool], list[float]] = {}
+    for result in known:
+        if result.measuring_seconds:
+            seconds = result.measuring_seconds / result.n_sharing
+            found.setdefault((_kind(result.config), _adapts(result)), []).append(seconds)
+    return {kind: statistics.median(seconds) for kind, seconds in found.items()}
+
+
+def _rates(known: Iterable[RunResult]) -> dict[Kind, tuple[float, str]]:
+    """Return the median of images a second of whole trainings, by network and size, and the device.
+
+    Where trainings shared a GPU, the GPU's images a second.
+    """
+    rates: dict[Kind, list[tuple[float, str]]] = {}
+    for result in known:
+        if result.training_seconds and images_of(result.config):
+            rate = images_of(result.config) / result.training_seconds * result.n_sharing
             rates.setdefault(_kind(result.config), []).append((rate, result.device))
     return {
         kind: (

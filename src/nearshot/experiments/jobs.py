@@ -139,6 +139,7 @@ def do(
     )
     if not outcome.finished:
         raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
+    trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.
     trained = TrainedRun(run_folder, data_dir=data_dir, device=device, precision="float32")
@@ -148,8 +149,15 @@ def do(
     )
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, n_episodes=n_episodes, n_way=n_way)
-    job_seconds = time.perf_counter() - started if is_new else None
-    return result_of(trained.run, job.scale, evaluations, by_class, job_seconds, n_sharing)
+    return result_of(
+        trained.run,
+        job.scale,
+        evaluations,
+        by_class=by_class,
+        training_seconds=trained_at - started if is_new else None,
+        measuring_seconds=time.perf_counter() - trained_at,
+        n_sharing=n_sharing,
+    )
 
 
 def has_weights(run: RunFolder) -> bool:

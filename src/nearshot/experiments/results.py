@@ -91,9 +91,17 @@ class RunResult:
         return float(self.content["seconds"])
 
     @property
-    def job_seconds(self) -> float | None:
-        """How long all of it took, with start, validation and measuring; None where it was not done in one go."""
-        return self.content.get("job_seconds")
+    def training_seconds(self) -> float | None:
+        """How long the training took, with start and validation; None where it was not done in one go.
+
+        Older results do not tell measuring apart: there it is all that was done, by the name of job_seconds.
+        """
+        return self.content.get("training_seconds", self.content.get("job_seconds"))
+
+    @property
+    def measuring_seconds(self) -> float | None:
+        """How long measuring took, at all times together; None where some of it was not told apart."""
+        return self.content.get("measuring_seconds")
 
     @property
     def device(self) -> str:
@@ -172,7 +180,8 @@ class Results:
         """
         if not path.is_file():
             return result.content
-        before = self._read(path).content
+        there = self._read(path)
+        before = there.content
         if any(before.get(name) != result.content.get(name) for name in ("fingerprints", "history")):
             earlier = path.parent / "earlier"
             earlier.mkdir(exist_ok=True)
@@ -180,8 +189,10 @@ class Results:
             _write(earlier / f"{path.stem}-{n_before + 1}.json", before)
             return result.content
         merged = dict(result.content)
-        if merged.get("job_seconds") is None and before.get("job_seconds") is not None:
-            merged["job_seconds"] = before["job_seconds"]
+        if result.training_seconds is None:
+            merged["training_seconds"] = there.training_seconds
+        times = there.measuring_seconds, result.measuring_seconds
+        merged["measuring_seconds"] = None if None in times else sum(filter(None, times))
         for name in ("accuracies", "by_class"):
             if name in before or name in merged:
                 merged[name] = before.get(name, {}) | merged.get(name, {})
@@ -223,8 +234,10 @@ def result_of(
     run: RunFolder,
     scale: str,
     evaluations: dict[Measurement, Evaluation],
+    *,
     by_class: dict[str, dict[str, float]] | None = None,
-    job_seconds: float | None = None,
+    training_seconds: float | None = None,
+    measuring_seconds: float = 0.0,
     n_sharing: int = 1,
 ) -> RunResult:
     """Make the result of a finished run: the validation accuracies of its best epochs, and what was measured since."""
@@ -253,7 +266,8 @@ def result_of(
             "environment": content["environment"],
             "seconds": sum(line["seconds"] for line in last_time.values()),
             "images_per_second": rates[len(rates) // 2],
-            "job_seconds": job_seconds,
+            "training_seconds": training_seconds,
+            "measuring_seconds": measuring_seconds,
             "n_sharing": n_sharing,
             "end_to_end_images_per_second": _end_to_end(times),
             "first_epoch_seconds": times[0].get("since_start"),
