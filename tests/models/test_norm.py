@@ -3,96 +3,97 @@
 from __future__ import annotations
 
 import copy
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from kernel_tools import DEVICE, a_norm, distance, exact_convolutions, tensor, watched
 from torch import Tensor, nn
 
 from nearshot.models import build_backbone
-from nearshot.models.norm import fuse_norms, norm_act
+from nearshot.models.norm import fuse_norms, norm_act, twice
 
 pytest.importorskip("triton")
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-norm_kernels = importlib.import_module("nearshot.models.norm_kernels")
 
 SHAPES = [(2, 64, 3, 3), (3, 160, 9, 7), (4, 16, 1, 1), (1, 32, 40, 40)]
 
 
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions in float32 instead of TF32, and the same ones every time."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-
-
-def tensor(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return values.to(DEVICE, dtype, memory_format=torch.channels_last)
-
-
-def distance(got: Tensor, expected: Tensor) -> float:
-    """Relative to the expected values' length."""
-    got, expected = got.detach().double(), expected.detach().double()
-    return float(torch.linalg.vector_norm(got - expected) / torch.linalg.vector_norm(expected))
+    exact_convolutions(monkeypatch)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of the kernels' functions were called."""
-    called: list[str] = []
-
-    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any) -> Any:
-            called.append(name)
-            return function(*given)
-
-        return call
-
-    for name in ("_forward", "_backward", "evaluated"):
-        monkeypatch.setattr(norm_kernels, name, noted(name, getattr(norm_kernels, name)))
-    return called
+    return watched(monkeypatch, "norm_kernels")
 
 
-def a_norm(width: int) -> nn.BatchNorm2d:
-    norm = nn.BatchNorm2d(width).to(DEVICE)
-    with torch.no_grad():
-        norm.weight.copy_(tensor((width, 1, 1, 1), 1).flatten())  # negative ones too
-        norm.bias.copy_(tensor((width, 1, 1, 1), 2).flatten())
-        norm.running_var.copy_(tensor((width, 1, 1, 1), 3).flatten() ** 2 + 0.1)  # type: ignore[union-attr]
-    return norm
-
-
-def plainly(norm: nn.Module, x: Tensor, shortcut: Tensor | None, slope: float = 0.0) -> Tensor:
-    return F.leaky_relu(norm(x) + (0 if shortcut is None else shortcut), slope)
+def plainly(
+    norm: nn.Module,
+    x: Tensor,
+    shortcut: Tensor | None = None,
+    shortcut_norm: nn.Module | None = None,
+    *,
+    slope: float = 0.0,
+) -> Tensor:
+    past = shortcut_norm(shortcut) if shortcut_norm is not None else 0 if shortcut is None else shortcut
+    return F.leaky_relu(norm(x) + past, slope)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("with_shortcut", [False, True])
+@pytest.mark.parametrize("shortcut", ["", "shortcut", "shortcut with a norm"])
 @pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("uses", [1, 2])
 def test_values_gradients_and_statistics(
-    shape: tuple[int, ...], with_shortcut: bool, slope: float, calls: list[str]
+    shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]
 ) -> None:
-    norm = a_norm(shape[1])
+    n_inputs, n_norms = (2 if shortcut else 1), (2 if "norm" in shortcut else 1)
     answers = []
-    for act, its_norm, dtype in (
-        (plainly, copy.deepcopy(norm).double(), torch.float64),
-        (norm_act, norm, torch.float32),
-    ):
-        x = (3 * tensor(shape, 4) + 50).to(dtype).requires_grad_()  # far from zero, where squares lose digits
-        shortcut = tensor(shape, 5).to(dtype).requires_grad_() if with_shortcut else None
-        output = act(its_norm, x, shortcut, slope=slope)
-        (output * tensor(shape, 6).to(dtype)).sum().backward()
-        gradients = [x.grad, its_norm.weight.grad, its_norm.bias.grad]
-        gradients += [shortcut.grad] if shortcut is not None else []
-        answers.append([output, *gradients, its_norm.running_mean, its_norm.running_var, its_norm.num_batches_tracked])
-    assert calls == ["_forward", "_backward"]
+    for act, dtype in ((plainly, torch.float64), (norm_act, torch.float32)):
+        inputs = [(3 * tensor(shape, 4 + i) + 50 * (1 - i)).to(dtype).requires_grad_() for i in range(n_inputs)]
+        norms = [a_norm(shape[1], seed=10 * i + 1).to(dtype) for i in range(n_norms)]  # first far from zero: digits
+        shortcut_and_norm: list[Any] = [*inputs[1:], *norms[1:]]
+        output = act(norms[0], inputs[0], *shortcut_and_norm, slope=slope)
+        parts = [use * tensor(shape, 6 + i).to(dtype) for i, use in enumerate(twice(output)[:uses])]
+        torch.stack(parts).sum().backward()
+        leaves = inputs + [parameter for norm in norms for parameter in norm.parameters()]
+        answers.append([output, *(leaf.grad for leaf in leaves), *(b for norm in norms for b in norm.buffers())])
+    assert calls == ["_line_of"] * n_norms + ["_backward"]
     for expected, got in zip(*answers, strict=True):
         torch.testing.assert_close(got.to(expected.dtype), expected, rtol=2e-4, atol=2e-4)
+
+
+def test_an_output_has_two_gradients_of_which_either_may_be_missing() -> None:
+    x = tensor((2, 16, 3, 3), 0).requires_grad_()
+    norm = a_norm(16)
+    found: list[Tensor] = []
+    for use in (0, 1):
+        outputs = twice(norm_act(norm, x))
+        assert outputs[0] is not outputs[1]
+        assert outputs[0].data_ptr() == outputs[1].data_ptr()
+        found += torch.autograd.grad(outputs[use], x, tensor((2, 16, 3, 3), 1))
+    torch.testing.assert_close(*found)
+    neither = [tensor_made_of_nothing(use) for use in twice(norm_act(norm, x))]
+    assert torch.autograd.grad(neither[0].sum(), x, allow_unused=True)[0] is None
+    assert twice(x) == (x, x)
+
+
+class _Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> None:
+        return None
+
+
+def tensor_made_of_nothing(x: Tensor) -> Tensor:
+    """A copy through which no gradient comes back."""
+    made: Tensor = _Nothing.apply(x)  # type: ignore[no-untyped-call]
+    return made
 
 
 @pytest.mark.parametrize("place", [0, 5, 1499])
@@ -111,12 +112,14 @@ def test_evaluation(shape: tuple[int, ...], calls: list[str]) -> None:
     norm = a_norm(shape[1]).eval()
     x, shortcut = tensor(shape, 4), tensor(shape, 5)
     with torch.no_grad():
-        expected = plainly(copy.deepcopy(norm).double(), x.double(), shortcut.double())
-        got = norm_act(norm, x, shortcut)
-    assert calls == ["evaluated"]
-    torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
+        for shortcut_norm in (None, a_norm(shape[1], seed=7).eval()):
+            exact = None if shortcut_norm is None else copy.deepcopy(shortcut_norm).double()
+            expected = plainly(copy.deepcopy(norm).double(), x.double(), shortcut.double(), exact)
+            got = norm_act(norm, x, shortcut, shortcut_norm)
+            torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
+    assert calls == ["evaluated", "evaluated"]
     assert norm_act(norm, x.requires_grad_(), shortcut).requires_grad  # with gradients, PyTorch's own
-    assert calls == ["evaluated"]
+    assert calls == ["evaluated", "evaluated"]
 
 
 def test_what_is_not_a_number_stays_so() -> None:
@@ -136,14 +139,17 @@ def test_bfloat16_comes_and_goes(calls: list[str]) -> None:
         output = act(a_norm(64), x, tensor(shape, 5, torch.bfloat16))
         output.backward(tensor(shape, 6, torch.bfloat16))
         answers.append([output, x.grad])
-    assert calls == ["_forward", "_backward"]
+    assert calls == ["_line_of", "_backward"]
     for expected, got in zip(*answers, strict=True):
         assert got.dtype == torch.bfloat16 == expected.dtype
         assert distance(got, expected) < 0.03  # a sum of two rounded numbers may fall on the other side of zero
 
 
-@pytest.mark.parametrize(("name", "n_norms"), [("resnet12", 14), ("resnet12-metaopt", 16), ("conv4-32", 4)])
-def test_a_backbone_learns_the_same(name: str, n_norms: int, calls: list[str]) -> None:
+# The stem of resnet12 has kernels of its own; norms of shortcuts go with those that they are added to.
+@pytest.mark.parametrize(
+    ("name", "n_norms", "n_shortcuts"), [("resnet12", 13, 3), ("resnet12-metaopt", 16, 4), ("conv4-32", 4, 0)]
+)
+def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, calls: list[str]) -> None:
     """Whole networks, one step: the same embeddings and gradients, and the same embeddings in evaluation after it."""
     torch.manual_seed(0)
     plain = build_backbone(name, input_size=16).to(DEVICE)
@@ -160,7 +166,8 @@ def test_a_backbone_learns_the_same(name: str, n_norms: int, calls: list[str]) -
         gradients = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])  # type: ignore[union-attr]
         with torch.no_grad():
             answers.append([features, gradients, network.eval()(images)])
-    assert [calls.count(name) for name in ("_forward", "_backward", "evaluated")] == 3 * [n_norms]
+    assert calls.count("_line_of") == n_norms
+    assert calls.count("_backward") == calls.count("evaluated") == n_norms - n_shortcuts
     for expected, got in zip(*answers, strict=True):
         assert distance(got, expected) < 1e-3
 
@@ -170,17 +177,23 @@ def test_more_places_than_a_side_of_a_grid_has_programs() -> None:
     norm = a_norm(16).eval()
     x = torch.randn(1, 16, 4500, 4500, device=DEVICE, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     with torch.no_grad():
-        assert distance(norm_act(norm, x)[..., -2:], plainly(norm, x[..., -2:], None)) < 0.01
+        assert distance(norm_act(norm, x)[..., -2:], plainly(norm, x[..., -2:])) < 0.01
 
 
-@pytest.mark.parametrize("what", ["half a block of channels", "float64", "a momentum of None", "torch.func"])
+@pytest.mark.parametrize(
+    "what", ["half a block of channels", "float64", "a momentum of None", "torch.func", "a frozen norm"]
+)
 def test_the_rest_is_pytorchs(what: str, calls: list[str]) -> None:
     norm = nn.BatchNorm2d(8 if "half" in what else 16, momentum=None if "None" in what else 0.1).to(DEVICE)
     x = tensor((2, norm.num_features, 3, 3), 0)
     if what == "float64":
         norm, x = norm.double(), x.double()
-    expected = plainly(copy.deepcopy(norm), x, None)
-    got = torch.func.vmap(lambda part: norm_act(norm.eval(), part))(x[None]) if "func" in what else norm_act(norm, x)
+    shortcut, shortcut_norm = (x + 1, a_norm(16).eval()) if "frozen" in what else (None, None)
+    expected = plainly(copy.deepcopy(norm), x, shortcut, shortcut_norm)
+    if "func" in what:
+        got = torch.func.vmap(lambda part: norm_act(norm.eval(), part))(x[None])
+    else:
+        got = norm_act(norm, x, shortcut, shortcut_norm)
     assert got.shape[-4:] == expected.shape
     assert not calls
     if "func" not in what:

@@ -79,7 +79,8 @@ class Backbone(nn.Module):
 
 def pooled(feature_maps: Tensor) -> Tensor:
     """Average over places: (image, channel, height, width) to (image, channel)."""
-    return feature_maps.mean((2, 3))
+    places = feature_maps.flatten(2).mT  # (image, place, channel): so the gradient comes back with channels last
+    return places.mean(1)
 
 
 def check_images(images: Tensor, name: str, *, side: int | None = None, smallest: int = 1) -> None:

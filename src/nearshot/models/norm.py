@@ -12,12 +12,13 @@ import functools
 import logging
 import os
 from importlib.util import find_spec
+from itertools import zip_longest
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["can_fuse", "fuse_norms", "norm_act"]
+__all__ = ["can_fuse", "fuse_norms", "norm_act", "twice"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -41,7 +42,14 @@ def fuse_norms(network: nn.Module) -> nn.Module:
     return network
 
 
-def norm_act(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None, *, slope: float = 0.0) -> Tensor:
+def norm_act(
+    norm: nn.Module,
+    x: Tensor,
+    shortcut: Tensor | None = None,
+    shortcut_norm: nn.Module | None = None,
+    *,
+    slope: float = 0.0,
+) -> Tensor:
     """Return activation(norm(x) + shortcut). The activation is a ReLU that multiplies what is negative by `slope`.
 
     In eager PyTorch each of these reads and writes all of memory again, and most of a step's time that is not in
@@ -52,54 +60,91 @@ def norm_act(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None, *, slop
         norm: an `nn.BatchNorm2d`, or what stands in its place.
         x: (image, channel, height, width).
         shortcut: of the same shape.
+        shortcut_norm: the shortcut's own norm, where it has one.
         slope: 0 for ReLU, 0.1 for Lee et al.'s leaky one, 1 for none.
     """
-    if is_for_kernels(norm, x, shortcut):
-        return _by_kernels(norm, x, shortcut, slope)  # type: ignore[arg-type]
+    norms = [norm] if shortcut_norm is None else [norm, shortcut_norm]
+    given = [x] if shortcut is None else [x, shortcut]
+    if all_for_kernels(norms, given):
+        return _by_kernels(norms, given, slope)  # type: ignore[arg-type]
     x = norm(x)
     if shortcut is not None:
-        x = x + shortcut
+        x = x + (shortcut if shortcut_norm is None else shortcut_norm(shortcut))
     if slope == 1:
         return x
     return F.relu(x, inplace=True) if slope == 0 else F.leaky_relu(x, slope, inplace=True)
 
 
-def is_for_kernels(norm: nn.Module, x: Tensor, shortcut: Tensor | None) -> bool:
+def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x two times, for two uses, such as a convolution and the shortcut past it.
+
+    What the kernels have made is two outputs of theirs: so both uses' gradients reach them as they are, and are added
+    up while they are read, which is one pass over memory instead of two.
+    """
+    return x, getattr(x, "again", x)
+
+
+def all_for_kernels(norms: list[nn.Module], given: list[Tensor]) -> bool:
     """Whether the kernels do what is asked: train, or evaluate without gradients; whole blocks of channels."""
-    if torch.compiler.is_compiling() or type(norm) is not nn.BatchNorm2d:
-        return False
-    given = [x] if shortcut is None else [x, shortcut]
+    x = given[0]
     return (
-        (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
+        all(has_kernels(norm, x) for norm in norms)
+        and len({norm.training for norm in norms}) == 1
+        and x.shape[1] % 16 == 0
+        and x.numel() > x.shape[1]  # one place has no variance, which PyTorch says in its own words
+        and x.dtype in DTYPES
+        and all(tensor.dtype == x.dtype and tensor.shape == x.shape for tensor in given)
+        and not any(is_wrapped(tensor) for tensor in given)
+    )
+
+
+def has_kernels(norm: nn.Module, x: Tensor) -> bool:
+    """Whether the kernels do what this norm does, as it is now, where x is."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(norm) is nn.BatchNorm2d
+        and (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
         and norm.affine
         and norm.weight.dtype == torch.float32
         and norm.track_running_stats
         and norm.momentum is not None
         and (norm.training or not torch.is_grad_enabled())
-        and x.shape[1] % 16 == 0
-        and x.numel() > x.shape[1]  # one place has no variance, which PyTorch says in its own words
-        and x.dtype in DTYPES
-        and all(tensor.dtype == x.dtype and tensor.shape == x.shape for tensor in given)
-        and not any(
-            torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in (*given, norm.weight, norm.bias)
-        )
+        and not is_wrapped(norm.weight)
+        and not is_wrapped(norm.bias)
     )
 
 
-def _by_kernels(norm: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None, slope: float) -> Tensor:
+def is_wrapped(tensor: Tensor) -> bool:
+    """Whether `torch.func` has its hands on a tensor."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def _by_kernels(norms: list[nn.BatchNorm2d], given: list[Tensor], slope: float) -> Tensor:
     from nearshot.models import norm_kernels  # noqa: PLC0415 (Triton is not everywhere)
 
-    x = x.contiguous(memory_format=torch.channels_last)
-    if shortcut is not None:
-        shortcut = shortcut.contiguous(memory_format=torch.channels_last)
-    running: tuple[Tensor, Tensor] = (norm.running_mean, norm.running_var)  # type: ignore[assignment]
-    if not norm.training:
-        return norm_kernels.evaluated(x, norm.weight, norm.bias, shortcut, running, norm.eps, slope)
-    if norm.num_batches_tracked is not None:
+    arguments: list[object] = [slope]
+    for tensor, norm in zip_longest(given, norms):
+        arguments.append(tensor.contiguous(memory_format=torch.channels_last))
+        arguments += weights_and_settings(norm) if norm is not None else []
+    if not norms[0].training:
+        return norm_kernels.evaluated(*arguments)  # type: ignore[arg-type]
+    return with_again(norm_kernels.NormAct.apply(*arguments))  # type: ignore[no-untyped-call]
+
+
+def weights_and_settings(norm: nn.BatchNorm2d) -> list[object]:
+    """Return what the kernels take of a norm; in training, count a batch, as PyTorch does."""
+    from nearshot.models.norm_kernels import Settings  # noqa: PLC0415
+
+    if norm.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-    output: Tensor = norm_kernels.NormAct.apply(  # type: ignore[no-untyped-call]
-        x, norm.weight, norm.bias, shortcut, running, norm.momentum, norm.eps, slope
-    )
+    running: tuple[Tensor, Tensor] = (norm.running_mean, norm.running_var)  # type: ignore[assignment]
+    return [norm.weight, norm.bias, Settings(running, norm.momentum, norm.eps)]  # type: ignore[arg-type]
+
+
+def with_again(outputs: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the first of two equal outputs; `twice` finds the second."""
+    output, again = outputs
+    output.again = again  # type: ignore[attr-defined]
     return output
 
 
@@ -111,7 +156,7 @@ def _kernels_run(device: torch.device) -> bool:
     try:
         norm = nn.BatchNorm2d(16).to(device).eval()
         with torch.no_grad():
-            _by_kernels(norm, torch.zeros(2, 16, 1, 1, device=device), None, 0.0)
+            _by_kernels([norm], [torch.zeros(2, 16, 1, 1, device=device)], 0.0)
     except Exception as error:  # whatever it is: a compiler that is missing, a folder that cannot be written, …
         lines = str(error).strip().splitlines() or [type(error).__name__]
         logging.getLogger("nearshot").warning("Batch norm is not fused: Triton does not work here (%s).", lines[-1])

@@ -7,7 +7,7 @@ still in the cache.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -22,113 +22,171 @@ VALUES = 4096  # that a program has in its registers at a time
 SUMMING = {"programs": 528, "num_warps": 8}
 SUMMING_GRADIENTS = {"programs": 1056, "num_warps": 4}
 AT_ONCE = tl.constexpr(256)  # sums that are added up at a time
+NO_LINE = (None, None, None, None)
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+class Settings(NamedTuple):
+    """What a norm has beside its weights. The running statistics are moved where they are."""
+
+    running: tuple[Tensor, Tensor]
+    momentum: float
+    epsilon: float
+
+
+class Line(NamedTuple):
+    """What batch norm does to a channel: (x − mean) · scale · weight + bias."""
+
+    mean: Tensor
+    scale: Tensor  # 1 / standard deviation
+    weight: Tensor
+    bias: Tensor
 
 
 class NormAct(torch.autograd.Function):
-    """activation(norm(x) + shortcut) in training, with the gradients of x, weight, bias and shortcut, once."""
+    """activation(norm(x) + shortcut) in training, once differentiable; the shortcut may have a norm of its own.
+
+    The output comes twice, for two uses: then two gradients come back, and are added up where they are read.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
+        slope: float,
         x: Tensor,
         weight: Tensor,
         bias: Tensor,
-        shortcut: Tensor | None,
-        running: tuple[Tensor, Tensor],
-        momentum: float,
-        epsilon: float,
-        slope: float,
-    ) -> Tensor:
-        """Return the output; what the way back needs is kept."""
+        settings: Settings,
+        shortcut: Tensor | None = None,
+        shortcut_weight: Tensor | None = None,
+        shortcut_bias: Tensor | None = None,
+        shortcut_settings: Settings | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the output, twice; what the way back needs is kept."""
         with torch.cuda.device_of(x):  # Triton starts kernels on the current one
-            output, mean, scale = _forward(x, weight, bias, shortcut, running, momentum, epsilon, slope)
+            line, past = _line_of(x, weight, bias, settings), None
+            if shortcut_settings is not None:
+                past = _line_of(shortcut, shortcut_weight, shortcut_bias, shortcut_settings)  # type: ignore[arg-type]
+            output = _normalised(x, line, shortcut, past, slope)
         ctx.slope = slope
-        ctx.save_for_backward(x, weight, bias, mean, scale, None if shortcut is None else output)
-        return output
+        ctx.save_for_backward(
+            x, *line, None if past is None else shortcut, *(past or NO_LINE), None if shortcut is None else output
+        )
+        ctx.set_materialize_grads(False)
+        return output, once_more(output)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradients of what `forward` was given."""
-        x, weight, bias, mean, scale, output = ctx.saved_tensors
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        x, *line, shortcut, mean, scale, weight, bias, output = ctx.saved_tensors
+        gradient, again = those_that_came(gradients)
+        if gradient is None:
+            return (None,) * 10
+        past = None if shortcut is None else Line(mean, scale, weight, bias)
         with torch.cuda.device_of(x):
-            of_x, of_weight, of_bias, behind = _backward(gradient, x, mean, scale, weight, bias, output, ctx.slope)
-        return of_x, of_weight, of_bias, None if output is None else behind, None, None, None, None
+            of_x, of_shortcut = _backward(gradient, again, x, Line(*line), shortcut, past, output, ctx.slope)
+        return None, *of_x, None, *of_shortcut, None
 
 
-def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    shortcut: Tensor | None,
-    running: tuple[Tensor, Tensor],
-    momentum: float,
-    epsilon: float,
-    slope: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output and the batch's mean and 1 / standard deviation by channel; move the running statistics."""
-    n_rows, width = _shape(x)
-    sums, grid, sizes = _sums(x, 3, **SUMMING)
-    _summarise[grid](x, sums, n_rows, width, **sizes)
-    mean, scale = x.new_empty(2, width, dtype=torch.float32)
-    _moments[(width // 16,)](sums, mean, scale, *running, momentum, epsilon, n_rows, width, sums.shape[1], num_warps=8)
-    return _normalised(x, mean, scale, weight, bias, shortcut, slope), mean, scale
+def once_more(output: Tensor) -> Tensor:
+    """Return a tensor over the same memory that autograd does not know as a view: an output of its own."""
+    return output.new_empty(0).set_(output)  # type: ignore[call-overload,no-any-return]
+
+
+def those_that_came(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of both outputs, channels last, what there is first. An output without a use has none."""
+    came = [gradient.contiguous(memory_format=torch.channels_last) for gradient in gradients if gradient is not None]
+    first, second = (*came, None, None)[:2]
+    return first, second
 
 
 def evaluated(
+    slope: float,
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
-    shortcut: Tensor | None,
-    running: tuple[Tensor, Tensor],
-    epsilon: float,
-    slope: float,
+    settings: Settings,
+    shortcut: Tensor | None = None,
+    shortcut_weight: Tensor | None = None,
+    shortcut_bias: Tensor | None = None,
+    shortcut_settings: Settings | None = None,
 ) -> Tensor:
     """Return the output with the running statistics."""
-    mean, variance = running
     with torch.cuda.device_of(x):
-        return _normalised(x, mean, torch.rsqrt(variance + epsilon), weight, bias, shortcut, slope)
+        past = None
+        if shortcut_settings is not None:
+            past = settled(shortcut_weight, shortcut_bias, shortcut_settings)  # type: ignore[arg-type]
+        return _normalised(x, settled(weight, bias, settings), shortcut, past, slope)
+
+
+def settled(weight: Tensor, bias: Tensor, settings: Settings) -> Line:
+    """Return what a norm does with its running statistics."""
+    mean, variance = settings.running
+    return Line(mean, torch.rsqrt(variance + settings.epsilon), weight, bias)
+
+
+def _line_of(x: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> Line:
+    """Return what a norm does with a batch's own statistics, and move the running ones."""
+    n_rows, width = _shape(x)
+    sums, grid, sizes = _sums(x, 3, **SUMMING)
+    _summarise[grid](x, sums, n_rows, width, **sizes)
+    return line_from(sums, n_rows, weight, bias, settings)
+
+
+def line_from(sums: Tensor, n_rows: int, weight: Tensor, bias: Tensor, settings: Settings) -> Line:
+    """Put the programs' numbers, means and squared deviations together: (3, program, channel)."""
+    _, n_programs, width = sums.shape
+    mean, scale = sums.new_empty(2, width)
+    _moments[(width // 16,)](
+        sums, mean, scale, *settings.running, settings.momentum, settings.epsilon, n_rows, width, n_programs,
+        num_warps=8,
+    )  # fmt: skip
+    return Line(mean, scale, weight, bias)
 
 
 def _backward(
     gradient: Tensor,
+    again: Tensor | None,
     x: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    weight: Tensor,
-    bias: Tensor,
+    line: Line,
+    shortcut: Tensor | None,
+    past: Line | None,
     output: Tensor | None,
     slope: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, weight, bias and shortcut. `output`: only where there was a shortcut."""
+) -> tuple[Gradients, Gradients]:
+    """Return the gradients of x and of the shortcut, each with its norm's weight and bias.
+
+    `shortcut`: only where it has a norm, whose line is `past`; `output`: only where there was a shortcut.
+    """
     n_rows, width = _shape(x)
-    behind = gradient  # the activation: what weight, bias, x and the shortcut see
-    if output is not None and slope != 1:
-        behind = torch.empty_like(x)
-    sums, grid, sizes = _sums(x, 2, **SUMMING_GRADIENTS)
+    keep = again is not None or (output is not None and slope != 1)
+    behind = torch.empty_like(x) if keep else gradient  # the activation: what norm and shortcut see
+    sums, grid, sizes = _sums(x, 2 if past is None else 3, **SUMMING_GRADIENTS)
     _add_up_gradients[grid](
-        gradient, x, mean, scale, weight, bias, output, behind, sums, n_rows, width,
-        slope=slope, has_shortcut=output is not None, **sizes,
+        gradient, again, x, *line, shortcut, *(past or NO_LINE), output, behind, sums, n_rows, width,
+        slope=slope, twofold=again is not None, has_shortcut=output is not None, has_past=past is not None, keep=keep,
+        **sizes,
     )  # fmt: skip
-    of_bias, of_weight = x.new_empty(2, width, dtype=torch.float32)
-    _totals[(width // 16,)](sums, of_bias, of_weight, width, sums.shape[1], num_warps=8)
-    of_x = torch.empty_like(x)
+    totals = x.new_empty(sums.shape[0], width, dtype=torch.float32)
+    _total[(width // 16, sums.shape[0])](sums, totals, width, sums.shape[1], num_warps=8)
+    of_x, of_shortcut = torch.empty_like(x), None if past is None else torch.empty_like(x)
     _spread_gradients[_tiles(n_rows, width)](
-        behind, x, mean, scale, weight, bias, of_weight, of_bias, of_x, n_rows, width,
-        slope=slope if output is None else 1.0, **_sizes(width),
+        behind, x, *line, shortcut, *(past or NO_LINE), totals, of_x, of_shortcut, n_rows, width,
+        slope=1.0 if keep else slope, has_past=past is not None, **_sizes(width),
     )  # fmt: skip
-    return of_x, of_weight, of_bias, behind
+    of_bias, of_weight = totals[0], totals[1]
+    if past is not None:
+        return (of_x, of_weight, of_bias), (of_shortcut, totals[2], of_bias)
+    return (of_x, of_weight, of_bias), (None if output is None else behind, None, None)
 
 
-def _normalised(
-    x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, slope: float
-) -> Tensor:
+def _normalised(x: Tensor, line: Line, shortcut: Tensor | None, past: Line | None, slope: float) -> Tensor:
     n_rows, width = _shape(x)
     output = torch.empty_like(x)
     _normalise[_tiles(n_rows, width)](
-        x, mean, scale, weight, bias, shortcut, output, n_rows, width,
-        slope=slope, has_shortcut=shortcut is not None, **_sizes(width),
+        x, *line, shortcut, *(past or NO_LINE), output, n_rows, width,
+        slope=slope, has_shortcut=shortcut is not None, has_past=past is not None, **_sizes(width),
     )  # fmt: skip
     return output
 
@@ -230,23 +288,34 @@ def _moments(sums, mean, scale, running_mean, running_variance, momentum, epsilo
 
 
 @triton.jit
+def load_line(mean, scale, weight, bias, channel):
+    """Return batch norm's line as (x − centre) · factor + offset, and 1 / standard deviation."""
+    length = tl.load(scale + channel)[None, :]
+    factor = length * tl.load(weight + channel)[None, :]
+    return tl.load(mean + channel)[None, :], factor, tl.load(bias + channel)[None, :], length
+
+
+@triton.jit
 def _normalise(
-    x, mean, scale, weight, bias, shortcut, output, n_rows, width,
-    slope: tl.constexpr, has_shortcut: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
+    x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias, output, n_rows, width,
+    slope: tl.constexpr, has_shortcut: tl.constexpr, has_past: tl.constexpr,
+    rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """activation((x − mean) · scale · weight + bias + shortcut)."""
+    """activation((x − mean) · scale · weight + bias + shortcut), the shortcut with a line of its own or as it is."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     channel = tile % (width // channels) * channels + tl.arange(0, channels)
     row = tl.arange(0, rows).to(tl.int64)
     start = tile // (width // channels) * rows
     inside = (start + row < n_rows)[:, None]
     places = (start + row)[:, None] * width + channel[None, :]
-    factor = tl.load(scale + channel) * tl.load(weight + channel)
-    centre = tl.load(mean + channel)
-    offset = tl.load(bias + channel)
-    values = (tl.load(x + places, mask=inside).to(tl.float32) - centre[None, :]) * factor[None, :] + offset[None, :]
+    centre, factor, offset, _ = load_line(mean, scale, weight, bias, channel)
+    values = (tl.load(x + places, mask=inside).to(tl.float32) - centre) * factor + offset
     if has_shortcut:
-        values += tl.load(shortcut + places, mask=inside).to(tl.float32)
+        added = tl.load(shortcut + places, mask=inside).to(tl.float32)
+        if has_past:
+            centre, factor, offset, _ = load_line(past_mean, past_scale, past_weight, past_bias, channel)
+            added = (added - centre) * factor + offset
+        values += added
     if slope != 1.0:
         values = _activated(values, values, slope)
     tl.store(output + places, values.to(output.dtype.element_ty), mask=inside)
@@ -254,58 +323,65 @@ def _normalise(
 
 @triton.jit
 def _add_up_gradients(
-    gradient, x, mean, scale, weight, bias, output, behind, sums, n_rows, width,
-    slope: tl.constexpr, has_shortcut: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
+    gradient, again, x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias,
+    output, behind, sums, n_rows, width,
+    slope: tl.constexpr, twofold: tl.constexpr, has_shortcut: tl.constexpr, has_past: tl.constexpr, keep: tl.constexpr,
+    rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """Sum a program's share of the gradient behind the activation, and of its product with normalised x."""
+    """Sum a program's share of the gradient behind the activation, and of its product with each normalised input."""
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     row = tl.arange(0, rows).to(tl.int64)
-    centre = tl.load(mean + channel)
-    length = tl.load(scale + channel)
-    factor = length * tl.load(weight + channel)
-    offset = tl.load(bias + channel)
+    centre, factor, offset, length = load_line(mean, scale, weight, bias, channel)
     first = tl.zeros((rows, channels), tl.float32)
     second = tl.zeros((rows, channels), tl.float32)
+    if has_past:
+        past_centre, _, _, past_length = load_line(past_mean, past_scale, past_weight, past_bias, channel)
+        third = tl.zeros((rows, channels), tl.float32)
     for start in range(tl.program_id(1) * rows, n_rows, tl.num_programs(1) * rows):
         inside = (start + row < n_rows)[:, None]
         places = (start + row)[:, None] * width + channel[None, :]
-        values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre[None, :]
+        values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre
         arriving = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
+        if twofold:
+            arriving += tl.load(again + places, mask=inside, other=0.0).to(tl.float32)
         if slope != 1.0:
             if has_shortcut:
                 ahead = tl.load(output + places, mask=inside, other=0.0).to(tl.float32)
             else:
-                ahead = values * factor[None, :] + offset[None, :]
+                ahead = values * factor + offset
             arriving = _activated(arriving, ahead, slope)
-            if has_shortcut:
-                tl.store(behind + places, arriving.to(behind.dtype.element_ty), mask=inside)
+        if keep:
+            tl.store(behind + places, arriving.to(behind.dtype.element_ty), mask=inside)
         first += arriving
         second += arriving * values
+        if has_past:
+            third += arriving * (tl.load(shortcut + places, mask=inside, other=0.0).to(tl.float32) - past_centre)
     at = tl.program_id(1) * width + channel
+    size = tl.num_programs(1) * width
     tl.store(sums + at, tl.sum(first, 0))
-    tl.store(sums + tl.num_programs(1) * width + at, tl.sum(second, 0) * length)
+    tl.store(sums + size + at[None, :], tl.sum(second, 0)[None, :] * length)
+    if has_past:
+        tl.store(sums + 2 * size + at[None, :], tl.sum(third, 0)[None, :] * past_length)
 
 
 @triton.jit
-def _totals(sums, of_bias, of_weight, width, n_programs):
-    """Add the programs' sums up: the gradients of bias and weight."""
+def _total(sums, totals, width, n_programs):
+    """Add the programs' sums up: the gradients of bias and weights."""
     channel = tl.program_id(0) * 16 + tl.arange(0, 16)
     program = tl.arange(0, AT_ONCE)
-    first = tl.zeros((AT_ONCE, 16), tl.float32)
-    second = tl.zeros((AT_ONCE, 16), tl.float32)
+    own = sums + tl.program_id(1) * n_programs * width
+    total = tl.zeros((AT_ONCE, 16), tl.float32)
     for start in range(0, n_programs, AT_ONCE):
         inside = (start + program < n_programs)[:, None]
-        at = (start + program)[:, None] * width + channel[None, :]
-        first += tl.load(sums + at, mask=inside, other=0.0)
-        second += tl.load(sums + n_programs * width + at, mask=inside, other=0.0)
-    tl.store(of_bias + channel, tl.sum(first, 0))
-    tl.store(of_weight + channel, tl.sum(second, 0))
+        total += tl.load(own + (start + program)[:, None] * width + channel[None, :], mask=inside, other=0.0)
+    tl.store(totals + tl.program_id(1) * width + channel, tl.sum(total, 0))
 
 
 @triton.jit
 def _spread_gradients(
-    gradient, x, mean, scale, weight, bias, of_weight, of_bias, of_x, n_rows, width,
-    slope: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
+    gradient, x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias,
+    totals, of_x, of_shortcut, n_rows, width,
+    slope: tl.constexpr, has_past: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """The gradient of x: what is behind the activation, without its mean and its part along normalised x."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -315,15 +391,17 @@ def _spread_gradients(
     inside = (start + row < n_rows)[:, None]
     places = (start + row)[:, None] * width + channel[None, :]
     count = n_rows.to(tl.float32)
-    centre = tl.load(mean + channel)
-    length = tl.load(scale + channel)
-    factor = length * tl.load(weight + channel)
-    average = tl.load(of_bias + channel) / count
-    along = tl.load(of_weight + channel) / count * length
-    values = tl.load(x + places, mask=inside).to(tl.float32) - centre[None, :]
+    centre, factor, offset, length = load_line(mean, scale, weight, bias, channel)
+    values = tl.load(x + places, mask=inside).to(tl.float32) - centre
     arriving = tl.load(gradient + places, mask=inside).to(tl.float32)
     if slope != 1.0:
-        offset = tl.load(bias + channel)
-        arriving = _activated(arriving, values * factor[None, :] + offset[None, :], slope)
-    values = factor[None, :] * (arriving - average[None, :] - values * along[None, :])
+        arriving = _activated(arriving, values * factor + offset, slope)
+    arriving -= tl.load(totals + channel)[None, :] / count
+    along = tl.load(totals + width + channel)[None, :] / count * length
+    values = factor * (arriving - values * along)
     tl.store(of_x + places, values.to(of_x.dtype.element_ty), mask=inside)
+    if has_past:
+        centre, factor, offset, length = load_line(past_mean, past_scale, past_weight, past_bias, channel)
+        along = tl.load(totals + 2 * width + channel)[None, :] / count * length
+        values = factor * (arriving - (tl.load(shortcut + places, mask=inside).to(tl.float32) - centre) * along)
+        tl.store(of_shortcut + places, values.to(of_shortcut.dtype.element_ty), mask=inside)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
 from nearshot.models.dropblock import DropBlock, block_size_for
-from nearshot.models.norm import norm_act
+from nearshot.models.norm import norm_act, twice
+from nearshot.models.stem import conv_norm_act
 
 __all__ = ["ResNet12", "ResNet12MetaOpt"]
 
@@ -69,7 +70,7 @@ class ResNet12(Backbone):
             stem: Tensor = self.stem(images)
             return stem
         convolution, norm, _ = self.stem
-        return norm_act(norm, convolution(images))
+        return conv_norm_act(convolution, norm, images)
 
 
 class _BasicBlock(nn.Module):
@@ -96,16 +97,17 @@ class _BasicBlock(nn.Module):
         if not self.fused:
             return F.relu(self.residual(x) + self.shortcut(x))
         first, first_norm, _, second, second_norm = self.residual
+        x, again = twice(x)
         inner = norm_act(first_norm, first(x))
-        return norm_act(second_norm, second(inner), _shortcut(self.shortcut, x))
+        return norm_act(second_norm, second(inner), *_shortcut(self.shortcut, again))
 
 
-def _shortcut(shortcut: nn.Module, x: Tensor) -> Tensor:
-    """Return what goes past a fused block: x, or its 1×1 convolution and batch norm."""
+def _shortcut(shortcut: nn.Module, x: Tensor) -> tuple[Tensor, nn.Module | None]:
+    """Return what goes past a fused block, and its norm: x without one, or its 1×1 convolution."""
     if isinstance(shortcut, nn.Identity):
-        return x
+        return x, None
     convolution, norm = cast(nn.Sequential, shortcut)
-    return norm_act(norm, convolution(x), slope=1)
+    return convolution(x), norm
 
 
 class ResNet12MetaOpt(Backbone):
@@ -181,7 +183,7 @@ class _MetaOptStage(nn.Module):
             first, first_norm, _, second, second_norm, _, third, third_norm = self.residual
             inner = norm_act(first_norm, first(x), slope=SLOPE)
             inner = norm_act(second_norm, second(inner), slope=SLOPE)
-            x = norm_act(third_norm, third(inner), _shortcut(self.shortcut, x), slope=SLOPE)
+            x = norm_act(third_norm, third(inner), *_shortcut(self.shortcut, x), slope=SLOPE)
         else:
             x = F.leaky_relu(self.residual(x) + self.shortcut(x), SLOPE)
         dropped: Tensor = self.drop(F.max_pool2d(x, 2))

@@ -1,0 +1,65 @@
+"""A network's first convolution with batch norm and ReLU, of which only the output is written: on a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from nearshot.models.norm import DTYPES, has_kernels, is_wrapped, norm_act, weights_and_settings, with_again
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+__all__ = ["conv_norm_act"]
+
+
+def conv_norm_act(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Tensor:
+    """Return relu(norm(convolution(images))), for a network that was fused (see `nearshot.models.norm`).
+
+    Three channels in and many out: such a convolution is computed faster than it is read back. So the kernels compute
+    it each time they need it, and only the output is written. They do 3×3 convolutions of pictures, where the pictures
+    themselves need no gradient; the rest is left to `norm_act` and to PyTorch.
+    """
+    if not (_is_plain(convolution) and _is_for_kernels(convolution, norm, images)):
+        return norm_act(norm, convolution(images))
+    from nearshot.models import stem_kernels  # noqa: PLC0415 (Triton is not everywhere)
+
+    images = images.to(_dtype(images)).contiguous(memory_format=torch.channels_last)
+    given = (images, convolution.weight, *weights_and_settings(norm))  # type: ignore[arg-type]
+    if not norm.training:
+        return stem_kernels.evaluated(*given)  # type: ignore[arg-type]
+    return with_again(stem_kernels.ConvNormAct.apply(*given))  # type: ignore[no-untyped-call]
+
+
+def _is_plain(convolution: nn.Module) -> TypeGuard[nn.Conv2d]:
+    return (
+        type(convolution) is nn.Conv2d
+        and convolution.in_channels == 3
+        and convolution.out_channels % 16 == 0
+        and convolution.kernel_size == (3, 3)
+        and convolution.stride == convolution.dilation == (1, 1)
+        and convolution.padding == (1, 1)
+        and convolution.padding_mode == "zeros"
+        and convolution.bias is None
+    )
+
+
+def _is_for_kernels(convolution: nn.Conv2d, norm: nn.Module, images: Tensor) -> bool:
+    return (
+        has_kernels(norm, images)
+        and convolution.weight.dtype == torch.float32
+        and _dtype(images) in DTYPES
+        and (images.is_cuda or _dtype(images) != torch.bfloat16)  # Triton's interpreter cannot multiply those
+        and images.numel() > 3
+        and not images.requires_grad
+        and not is_wrapped(images)
+        and not is_wrapped(convolution.weight)
+    )
+
+
+def _dtype(images: Tensor) -> torch.dtype:
+    """Return the type that PyTorch's convolution would compute in."""
+    device = images.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else images.dtype

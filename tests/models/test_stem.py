@@ -1,0 +1,142 @@
+"""The fused stem does what PyTorch's modules do: on a GPU, or where there is none, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kernel_tools import DEVICE, a_norm, distance, exact_convolutions, tensor, watched
+from torch import Tensor, nn
+
+from nearshot.models.norm import twice
+from nearshot.models.stem import conv_norm_act
+
+pytest.importorskip("triton")
+
+NEEDS_A_GPU = pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a GPU")
+SECOND_DIFFERENCES = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]], device=DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact_convolutions(monkeypatch)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which of the kernels' functions were called."""
+    return watched(monkeypatch, "stem_kernels")
+
+
+def a_convolution(width: int) -> nn.Conv2d:
+    convolution = nn.Conv2d(3, width, 3, padding=1, bias=False).to(DEVICE)
+    with torch.no_grad():
+        convolution.weight.copy_(tensor((width, 3, 3, 3), 8))
+    return convolution
+
+
+def plainly(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Tensor:
+    return F.relu(norm(convolution(images)))
+
+
+def smooth(shape: tuple[int, int, int, int]) -> Tensor:
+    """Pictures like photographs that were made larger: neighbours are nearly alike, and the mean is not zero."""
+    coarse = tensor((shape[0], 3, 3, 3), 0, torch.float64)
+    return F.interpolate(coarse, size=shape[2:], mode="bilinear") + 0.5 + 0.01 * tensor(shape, 1, torch.float64)
+
+
+SHAPES = [(2, 16, 3, 5), (3, 64, 9, 7), (2, 160, 16, 16), (1, 64, 1, 2), (5, 32, 13, 13)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("uses", [1, 2])
+def test_values_gradients_and_statistics(shape: tuple[int, int, int, int], uses: int, calls: list[str]) -> None:
+    n_images, width, *sides = shape
+    images = smooth((n_images, 3, *sides))  # type: ignore[arg-type]
+    answers = []
+    for act, dtype in ((plainly, torch.float64), (conv_norm_act, torch.float32)):
+        convolution, norm = a_convolution(width).to(dtype), a_norm(width).to(dtype)
+        output = act(convolution, norm, images.to(dtype))
+        parts = [use * tensor(shape, 6 + i).to(dtype) for i, use in enumerate(twice(output)[:uses])]
+        torch.stack(parts).sum().backward()
+        gradients = [p.grad for p in (*convolution.parameters(), *norm.parameters())]
+        answers.append([output, *gradients, *norm.buffers()])
+    assert calls == ["_line_of", "_backward"]
+    for expected, got in zip(*answers, strict=True):
+        torch.testing.assert_close(got.to(expected.dtype), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_weights_that_see_only_fine_detail() -> None:
+    """A filter of second differences hardly answers to smooth pictures: what is left is a small difference."""
+    images, answers = smooth((4, 3, 24, 24)), []
+    for act, dtype in ((plainly, torch.float64), (conv_norm_act, torch.float32)):
+        convolution, norm = a_convolution(16).to(dtype), a_norm(16).to(dtype)
+        with torch.no_grad():
+            convolution.weight.copy_(
+                torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]]) * convolution.weight[..., :1, :1]
+            )
+        output = act(convolution, norm, images.to(dtype))
+        output.backward(tensor((4, 16, 24, 24), 6).to(dtype))
+        gradients = [p.grad for p in (*convolution.parameters(), *norm.parameters())]
+        answers.append([output, *gradients, norm.running_var])
+    for expected, got in zip(*answers, strict=True):
+        assert distance(got, expected) < 1e-4
+
+
+def test_evaluation(calls: list[str]) -> None:
+    images, convolution, norm = smooth((3, 3, 9, 7)).float(), a_convolution(64), a_norm(64).eval()
+    with torch.no_grad():
+        expected = plainly(copy.deepcopy(convolution).double(), copy.deepcopy(norm).double(), images.double())
+        got = conv_norm_act(convolution, norm, images)
+    assert calls == ["evaluated"]
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
+    assert conv_norm_act(convolution, norm, images).requires_grad  # with gradients, PyTorch's own
+    assert calls == ["evaluated"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=NEEDS_A_GPU)])
+def test_autocast_is_obeyed(dtype: torch.dtype, calls: list[str]) -> None:
+    images, answers = smooth((8, 3, 12, 12)).float(), []
+    for act in (plainly, conv_norm_act):
+        convolution, norm = a_convolution(64), a_norm(64)
+        with torch.autocast(DEVICE.type, dtype):
+            output = act(convolution, norm, images)
+        assert output.dtype == dtype
+        output.backward(tensor((8, 64, 12, 12), 6, dtype))
+        gradients = [p.grad for p in (*convolution.parameters(), *norm.parameters())]
+        answers.append([output, *gradients, norm.running_mean, norm.running_var])
+    assert calls == ["_line_of", "_backward"]
+    for expected, got in zip(*answers, strict=True):
+        assert got.dtype == expected.dtype
+        assert distance(got, expected) < 0.02
+
+
+@pytest.mark.parametrize("what", ["pictures with gradients", "a bias", "5×5", "torch.func", "float64"])
+def test_the_rest_is_pytorchs(what: str, calls: list[str]) -> None:
+    size = 5 if what == "5×5" else 3
+    convolution = nn.Conv2d(3, 16, size, padding=size // 2, bias=what == "a bias").to(DEVICE)
+    norm, images = a_norm(16), tensor((2, 3, 6, 6), 0)
+    if what == "float64":
+        convolution, norm, images = convolution.double(), norm.double(), images.double()
+    images.requires_grad_("gradients" in what)
+    expected = plainly(convolution, copy.deepcopy(norm), images)
+    if what == "torch.func":
+        assert torch.func.vmap(lambda part: conv_norm_act(convolution, norm.eval(), part))(images[None]).shape[1:] == (
+            expected.shape
+        )
+    else:
+        torch.testing.assert_close(conv_norm_act(convolution, norm, images), expected)
+    assert not calls
+
+
+@NEEDS_A_GPU
+def test_more_places_than_32_bits_count() -> None:
+    images = torch.randn(1, 3, 6000, 6000, device=DEVICE, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    norm = a_norm(64).eval()  # 2.3 thousand million outputs
+    with torch.no_grad():
+        expected = plainly(a_convolution(64).bfloat16().float(), norm, images[:, :, -4:].float())
+        got = conv_norm_act(a_convolution(64), norm, images)
+    assert distance(got[:, :, -2:], expected[:, :, -2:]) < 0.02
