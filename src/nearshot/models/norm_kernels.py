@@ -21,6 +21,7 @@ VALUES = 4096  # that a program has in its registers at a time
 # Programs that share the sums, and their warps; found by trying on an H200, which has 132 processors.
 SUMMING = {"programs": 528, "num_warps": 8}
 SUMMING_GRADIENTS = {"programs": 1056, "num_warps": 4}
+SUMMING_MORE = {"programs": 1056, "num_warps": 8}  # with a shortcut or two gradients there is more to hold
 AT_ONCE = tl.constexpr(256)  # sums that are added up at a time
 NO_LINE = (None, None, None, None)
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -162,7 +163,8 @@ def _backward(
     n_rows, width = _shape(x)
     keep = again is not None or (output is not None and slope != 1)
     behind = torch.empty_like(x) if keep else gradient  # the activation: what norm and shortcut see
-    sums, grid, sizes = _sums(x, 2 if past is None else 3, **SUMMING_GRADIENTS)
+    plain = again is None and output is None
+    sums, grid, sizes = _sums(x, 2 if past is None else 3, **(SUMMING_GRADIENTS if plain else SUMMING_MORE))
     _add_up_gradients[grid](
         gradient, again, x, *line, shortcut, *(past or NO_LINE), output, behind, sums, n_rows, width,
         slope=slope, twofold=again is not None, has_shortcut=output is not None, has_past=past is not None, keep=keep,

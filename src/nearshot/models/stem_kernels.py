@@ -8,8 +8,9 @@ The way back is one pass. With G the gradient behind the activation, batch norm'
 
     dX = factor · (G − ΣG / n − x̂ · Σ(G·x̂) / n),    x̂ = (x − mean) · scale,
 
-and the weights' gradient is PᵀdX. All of it follows from three sums over the places: PᵀG, PᵀP, and the sums of G and of
-p, for which a patch ends in a one. So the pass adds up PᵀG and PᵀP, and the rest is algebra with small matrices.
+and the weights' gradient is PᵀdX. All of it follows from sums over the places: PᵀP, which the way forward has added up,
+and GᵀP, with the sums of G and of p, for which a patch ends in a one. So it takes one pass over the gradient, to add up
+GᵀP, and the rest is algebra with small matrices.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class ConvNormAct(torch.autograd.Function):
         """Return the output, twice; of what lies between nothing is kept but the moments."""
         with torch.cuda.device_of(images):
             matrix = _as_matrix(kernel, images.dtype)
-            line = _line_of(images, matrix, weight, bias, settings)
+            line, squares = _line_of(images, matrix, weight, bias, settings)
             output = _normalised(images, matrix, line)
-        ctx.save_for_backward(images, matrix, *line)
+        ctx.save_for_backward(images, matrix, squares, *line)
         ctx.set_materialize_grads(False)
         return output, once_more(output)
 
@@ -66,12 +67,12 @@ class ConvNormAct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradients of what `forward` was given; the images have none."""
-        images, matrix, *line = ctx.saved_tensors
+        images, matrix, squares, *line = ctx.saved_tensors
         gradient, again = those_that_came(gradients)
         if gradient is None:
             return (None,) * 5
         with torch.cuda.device_of(images):
-            of_kernel, of_weight, of_bias = _backward(gradient, again, images, matrix, Line(*line))
+            of_kernel, of_weight, of_bias = _backward(gradient, again, images, matrix, squares, Line(*line))
         return None, of_kernel, of_weight, of_bias, None
 
 
@@ -81,13 +82,14 @@ def evaluated(images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, sett
         return _normalised(images, _as_matrix(kernel, images.dtype), settled(weight, bias, settings))
 
 
-def _line_of(images: Tensor, matrix: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> Line:
-    """Return what the norm does with the batch's own statistics, and move the running ones."""
+def _line_of(images: Tensor, matrix: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> tuple[Line, Tensor]:
+    """Return what the norm does with the batch's own statistics, and PᵀP by program; move the running statistics."""
     n_places, width = _n_places(images), matrix.shape[1]
     grid, sizes = _shared(n_places, width, **SUMMING)
     sums = images.new_empty(3, grid[1], width, dtype=torch.float32)
-    _summarise_convolution[grid](images, matrix, sums, n_places, *images.shape[2:], width, **sizes)
-    return line_from(sums, n_places, weight, bias, settings)
+    squares = images.new_empty(grid[1], 32, 32, dtype=torch.float32)
+    _summarise_convolution[grid](images, matrix, sums, squares, n_places, *images.shape[2:], width, **sizes)
+    return line_from(sums, n_places, weight, bias, settings), squares
 
 
 def _normalised(images: Tensor, matrix: Tensor, line: Line) -> Tensor:
@@ -107,20 +109,20 @@ def _backward(
     again: Tensor | None,
     images: Tensor,
     matrix: Tensor,
+    squares: Tensor,
     line: Line,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of kernel, weight and bias."""
     width, n_places = matrix.shape[1], _n_places(images)
     grid, sizes = _shared(n_places, width, **GOING_BACK)
-    products = images.new_empty(grid[1], 32, width, dtype=torch.float32)
-    squares = images.new_empty(grid[1], 32, 32, dtype=torch.float32)
+    products = images.new_empty(grid[1], width, 32, dtype=torch.float32)
     _add_up_products[grid](
-        gradient, again, images, matrix, *line, products, squares,
-        n_places, *images.shape[2:], width, twofold=again is not None, **sizes,
+        gradient, again, images, matrix, *line, products, n_places, *images.shape[2:], width,
+        twofold=again is not None, **sizes,
     )  # fmt: skip
     mean, scale, weight, _ = line
     with torch.autocast(images.device.type, enabled=False):
-        along, gram = products.sum(0, dtype=torch.float64), squares.sum(0, dtype=torch.float64)  # PᵀG and PᵀP
+        along, gram = products.sum(0, dtype=torch.float64).mT, squares.sum(0, dtype=torch.float64)  # PᵀG and PᵀP
         weights, patches = matrix.double(), gram[:, ONE.value, None]  # (32, channel) and Pᵀ1, (32, 1)
         of_bias = along[ONE.value]  # ΣG
         of_weight = ((along * weights).sum(0) - mean * of_bias) * scale  # Σ(G·x̂)
@@ -180,9 +182,9 @@ def _weights(matrix, channel, n_channels):
 
 @triton.jit
 def _summarise_convolution(
-    images, matrix, sums, n_places, height, width, n_channels, rows: tl.constexpr, channels: tl.constexpr
+    images, matrix, sums, squares, n_places, height, width, n_channels, rows: tl.constexpr, channels: tl.constexpr
 ):  # fmt: skip
-    """Find the number, the mean and the squared deviations from it of a program's share of x; see `_summarise`."""
+    """Find the number, the mean and the squared deviations of a program's share of x, as `_summarise` does; and PᵀP."""
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     weights = _weights(matrix, channel, n_channels)
     local = tl.arange(0, rows)
@@ -193,8 +195,10 @@ def _summarise_convolution(
     first = tl.zeros((channels,), tl.float32)
     second = tl.zeros((channels,), tl.float32)
     count = tl.zeros((channels,), tl.float32)
+    square = tl.zeros((32, 32), tl.float32)
     for start in range(begin, n_places, tl.num_programs(1) * rows):
         patches = _patches(images, start, n_places, height, width, rows)
+        square = tl.dot(tl.trans(patches), patches, square, input_precision="ieee")
         values = tl.dot(patches, weights, input_precision="ieee") - origin[None, :]
         values = tl.where((start + local < n_places)[:, None], values, 0.0)
         first += tl.sum(values, 0)
@@ -206,6 +210,9 @@ def _summarise_convolution(
     tl.store(sums + at, count)
     tl.store(sums + size + at, origin + offset)
     tl.store(sums + 2 * size + at, tl.maximum(second - count * offset * offset, 0.0))
+    if tl.program_id(0) == 0:
+        entry = tl.arange(0, 32)
+        tl.store(squares + tl.program_id(1) * 1024 + entry[:, None] * 32 + entry[None, :], square)
 
 
 @triton.jit
@@ -229,16 +236,15 @@ def _normalise_convolution(
 
 @triton.jit
 def _add_up_products(
-    gradient, again, images, matrix, mean, scale, weight, bias, products, squares,
-    n_places, height, width, n_channels, twofold: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
+    gradient, again, images, matrix, mean, scale, weight, bias, products, n_places, height, width, n_channels,
+    twofold: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """Add up a program's share of PᵀG and of PᵀP."""
+    """Add up a program's share of GᵀP."""
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     weights = _weights(matrix, channel, n_channels)
     centre, factor, offset, _ = load_line(mean, scale, weight, bias, channel)
     local = tl.arange(0, rows)
-    product = tl.zeros((32, channels), tl.float32)
-    square = tl.zeros((32, 32), tl.float32)
+    product = tl.zeros((channels, 32), tl.float32)
     for start in range(tl.program_id(1).to(tl.int64) * rows, n_places, tl.num_programs(1) * rows):
         patches = _patches(images, start, n_places, height, width, rows)
         ahead = (tl.dot(patches, weights, input_precision="ieee") - centre) * factor + offset
@@ -248,11 +254,6 @@ def _add_up_products(
         if twofold:
             arriving += tl.load(again + places, mask=inside, other=0.0).to(tl.float32)
         arriving = tl.where(ahead <= 0, 0.0, arriving).to(patches.dtype)
-        across = tl.trans(patches)
-        product = tl.dot(across, arriving, product, input_precision="ieee")
-        square = tl.dot(across, patches, square, input_precision="ieee")
-    entry = tl.arange(0, 32)
-    at = (tl.program_id(1) * 32 + entry)[:, None]
-    tl.store(products + at * n_channels + channel[None, :], product)
-    if tl.program_id(0) == 0:
-        tl.store(squares + at * 32 + entry[None, :], square)
+        product = tl.dot(tl.trans(arriving), patches, product, input_precision="ieee")
+    at = (tl.program_id(1) * n_channels + channel)[:, None] * 32
+    tl.store(products + at + tl.arange(0, 32)[None, :], product)
