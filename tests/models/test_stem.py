@@ -122,13 +122,14 @@ def test_the_rest_is_pytorchs(what: str, calls: list[str]) -> None:
     if what == "float64":
         convolution, norm, images = convolution.double(), norm.double(), images.double()
     images.requires_grad_("gradients" in what)
-    expected = plainly(convolution, copy.deepcopy(norm), images)
     if what == "torch.func":
-        assert torch.func.vmap(lambda part: conv_norm_act(convolution, norm.eval(), part))(images[None]).shape[1:] == (
-            expected.shape
+        got, expected = (
+            torch.func.grad(lambda part, act=act: (act(convolution, norm.eval(), part) ** 2).sum())(images)
+            for act in (conv_norm_act, plainly)
         )
     else:
-        torch.testing.assert_close(conv_norm_act(convolution, norm, images), expected)
+        got, expected = (act(convolution, copy.deepcopy(norm), images) for act in (conv_norm_act, plainly))
+    torch.testing.assert_close(got, expected)
     assert not calls
 
 
