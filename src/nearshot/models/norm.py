@@ -9,14 +9,15 @@ differentiated like any. `fuse_norms` sets it, for training and for embedding wh
 from __future__ import annotations
 
 import functools
-import logging
 import os
-from importlib.util import find_spec
+from collections.abc import Callable
 from itertools import zip_longest
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from nearshot.models.kernel_check import agree
 
 __all__ = ["can_fuse", "fuse_norms", "norm_act", "twice"]
 
@@ -67,6 +68,17 @@ def norm_act(
     given = [x] if shortcut is None else [x, shortcut]
     if all_for_kernels(norms, given):
         return _by_kernels(norms, given, slope)  # type: ignore[arg-type]
+    return _by_pytorch(norm, x, shortcut, shortcut_norm, slope=slope)
+
+
+def _by_pytorch(
+    norm: nn.Module,
+    x: Tensor,
+    shortcut: Tensor | None = None,
+    shortcut_norm: nn.Module | None = None,
+    *,
+    slope: float = 0.0,
+) -> Tensor:
     x = norm(x)
     if shortcut is not None:
         x = x + (shortcut if shortcut_norm is None else shortcut_norm(shortcut))
@@ -150,15 +162,11 @@ def with_again(outputs: tuple[Tensor, Tensor]) -> Tensor:
 
 @functools.cache
 def _kernels_run(device: torch.device) -> bool:
-    """Whether Triton can build and start a kernel here; if not, say why once."""
-    if find_spec("triton") is None:
-        return False
-    try:
-        norm = nn.BatchNorm2d(16).to(device).eval()
-        with torch.no_grad():
-            _by_kernels([norm], [torch.zeros(2, 16, 1, 1, device=device)], 0.0)
-    except Exception as error:  # whatever it is: a compiler that is missing, a folder that cannot be written, …
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        logging.getLogger("nearshot").warning("Batch norm is not fused: Triton does not work here (%s).", lines[-1])
-        return False
-    return True
+    """Whether the kernels can be built and started here, and compute what PyTorch does; if not, say why once."""
+
+    def block(act: Callable[..., Tensor], convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) -> Tensor:
+        """Two uses of one output, and a shortcut with a norm."""
+        x, again = twice(act(norm, convolution(images)))
+        return act(norm, x, again, norm)
+
+    return agree("Batch norm", functools.partial(block, norm_act), functools.partial(block, _by_pytorch), device)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearshot.models.norm import DTYPES, has_kernels, is_wrapped, norm_act, weights_and_settings, with_again
+from nearshot.models.kernel_check import agree
+from nearshot.models.norm import DTYPES, has_kernels, is_wrapped, norm_act, twice, weights_and_settings, with_again
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -22,15 +27,33 @@ def conv_norm_act(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Te
     it each time they need it, and only the output is written. They do 3×3 convolutions of pictures, where the pictures
     themselves need no gradient; the rest is left to `norm_act` and to PyTorch.
     """
-    if not (_is_plain(convolution) and _is_for_kernels(convolution, norm, images)):
-        return norm_act(norm, convolution(images))
+    if _is_plain(convolution) and _is_for_kernels(convolution, norm, images) and _kernels_agree(images.device):
+        return _by_kernels(convolution, norm, images)  # type: ignore[arg-type]
+    return norm_act(norm, convolution(images))
+
+
+def _by_kernels(convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) -> Tensor:
     from nearshot.models import stem_kernels  # noqa: PLC0415 (Triton is not everywhere)
 
     images = images.to(_dtype(images)).contiguous(memory_format=torch.channels_last)
-    given = (images, convolution.weight, *weights_and_settings(norm))  # type: ignore[arg-type]
+    given = (images, convolution.weight, *weights_and_settings(norm))
     if not norm.training:
         return stem_kernels.evaluated(*given)  # type: ignore[arg-type]
     return with_again(stem_kernels.ConvNormAct.apply(*given))  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def _kernels_agree(device: torch.device) -> bool:
+    """Whether the kernels compute here what PyTorch does; if not, say why once."""
+
+    def used_twice(act: Callable[..., Tensor], *given: nn.Module | Tensor) -> Tensor:
+        x, again = twice(act(*given))
+        return x + 2 * again
+
+    def by_pytorch(convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) -> Tensor:
+        return F.relu(norm(convolution(images)))
+
+    return agree("The first convolution", partial(used_twice, _by_kernels), partial(used_twice, by_pytorch), device)
 
 
 def _is_plain(convolution: nn.Module) -> TypeGuard[nn.Conv2d]:

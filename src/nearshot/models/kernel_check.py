@@ -1,0 +1,76 @@
+"""Whether kernels compute, on this device, what PyTorch does: a compiler has been wrong before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["agree"]
+
+CLOSE = 0.05  # relative; bfloat16 rounds to 0.004, a few times over
+
+Act = Callable[[nn.Conv2d, nn.BatchNorm2d, Tensor], Tensor]
+
+
+def agree(name: str, fast: Act, plain: Act, device: torch.device) -> bool:
+    """Whether Triton works here and `fast` does what `plain` does; if not, say why.
+
+    Both are called with a convolution, a norm and a few small pictures, and differentiated. Nothing is drawn from
+    torch's generators.
+    """
+    if find_spec("triton") is None:
+        return False
+    try:
+        with _as_ever():
+            expected = _answers(plain, device, torch.float32)
+            got = _answers(fast, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+            differences = [_distance(*pair) for pair in zip(got, expected, strict=True)]
+    except Exception as error:  # whatever it is: a compiler that is missing, a folder that cannot be written, …
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return _not_fused(name, f"Triton does not work here ({lines[-1]})")
+    for difference in differences:
+        if not difference < CLOSE:  # or not a number
+            return _not_fused(name, f"its kernels are off by {difference:.0%} here, which is for Triton to mend")
+    return True
+
+
+def _answers(act: Act, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    """Return the output, the weights' gradients and the running statistics."""
+    convolution = nn.utils.skip_init(nn.Conv2d, 3, 64, 3, padding=1, bias=False, device=device)
+    norm = nn.BatchNorm2d(64).to(device)
+    with torch.no_grad():
+        convolution.weight.copy_(_numbers(convolution.weight.shape, device))
+        norm.bias.copy_(_numbers(norm.bias.shape, device))
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        output = act(convolution, norm, 1 + _numbers((4, 3, 17, 15), device))  # no tile fits
+    (output.float() * _numbers(output.shape, device)).sum().backward()
+    gradients = [parameter.grad for parameter in (*convolution.parameters(), *norm.parameters())]
+    return [output, *gradients, norm.running_mean, norm.running_var]
+
+
+def _numbers(shape: torch.Size | tuple[int, ...], device: torch.device) -> Tensor:
+    """Return numbers between −1 and 1 that look like chance."""
+    count = torch.arange(torch.Size(shape).numel(), device=device, dtype=torch.float32)
+    return torch.cos(count * count * 0.37).view(shape)
+
+
+def _distance(got: Tensor, expected: Tensor) -> float:
+    got, expected = got.detach().float(), expected.detach().float()
+    return float(torch.linalg.vector_norm(got - expected) / torch.linalg.vector_norm(expected))
+
+
+@contextmanager
+def _as_ever() -> Iterator[None]:
+    """Whatever is switched on around: gradients."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def _not_fused(name: str, why: str) -> bool:
+    logging.getLogger("nearshot").warning("%s is not fused: %s.", name, why)
+    return False

@@ -1,0 +1,33 @@
+"""The kernels compile for a GPU, here, where there need not be one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+
+def test_the_kernels_compile_and_keep_away_from_packed_halves(tmp_path: Path) -> None:
+    """Integers of 16 bits, two in a register, were computed wrongly on an H200, though the PTX was right."""
+    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compile_kernels.py")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=surroundings | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    compiled = json.loads(done.stdout)
+    assert len(compiled) == 10
+    for name, ptx in compiled.items():
+        assert "ld.global" in ptx
+        assert not re.findall(r"\w+\.[su]16x2", ptx), name

@@ -1,0 +1,70 @@
+"""Kernels that compute something else than PyTorch are found out before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from kernel_tools import DEVICE, a_norm, tensor, watched
+from torch import Tensor, nn
+
+from nearshot.models import norm, stem
+from nearshot.models.kernel_check import agree
+
+pytest.importorskip("triton")
+
+CHECKS = {"Batch norm": norm._kernels_run, "The first convolution": stem._kernels_agree}
+
+
+@pytest.fixture(params=CHECKS)
+def check(request: pytest.FixtureRequest) -> Callable[[], bool]:
+    uncached = CHECKS[request.param].__wrapped__
+    return lambda: uncached(DEVICE)
+
+
+def test_the_kernels_agree_and_draw_nothing(check: Callable[[], bool], caplog: pytest.LogCaptureFixture) -> None:
+    before = torch.get_rng_state()
+    with torch.no_grad():  # as in validation
+        assert check()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("module", ["norm_kernels", "stem_kernels"])
+def test_a_difference_is_found_and_told(
+    module: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the gradients alone: of all that a compiler gets wrong, this would be seen last."""
+    name, check = list(CHECKS.items())[module == "stem_kernels"]
+    kernels = __import__(f"nearshot.models.{module}", fromlist=["_backward"])
+    right = kernels._backward
+
+    def wrong(*given: Tensor) -> object:
+        first, *rest = right(*given)
+        return (first[0], -first[1], first[2]) if isinstance(first, tuple) else -first, *rest
+
+    monkeypatch.setattr(kernels, "_backward", wrong)
+    assert not check.__wrapped__(DEVICE)
+    assert [record.message.split(" off by")[0] for record in caplog.records] == [
+        f"{name} is not fused: its kernels are"
+    ]
+
+
+def test_what_is_not_a_number_is_a_difference(caplog: pytest.LogCaptureFixture) -> None:
+    def plain(convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) -> Tensor:
+        output: Tensor = norm(convolution(images))
+        return output
+
+    assert agree("It", plain, plain, DEVICE)
+    assert not agree("It", lambda *given: plain(*given) * torch.nan, plain, DEVICE)
+    assert not agree("It", lambda *given: plain(*given)[:, :8], plain, DEVICE)
+    assert ["off by nan%" in caplog.records[0].message, "does not work" in caplog.records[1].message] == [True, True]
+
+
+def test_a_stem_that_differs_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stem, "_kernels_agree", lambda device: False)
+    calls = watched(monkeypatch, "stem_kernels")
+    convolution = nn.Conv2d(3, 16, 3, padding=1, bias=False).to(DEVICE)
+    stem.conv_norm_act(convolution, a_norm(16), tensor((2, 3, 4, 4), 0))
+    assert not calls
