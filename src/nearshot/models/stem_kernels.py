@@ -161,12 +161,12 @@ def _shared(
 def _parts(entry):
     """Return an entry's row and column, counted from a patch's first pixel, and its colour.
 
-    By comparing, since divisions of such small numbers are done two at a time in 16 bits, and come out wrong: seen
-    with Triton 3.6 on an H200, for the PTX is right.
+    By comparing: divisions of such small numbers are compiled to 16 bits, two in a register, and came out wrong, with
+    Triton 3.6 on an H200, although the PTX was right.
     """
-    down = (entry >= 9).to(tl.int32) + (entry >= 18).to(tl.int32)
+    down = tl.where(entry < 9, 0, tl.where(entry < 18, 1, 2))
     rest = entry - 9 * down
-    across = (rest >= 3).to(tl.int32) + (rest >= 6).to(tl.int32)
+    across = tl.where(rest < 3, 0, tl.where(rest < 6, 1, 2))
     return down, across, rest - 3 * across
 
 
