@@ -14,7 +14,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Kernels for a GPU: what imports them asks first whether Triton is there.
-collect_ignore = [] if find_spec("triton") else ["src/nearshot/models/norm_kernels.py"]
+collect_ignore_glob = (
+    [] if find_spec("triton") else ["src/nearshot/models/*_kernels.py", "tests/models/compile_kernels.py"]
+)
 
 # A busy machine is slow for reasons of its own, which no test is about.
 settings.register_profile("nearshot", deadline=None)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
+from nearshot.models.backbone import pooled
 from nearshot.models.dropblock import DropBlock
 from nearshot.models.norm import _kernels_run, can_fuse
 
@@ -244,3 +245,12 @@ def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixt
     _kernels_run.cache_clear()  # it says why once
     assert not can_fuse(build_backbone("conv4-32", input_size=16), torch.device("cuda"))
     assert len(caplog.records) == (importlib.util.find_spec("triton") is not None)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_the_pooled_gradient_has_channels_last(memory_format: torch.memory_format) -> None:
+    """Whatever the maps have: so it need not be turned round for the kernels."""
+    maps = torch.randn(3, 8, 5, 4).contiguous(memory_format=memory_format).requires_grad_()
+    torch.testing.assert_close(pooled(maps), maps.mean((2, 3)), rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(pooled(maps).square().sum(), maps)
+    assert gradient.is_contiguous(memory_format=torch.channels_last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from kernel_tools import DEVICE, a_norm, distance, exact_convolutions, tensor, watched
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from nearshot.models import build_backbone
 from nearshot.models.norm import fuse_norms, norm_act, twice
@@ -49,6 +51,22 @@ def plainly(
 def test_values_gradients_and_statistics(
     shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]
 ) -> None:
+    check(shape, shortcut, slope, uses, calls)
+
+
+@pytest.mark.parametrize("shortcut", ["", "shortcut with a norm"])
+@pytest.mark.parametrize(("values", "programs"), [(256, 2), (16, 300)])  # several tiles each, or more than AT_ONCE
+def test_many_tiles_and_many_programs(
+    values: int, programs: int, shortcut: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = importlib.import_module("nearshot.models.norm_kernels")
+    monkeypatch.setattr(kernels, "VALUES", values)
+    for name in ("SUMMING", "SUMMING_GRADIENTS", "SUMMING_MORE"):
+        monkeypatch.setattr(kernels, name, getattr(kernels, name) | {"programs": programs})
+    check((2, 16, 13, 13), shortcut, 0.0, 1, calls)
+
+
+def check(shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]) -> None:
     n_inputs, n_norms = (2 if shortcut else 1), (2 if "norm" in shortcut else 1)
     answers = []
     for act, dtype in ((plainly, torch.float64), (norm_act, torch.float32)):
@@ -75,6 +93,8 @@ def test_an_output_has_two_gradients_of_which_either_may_be_missing() -> None:
         assert outputs[0].data_ptr() == outputs[1].data_ptr()
         found += torch.autograd.grad(outputs[use], x, tensor((2, 16, 3, 3), 1))
     torch.testing.assert_close(*found)
+    changed = norm_act(norm, x).mul_(2)
+    assert all(use is changed for use in twice(changed))
     neither = [tensor_made_of_nothing(use) for use in twice(norm_act(norm, x))]
     assert torch.autograd.grad(neither[0].sum(), x, allow_unused=True)[0] is None
     assert twice(x) == (x, x)
@@ -180,8 +200,18 @@ def test_more_places_than_a_side_of_a_grid_has_programs() -> None:
         assert distance(norm_act(norm, x)[..., -2:], plainly(norm, x[..., -2:])) < 0.01
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch uses what it has deprecated itself
+def test_derivatives_go_forward() -> None:
+    norm, x = a_norm(16).eval(), tensor((2, 16, 3, 3), 0)
+    with torch.no_grad(), forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x + 1)
+        got, expected = (forward_ad.unpack_dual(act(norm, dual)).tangent for act in (norm_act, plainly))
+    torch.testing.assert_close(got, expected)
+
+
 @pytest.mark.parametrize(
-    "what", ["half a block of channels", "float64", "a momentum of None", "torch.func", "a frozen norm"]
+    "what",
+    ["half a block of channels", "float64", "a momentum of None", "torch.func", "forward torch.func", "a frozen norm"],
 )
 def test_the_rest_is_pytorchs(what: str, calls: list[str]) -> None:
     norm = nn.BatchNorm2d(8 if "half" in what else 16, momentum=None if "None" in what else 0.1).to(DEVICE)

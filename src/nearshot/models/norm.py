@@ -3,7 +3,8 @@
 Networks that can do so have blocks with an attribute `fused`. Where it is False, as it is in every network that is
 built or loaded, a block is PyTorch's own modules, called one after the other, and may be changed, hooked, exported and
 differentiated like any. `fuse_norms` sets it, for training and for embedding what is validated on: then the block calls
-`norm_act` with its convolutions' outputs, and its activations and the sequences around them are not called.
+`norm_act` with its convolutions' outputs, and its activations and the sequences around them are not called. A map of
+features inside such a network has part of its gradient only: see `twice`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import zip_longest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from nearshot.models.kernel_check import agree
 
@@ -66,7 +68,7 @@ def norm_act(
     """
     norms = [norm] if shortcut_norm is None else [norm, shortcut_norm]
     given = [x] if shortcut is None else [x, shortcut]
-    if all_for_kernels(norms, given):
+    if _are_for_kernels(norms, given):
         return _by_kernels(norms, given, slope)  # type: ignore[arg-type]
     return _by_pytorch(norm, x, shortcut, shortcut_norm, slope=slope)
 
@@ -91,12 +93,13 @@ def twice(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return x two times, for two uses, such as a convolution and the shortcut past it.
 
     What the kernels have made is two outputs of theirs: so both uses' gradients reach them as they are, and are added
-    up while they are read, which is one pass over memory instead of two.
+    up while they are read, which is one pass over memory instead of two. So each of the two has its own gradient, and
+    one alone is not that of x.
     """
-    return x, getattr(x, "again", x)
+    return x, x if x._version else getattr(x, "again", x)  # what was changed in place is no longer what was made
 
 
-def all_for_kernels(norms: list[nn.Module], given: list[Tensor]) -> bool:
+def _are_for_kernels(norms: list[nn.Module], given: list[Tensor]) -> bool:
     """Whether the kernels do what is asked: train, or evaluate without gradients; whole blocks of channels."""
     x = given[0]
     return (
@@ -106,7 +109,6 @@ def all_for_kernels(norms: list[nn.Module], given: list[Tensor]) -> bool:
         and x.numel() > x.shape[1]  # one place has no variance, which PyTorch says in its own words
         and x.dtype in DTYPES
         and all(tensor.dtype == x.dtype and tensor.shape == x.shape for tensor in given)
-        and not any(is_wrapped(tensor) for tensor in given)
     )
 
 
@@ -114,6 +116,7 @@ def has_kernels(norm: nn.Module, x: Tensor) -> bool:
     """Whether the kernels do what this norm does, as it is now, where x is."""
     return (
         not torch.compiler.is_compiling()
+        and not is_transformed(x)
         and type(norm) is nn.BatchNorm2d
         and (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
         and norm.affine
@@ -121,14 +124,12 @@ def has_kernels(norm: nn.Module, x: Tensor) -> bool:
         and norm.track_running_stats
         and norm.momentum is not None
         and (norm.training or not torch.is_grad_enabled())
-        and not is_wrapped(norm.weight)
-        and not is_wrapped(norm.bias)
     )
 
 
-def is_wrapped(tensor: Tensor) -> bool:
-    """Whether `torch.func` has its hands on a tensor."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+def is_transformed(x: Tensor) -> bool:
+    """Whether `torch.func` is at work, or derivatives go forward with x."""
+    return torch._C._are_functorch_transforms_active() or forward_ad.unpack_dual(x).tangent is not None
 
 
 def _by_kernels(norms: list[nn.BatchNorm2d], given: list[Tensor], slope: float) -> Tensor:

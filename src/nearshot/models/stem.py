@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearshot.models.kernel_check import agree
-from nearshot.models.norm import DTYPES, has_kernels, is_wrapped, norm_act, twice, weights_and_settings, with_again
+from nearshot.models.norm import DTYPES, has_kernels, norm_act, twice, weights_and_settings, with_again
 
 if TYPE_CHECKING:
     from typing import TypeGuard
 
 __all__ = ["conv_norm_act"]
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def conv_norm_act(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Tensor:
@@ -25,7 +27,7 @@ def conv_norm_act(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Te
 
     Three channels in and many out: such a convolution is computed faster than it is read back. So the kernels compute
     it each time they need it, and only the output is written. They do 3×3 convolutions of pictures, where the pictures
-    themselves need no gradient; the rest is left to `norm_act` and to PyTorch.
+    themselves need no gradient and nobody has hooked the convolution; the rest is left to `norm_act` and to PyTorch.
     """
     if _is_plain(convolution) and _is_for_kernels(convolution, norm, images) and _kernels_agree(images.device):
         return _by_kernels(convolution, norm, images)  # type: ignore[arg-type]
@@ -66,6 +68,7 @@ def _is_plain(convolution: nn.Module) -> TypeGuard[nn.Conv2d]:
         and convolution.padding == (1, 1)
         and convolution.padding_mode == "zeros"
         and convolution.bias is None
+        and not any(getattr(convolution, hooks) for hooks in HOOKS)
     )
 
 
@@ -75,10 +78,9 @@ def _is_for_kernels(convolution: nn.Conv2d, norm: nn.Module, images: Tensor) -> 
         and convolution.weight.dtype == torch.float32
         and _dtype(images) in DTYPES
         and (images.is_cuda or _dtype(images) != torch.bfloat16)  # Triton's interpreter cannot multiply those
+        and images.dtype != torch.float64
         and images.numel() > 3
         and not images.requires_grad
-        and not is_wrapped(images)
-        and not is_wrapped(convolution.weight)
     )
 
 

@@ -38,7 +38,7 @@ __all__ = ["ConvNormAct", "evaluated"]
 # Places of a tile and warps, and programs that share the places; found by trying on an H200, which has 132 processors.
 SUMMING = {"rows": 128, "programs": 528, "num_warps": 8}
 NORMALISING = {"rows": 128, "num_warps": 8}
-GOING_BACK = {"rows": 64, "programs": 528, "num_warps": 4}
+GOING_BACK = {"rows": 64, "programs": 528, "num_warps": 4, "num_stages": 2}  # float32 in three fills a small card
 ONE = tl.constexpr(27)  # where a patch has its one; behind it are zeros up to 32
 
 
@@ -148,13 +148,13 @@ def _channels(width: int) -> int:
 
 
 def _shared(
-    n_places: int, width: int, *, rows: int, programs: int, num_warps: int
+    n_places: int, width: int, *, rows: int, programs: int, **options: int
 ) -> tuple[tuple[int, int], dict[str, int]]:
-    """Return the programs by channels and places, where several share the places, and their sizes."""
+    """Return the programs by channels and places, where several share the places, and their sizes and options."""
     channels = _channels(width)
     n_columns = width // channels
     n_programs: int = min(triton.cdiv(n_places, rows), triton.cdiv(programs, n_columns))
-    return (n_columns, n_programs), {"rows": rows, "channels": channels, "num_warps": num_warps}
+    return (n_columns, n_programs), {"rows": rows, "channels": channels, **options}
 
 
 @triton.jit
