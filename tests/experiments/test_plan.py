@@ -123,6 +123,25 @@ def test_the_command_says_it_and_writes_down_how_long_it_took(tmp_path: Path) ->
     assert note["environment"]["torch"]
 
 
+def test_what_would_be_trained_again_can_be_left_as_it_is(tmp_path: Path) -> None:
+    results = make_up(tmp_path / "results", ["classifiers"], QUICK)
+    said = io.StringIO()
+    done = reproduce(
+        ["adaptation"],
+        scale=QUICK,
+        seeds=1,
+        results=results.folder,
+        runs=tmp_path / "runs",
+        place=ThisProcess(results, tmp_path / "runs"),
+        train_again=False,
+        console=Console(file=said, width=1000),
+    )
+    assert said.getvalue().startswith("1 training: 0 done, 0 to train.\n1 training left as it is: there are results")
+    assert not (done.outcome.done or done.outcome.failed or done.outcome.left)
+    assert not (tmp_path / "runs").exists()
+    assert done.tables  # of what there is
+
+
 measurements = st.builds(
     Measurement,
     st.sampled_from(["train", "val", "test"]),

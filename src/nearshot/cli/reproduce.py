@@ -56,6 +56,9 @@ class Reproduce:
     """Take the finished runs under a folder, which `nearshot train` made, into the results; then stop."""
     tables_only: bool = False
     """Train nothing; make the tables and figures of what there is."""
+    train_again: bool = True
+    """Where something more is to be measured of a training and its weights are gone, train it again; with
+    --no-train-again it is left as it is, and its cells stay empty."""
     episode: tuple[int, int, int] | None = None
     """For pairs: the ways, shots and queries of the episode to draw."""
     on: Literal["here", "ray"] = "here"
@@ -96,6 +99,7 @@ class Reproduce:
             place=self._place(scale),
             episode=EpisodeShape(*self.episode) if self.episode else None,
             train_missing=not self.tables_only,
+            train_again=self.train_again,
             minutes=self.minutes,
             console=Console(stderr=True, highlight=False),
         )

@@ -24,6 +24,7 @@ class Plan:
         again: there is a result, something more is to be measured, and the weights are gone: they are trained again,
             and all that was measured is measured again of the new weights.
         runs: where run folders are.
+        as_they_are: they would have to be trained again, and that is not wanted.
     """
 
     done: tuple[Job, ...]
@@ -31,6 +32,11 @@ class Plan:
     trained: tuple[Job, ...]
     again: tuple[Job, ...]
     runs: Path
+    as_they_are: tuple[Job, ...] = ()
+
+    def without_again(self) -> Plan:
+        """Return the plan that trains nothing again: such jobs are left as they are, without what more is wanted."""
+        return replace(self, again=(), as_they_are=(*self.as_they_are, *self.again))
 
     @property
     def left(self) -> tuple[Job, ...]:
@@ -39,9 +45,9 @@ class Plan:
 
     def sentences(self) -> list[str]:
         """Return what is going to happen, a sentence each; none where all is done."""
-        if not self.left:
+        if not self.left and not self.as_they_are:
             return []
-        n_all = len(self.done) + len(self.left)
+        n_all = len(self.done) + len(self.left) + len(self.as_they_are)
         said = [f"{_trainings(n_all)}: {len(self.done)} done, {len(self.trained)} to train."]
         if self.measured:
             said.append(f"{_trainings(len(self.measured))} to measure more of; the weights are there.")
@@ -50,6 +56,12 @@ class Plan:
                 f"{_trainings(len(self.again))} to train AGAIN: there are results, but more is wanted, and the weights "
                 f"are not in {self.runs}. What was measured is measured again; the results so far are kept beside the "
                 f"new ones, in folders named earlier. {_listed(self.again)}"
+            )
+        if self.as_they_are:
+            left = "left as it is" if len(self.as_they_are) == 1 else "left as they are"
+            said.append(
+                f"{_trainings(len(self.as_they_are))} {left}: there are results, but more is wanted, which would take "
+                f"training again. {_listed(self.as_they_are)}"
             )
         return said
 

@@ -70,6 +70,7 @@ def reproduce(
     place: Place | None = None,
     episode: EpisodeShape | None = None,
     train_missing: bool = True,
+    train_again: bool = True,
     minutes: float | None = None,
     console: Console | None = None,
 ) -> Reproduction:
@@ -86,6 +87,7 @@ def reproduce(
         place: where to run; by default this machine.
         episode: for `pairs`, the episode to draw.
         train_missing: whether to train at all; False makes tables and figures of what there is.
+        train_again: whether to train those again of which something more is wanted, and whose weights are gone.
         minutes: begin no training that would probably not be done by then; by default there is no limit.
         console: where to show progress.
     """
@@ -100,6 +102,7 @@ def reproduce(
     outcome = Outcome()
     if train_missing:
         plan = plan_of(jobs_of(recipes, dataset, scale, range(seeds)), store, runs)
+        plan = plan if train_again else plan.without_again()
         place = place or LocalMachine(store, Path(runs), data_dir, small=scale.is_small)
         limit = None if minutes is None else _limit(minutes, store, place, Path(runs))
         outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json", limit)
