@@ -17,10 +17,10 @@ from tiny import prepare_tiny
 from tiny_jobs import CPU, tiny_job
 
 from nearshot.cli import main
-from nearshot.errors import FileFormatError
+from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments import RECIPES, Results, reproduce
 from nearshot.experiments.costs import cost_of, images_of
-from nearshot.experiments.jobs import Job, do, jobs_of
+from nearshot.experiments.jobs import Job, chosen_jobs, do, jobs_of
 from nearshot.experiments.measuring import TREATMENTS
 from nearshot.experiments.plan import plan_of
 from nearshot.experiments.results import Measurement, RunResult
@@ -140,6 +140,16 @@ def test_what_would_be_trained_again_can_be_left_as_it_is(tmp_path: Path) -> Non
     assert not (done.outcome.done or done.outcome.failed or done.outcome.left)
     assert not (tmp_path / "runs").exists()
     assert done.tables  # of what there is
+
+
+def test_trainings_are_chosen_by_name_in_the_order_of_the_patterns() -> None:
+    jobs = jobs_of([RECIPES["comparison"]], "cifar-fs", PAPER, range(2))
+    assert chosen_jobs(jobs, []) == jobs
+    names = [job.name for job in chosen_jobs(jobs, ["*prototypical,seed=1", "cifar-fs-nca*", "*,seed=1"])]
+    assert names[:3] == ["cifar-fs-prototypical,seed=1", "cifar-fs-nca", "cifar-fs-nca,seed=1"]
+    assert len(names) == len(set(names)) == len(jobs) // 2 + 1
+    with pytest.raises(InputError, match=r"None of these trainings is called 'nca'\. They are: cifar-fs-matching, "):
+        chosen_jobs(jobs, ["nca"])
 
 
 measurements = st.builds(

@@ -65,6 +65,9 @@ class Reproduce:
     """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
     gpus_per_run: float = 1.0
     """How much of a GPU a training takes: with 0.5, two share one, which small ones do well; 0 for none."""
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PATTERN ...]")] = ()
+    """Run only the trainings whose names match, in this order, such as 'cifar-fs-nca,seed=*'; a pattern that matches
+    none is answered with the names."""
     minutes: float | None = None
     """Begin no training that would probably not be done within so many minutes, by how long others took: for a GPU that
     is yours for a while. The same command goes on another time."""
@@ -100,6 +103,7 @@ class Reproduce:
             episode=EpisodeShape(*self.episode) if self.episode else None,
             train_missing=not self.tables_only,
             train_again=self.train_again,
+            only=self.only,
             minutes=self.minutes,
             console=Console(stderr=True, highlight=False),
         )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nearshot.errors import NearshotError
+from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.by_class import measure_classes
 from nearshot.experiments.identity import WATCHING, run_id
 from nearshot.experiments.measuring import measure
@@ -104,6 +105,23 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
                 else:
                     jobs[key] = Job(config, scale.name, wanted.measurements, (recipe.name,), scale.adapted_episodes)
     return list(jobs.values())
+
+
+def chosen_jobs(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
+    """Return the jobs whose name matches one of some patterns, such as `*,seed=1`, in the order of the patterns.
+
+    Without patterns, all of them. A pattern that no job matches is refused with the names there are.
+    """
+    if not patterns:
+        return list(jobs)
+    chosen: dict[str, Job] = {}
+    for pattern in patterns:
+        matching = {job.id: job for job in jobs if fnmatchcase(job.name, pattern)}
+        if not matching:
+            names = ", ".join(sorted({job.name for job in jobs}))
+            raise InputError(f"None of these trainings is called {pattern!r}. They are: {names}.")
+        chosen |= matching
+    return list(chosen.values())
 
 
 def do(

@@ -18,7 +18,7 @@ from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
 from nearshot.experiments.identity import WATCHING
-from nearshot.experiments.jobs import Job, jobs_of
+from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
 from nearshot.experiments.local import LocalMachine, n_cores
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Found, Recipe
@@ -71,6 +71,7 @@ def reproduce(
     episode: EpisodeShape | None = None,
     train_missing: bool = True,
     train_again: bool = True,
+    only: Sequence[str] = (),
     minutes: float | None = None,
     console: Console | None = None,
 ) -> Reproduction:
@@ -88,6 +89,7 @@ def reproduce(
         episode: for `pairs`, the episode to draw.
         train_missing: whether to train at all; False makes tables and figures of what there is.
         train_again: whether to train those again of which something more is wanted, and whose weights are gone.
+        only: patterns of trainings' names, such as `*,seed=1`: only these are run, in this order; by default all are.
         minutes: begin no training that would probably not be done by then; by default there is no limit.
         console: where to show progress.
     """
@@ -101,7 +103,7 @@ def reproduce(
     folder = Path(results) / "tables" / scale.name
     outcome = Outcome()
     if train_missing:
-        plan = plan_of(jobs_of(recipes, dataset, scale, range(seeds)), store, runs)
+        plan = plan_of(chosen_jobs(jobs_of(recipes, dataset, scale, range(seeds)), only), store, runs)
         plan = plan if train_again else plan.without_again()
         place = place or LocalMachine(store, Path(runs), data_dir, small=scale.is_small)
         limit = None if minutes is None else _limit(minutes, store, place, Path(runs))
