@@ -137,7 +137,7 @@ def test_what_would_be_trained_again_can_be_left_as_it_is(tmp_path: Path) -> Non
         console=Console(file=said, width=1000),
     )
     assert said.getvalue().startswith("1 training: 0 done, 0 to train.\n1 training left as it is: there are results")
-    assert not (done.outcome.done or done.outcome.failed or done.outcome.left)
+    assert [done.outcome.done, done.outcome.failed, done.outcome.left] == [[], [], []]
     assert not (tmp_path / "runs").exists()
     assert done.tables  # of what there is
 
