@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from kernel_tools import DEVICE, a_norm, tensor, watched
 from torch import Tensor, nn
 
-from nearshot.models import norm, stem
+from nearshot.models import kernel_check, norm, stem
 from nearshot.models.kernel_check import agree
 
 pytest.importorskip("triton")
@@ -60,6 +61,18 @@ def test_what_is_not_a_number_is_a_difference(caplog: pytest.LogCaptureFixture) 
     assert not agree("It", lambda *given: plain(*given) * torch.nan, plain, DEVICE)
     assert not agree("It", lambda *given: plain(*given)[:, :8], plain, DEVICE)
     assert ["off by nan%" in caplog.records[0].message, "does not work" in caplog.records[1].message] == [True, True]
+
+
+def test_rounding_is_far_from_a_difference() -> None:
+    """PyTorch's own in bfloat16, against float32: what kernels on a GPU are allowed is several times as much."""
+
+    def block(convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) -> Tensor:
+        inner = F.relu(norm(convolution(images)))
+        return F.relu(norm(inner) + norm(2 * inner))
+
+    exact, rounded = (kernel_check._answers(block, DEVICE, dtype) for dtype in (torch.float32, torch.bfloat16))
+    differences = [kernel_check._distance(*pair) for pair in zip(rounded, exact, strict=True)]
+    assert 1e-4 < max(differences) < kernel_check.CLOSE / 3
 
 
 def test_a_stem_that_differs_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
