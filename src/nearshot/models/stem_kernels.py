@@ -35,10 +35,11 @@ from nearshot.models.norm_kernels import (
 
 __all__ = ["ConvNormAct", "evaluated"]
 
-# Places of a tile and warps, and programs that share the places; found by trying on an H200, which has 132 processors.
-SUMMING = {"rows": 128, "programs": 528, "num_warps": 8}
-NORMALISING = {"rows": 128, "num_warps": 8}
-GOING_BACK = {"rows": 64, "programs": 528, "num_warps": 4, "num_stages": 2}  # float32 in three fills a small card
+# Places of a tile, warps, and programs that share the places: as many as fit an H200's 132 processors at once, by the
+# registers that the compiler takes.
+SUMMING = {"rows": 32, "programs": 792, "num_warps": 4}
+NORMALISING = {"rows": 64, "num_warps": 4}
+GOING_BACK = {"rows": 32, "programs": 660, "num_warps": 4, "num_stages": 2}  # in three, float32 fills a small card
 ONE = tl.constexpr(27)  # where a patch has its one; behind it are zeros up to 32
 
 
