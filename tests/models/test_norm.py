@@ -192,6 +192,16 @@ def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, c
         assert distance(got, expected) < 1e-3
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_fused_backbone_without_gradients(training: bool) -> None:
+    torch.manual_seed(0)
+    plain = build_backbone("resnet12", input_size=8).to(DEVICE).train(training)
+    images = tensor((3, 3, 8, 8), 0)
+    with torch.inference_mode():
+        expected, got = plain(images), fuse_norms(copy.deepcopy(plain))(images)
+    assert distance(got, expected) < 1e-3
+
+
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a GPU's memory")
 def test_more_places_than_a_side_of_a_grid_has_programs() -> None:
     norm = a_norm(16).eval()

@@ -96,7 +96,10 @@ def twice(x: Tensor) -> tuple[Tensor, Tensor]:
     up while they are read, which is one pass over memory instead of two. So each of the two has its own gradient, and
     one alone is not that of x.
     """
-    return x, x if x._version else getattr(x, "again", x)  # what was changed in place is no longer what was made
+    again: Tensor | None = getattr(x, "again", None)
+    if again is None or again.grad_fn is None or x._version:  # what was changed in place is no longer what was made
+        return x, x
+    return x, again
 
 
 def _are_for_kernels(norms: list[nn.Module], given: list[Tensor]) -> bool:
