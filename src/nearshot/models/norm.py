@@ -13,6 +13,7 @@ import functools
 import os
 from collections.abc import Callable
 from itertools import zip_longest
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -69,21 +70,15 @@ def norm_act(
     norms = [norm] if shortcut_norm is None else [norm, shortcut_norm]
     given = [x] if shortcut is None else [x, shortcut]
     if _are_for_kernels(norms, given):
-        return _by_kernels(norms, given, slope)  # type: ignore[arg-type]
-    return _by_pytorch(norm, x, shortcut, shortcut_norm, slope=slope)
+        return _by_kernels(norms, given, slope)
+    return _by_pytorch(norms, given, slope)
 
 
-def _by_pytorch(
-    norm: nn.Module,
-    x: Tensor,
-    shortcut: Tensor | None = None,
-    shortcut_norm: nn.Module | None = None,
-    *,
-    slope: float = 0.0,
-) -> Tensor:
-    x = norm(x)
-    if shortcut is not None:
-        x = x + (shortcut if shortcut_norm is None else shortcut_norm(shortcut))
+def _by_pytorch(norms: list[nn.Module], given: list[Tensor], slope: float) -> Tensor:
+    """Return the activation of the sum; each of what is given has its norm, or the second has none."""
+    x: Tensor = norms[0](given[0])
+    if len(given) > 1:
+        x = x + (norms[1](given[1]) if len(norms) > 1 else given[1])
     if slope == 1:
         return x
     return F.relu(x, inplace=True) if slope == 0 else F.leaky_relu(x, slope, inplace=True)
@@ -135,19 +130,20 @@ def is_transformed(x: Tensor) -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad.unpack_dual(x).tangent is not None
 
 
-def _by_kernels(norms: list[nn.BatchNorm2d], given: list[Tensor], slope: float) -> Tensor:
+def _by_kernels(norms: list[nn.Module], given: list[Tensor], slope: float) -> Tensor:
+    """Return what `_by_pytorch` does."""
     from nearshot.models import norm_kernels  # noqa: PLC0415 (Triton is not everywhere)
 
-    arguments: list[object] = [slope]
+    arguments: list[Any] = [slope]
     for tensor, norm in zip_longest(given, norms):
         arguments.append(tensor.contiguous(memory_format=torch.channels_last))
-        arguments += weights_and_settings(norm) if norm is not None else []
+        arguments += weights_and_settings(norm) if norm is not None else []  # type: ignore[arg-type]
     if not norms[0].training:
-        return norm_kernels.evaluated(*arguments)  # type: ignore[arg-type]
+        return norm_kernels.evaluated(*arguments)
     return with_again(norm_kernels.NormAct.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
-def weights_and_settings(norm: nn.BatchNorm2d) -> list[object]:
+def weights_and_settings(norm: nn.BatchNorm2d) -> list[Any]:
     """Return what the kernels take of a norm; in training, count a batch, as PyTorch does."""
     from nearshot.models.norm_kernels import Settings  # noqa: PLC0415
 
@@ -170,7 +166,7 @@ def _kernels_run(device: torch.device) -> bool:
 
     def block(act: Callable[..., Tensor], convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) -> Tensor:
         """Two uses of one output, and a shortcut with a norm."""
-        x, again = twice(act(norm, convolution(images)))
-        return act(norm, x, again, norm)
+        x, again = twice(act([norm], [convolution(images)], 0.0))
+        return act([norm, norm], [x, again], 0.0)
 
-    return agree("Batch norm", functools.partial(block, norm_act), functools.partial(block, _by_pytorch), device)
+    return agree("Batch norm", functools.partial(block, _by_kernels), functools.partial(block, _by_pytorch), device)

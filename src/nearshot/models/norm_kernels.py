@@ -24,6 +24,7 @@ SUMMING_GRADIENTS = {"programs": 1056, "num_warps": 4}
 SUMMING_MORE = {"programs": 1056, "num_warps": 8}  # with a shortcut or two gradients there is more to hold
 AT_ONCE = tl.constexpr(256)  # sums that are added up at a time
 NO_LINE = (None, None, None, None)
+NO_INPUT = (None, *NO_LINE)
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -52,27 +53,20 @@ class NormAct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        slope: float,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        settings: Settings,
-        shortcut: Tensor | None = None,
-        shortcut_weight: Tensor | None = None,
-        shortcut_bias: Tensor | None = None,
-        shortcut_settings: Settings | None = None,
+        ctx: Any, slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: Settings, *past: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return the output, twice; what the way back needs is kept."""
+        """Return the output, twice; what the way back needs is kept.
+
+        `past` is empty, or a shortcut, or a shortcut and its norm's weight, bias and settings.
+        """
         with torch.cuda.device_of(x):  # Triton starts kernels on the current one
-            line, past = _line_of(x, weight, bias, settings), None
-            if shortcut_settings is not None:
-                past = _line_of(shortcut, shortcut_weight, shortcut_bias, shortcut_settings)  # type: ignore[arg-type]
-            output = _normalised(x, line, shortcut, past, slope)
-        ctx.slope = slope
-        ctx.save_for_backward(
-            x, *line, None if past is None else shortcut, *(past or NO_LINE), None if shortcut is None else output
-        )
+            line = _line_of(x, weight, bias, settings)
+            past_line = _line_of(*past) if len(past) > 1 else None
+            shortcut = past[0] if past else None
+            output = _normalised(x, line, shortcut, past_line, slope)
+        ctx.slope, ctx.n_past = slope, len(past)
+        kept = NO_INPUT if past_line is None else (shortcut, *past_line)
+        ctx.save_for_backward(x, *line, *kept, None if shortcut is None else output)
         ctx.set_materialize_grads(False)
         return output, once_more(output)
 
@@ -82,12 +76,13 @@ class NormAct(torch.autograd.Function):
         """Return the gradients of what `forward` was given."""
         x, *line, shortcut, mean, scale, weight, bias, output = ctx.saved_tensors
         gradient, again = those_that_came(gradients)
+        n_past: int = ctx.n_past
         if gradient is None:
-            return (None,) * 10
-        past = None if shortcut is None else Line(mean, scale, weight, bias)
+            return (None,) * (5 + n_past)
+        past_line = None if shortcut is None else Line(mean, scale, weight, bias)
         with torch.cuda.device_of(x):
-            of_x, of_shortcut = _backward(gradient, again, x, Line(*line), shortcut, past, output, ctx.slope)
-        return None, *of_x, None, *of_shortcut, None
+            of_x, of_past = _backward(gradient, again, x, Line(*line), shortcut, past_line, output, ctx.slope)
+        return None, *of_x, None, *(*of_past, None)[:n_past]
 
 
 def once_more(output: Tensor) -> Tensor:
@@ -102,23 +97,11 @@ def those_that_came(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None
     return first, second
 
 
-def evaluated(
-    slope: float,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    settings: Settings,
-    shortcut: Tensor | None = None,
-    shortcut_weight: Tensor | None = None,
-    shortcut_bias: Tensor | None = None,
-    shortcut_settings: Settings | None = None,
-) -> Tensor:
-    """Return the output with the running statistics."""
+def evaluated(slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: Settings, *past: Any) -> Tensor:
+    """Return the output with the running statistics; `past` as in `NormAct.forward`."""
     with torch.cuda.device_of(x):
-        past = None
-        if shortcut_settings is not None:
-            past = settled(shortcut_weight, shortcut_bias, shortcut_settings)  # type: ignore[arg-type]
-        return _normalised(x, settled(weight, bias, settings), shortcut, past, slope)
+        past_line = settled(*past[1:]) if len(past) > 1 else None
+        return _normalised(x, settled(weight, bias, settings), past[0] if past else None, past_line, slope)
 
 
 def settled(weight: Tensor, bias: Tensor, settings: Settings) -> Line:

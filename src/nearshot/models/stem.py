@@ -40,7 +40,7 @@ def _by_kernels(convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) ->
     images = images.to(_dtype(images)).contiguous(memory_format=torch.channels_last)
     given = (images, convolution.weight, *weights_and_settings(norm))
     if not norm.training:
-        return stem_kernels.evaluated(*given)  # type: ignore[arg-type]
+        return stem_kernels.evaluated(*given)
     return with_again(stem_kernels.ConvNormAct.apply(*given))  # type: ignore[no-untyped-call]
 
 
