@@ -25,7 +25,7 @@ HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backwa
 def conv_norm_act(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Tensor:
     """Return relu(norm(convolution(images))), for a network that was fused (see `nearshot.models.norm`).
 
-    Three channels in and many out: such a convolution is computed faster than it is read back. So the kernels compute
+    Three channels in and many out: computing it is cheap beside writing it and reading it back. So the kernels compute
     it each time they need it, and only the output is written. They do 3×3 convolutions of pictures, where the pictures
     themselves need no gradient and nobody has hooked the convolution; the rest is left to `norm_act` and to PyTorch.
     """
