@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 import pytest
@@ -32,13 +33,12 @@ def test_the_kernels_agree_and_draw_nothing(check: Callable[[], bool], caplog: p
     assert not caplog.records
 
 
-@pytest.mark.parametrize("module", ["norm_kernels", "stem_kernels"])
+@pytest.mark.parametrize(("name", "module"), zip(CHECKS, ["norm_kernels", "stem_kernels"], strict=True))
 def test_a_difference_is_found_and_told(
-    module: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the gradients alone: of all that a compiler gets wrong, this would be seen last."""
-    name, check = list(CHECKS.items())[module == "stem_kernels"]
-    kernels = __import__(f"nearshot.models.{module}", fromlist=["_backward"])
+    kernels = importlib.import_module(f"nearshot.models.{module}")
     right = kernels._backward
 
     def wrong(*given: Tensor) -> object:
@@ -46,7 +46,7 @@ def test_a_difference_is_found_and_told(
         return (first[0], -first[1], first[2]) if isinstance(first, tuple) else -first, *rest
 
     monkeypatch.setattr(kernels, "_backward", wrong)
-    assert not check.__wrapped__(DEVICE)
+    assert not CHECKS[name].__wrapped__(DEVICE)
     assert [record.message.split(" off by")[0] for record in caplog.records] == [
         f"{name} is not fused: its kernels are"
     ]

@@ -51,7 +51,7 @@ def plainly(
 def test_values_gradients_and_statistics(
     shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]
 ) -> None:
-    check(shape, shortcut, slope, uses, calls)
+    assert_as_pytorch(shape, shortcut, slope, uses, calls)
 
 
 @pytest.mark.parametrize("shortcut", ["", "shortcut with a norm"])
@@ -63,10 +63,10 @@ def test_many_tiles_and_many_programs(
     monkeypatch.setattr(kernels, "VALUES", values)
     for name in ("SUMMING", "SUMMING_GRADIENTS", "SUMMING_MORE"):
         monkeypatch.setattr(kernels, name, getattr(kernels, name) | {"programs": programs})
-    check((2, 16, 13, 13), shortcut, 0.0, 1, calls)
+    assert_as_pytorch((2, 16, 13, 13), shortcut, 0.0, 1, calls)
 
 
-def check(shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]) -> None:
+def assert_as_pytorch(shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]) -> None:
     n_inputs, n_norms = (2 if shortcut else 1), (2 if "norm" in shortcut else 1)
     answers = []
     for act, dtype in ((plainly, torch.float64), (norm_act, torch.float32)):
@@ -221,7 +221,7 @@ def test_derivatives_go_forward() -> None:
 
 @pytest.mark.parametrize(
     "what",
-    ["half a block of channels", "float64", "a momentum of None", "torch.func", "forward torch.func", "a frozen norm"],
+    ["half a block of channels", "float64", "a momentum of None", "torch.func", "a frozen norm"],
 )
 def test_the_rest_is_pytorchs(what: str, calls: list[str]) -> None:
     norm = nn.BatchNorm2d(8 if "half" in what else 16, momentum=None if "None" in what else 0.1).to(DEVICE)

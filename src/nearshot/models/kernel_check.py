@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import torch
@@ -28,7 +27,7 @@ def agree(name: str, fast: Act, plain: Act, device: torch.device) -> bool:
     if find_spec("triton") is None:
         return False
     try:
-        with _as_ever():
+        with torch.inference_mode(False), torch.enable_grad():  # whatever is switched on around
             expected = _answers(plain, device, torch.float32)
             got = _answers(fast, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
             differences = [_distance(*pair) for pair in zip(got, expected, strict=True)]
@@ -65,13 +64,6 @@ def _numbers(shape: torch.Size | tuple[int, ...], device: torch.device) -> Tenso
 def _distance(got: Tensor, expected: Tensor) -> float:
     got, expected = got.detach().float(), expected.detach().float()
     return float(torch.linalg.vector_norm(got - expected) / torch.linalg.vector_norm(expected))
-
-
-@contextmanager
-def _as_ever() -> Iterator[None]:
-    """Whatever is switched on around: gradients."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
 
 
 def _not_fused(name: str, why: str) -> bool:

@@ -145,7 +145,7 @@ def _by_kernels(norms: list[nn.Module], given: list[Tensor], slope: float) -> Te
 
 def weights_and_settings(norm: nn.BatchNorm2d) -> list[Any]:
     """Return what the kernels take of a norm; in training, count a batch, as PyTorch does."""
-    from nearshot.models.norm_kernels import Settings  # noqa: PLC0415
+    from nearshot.models.shared_kernels import Settings  # noqa: PLC0415
 
     if norm.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)

@@ -7,13 +7,29 @@ still in the cache.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from nearshot.models.shared_kernels import (
+    AT_ONCE,
+    Line,
+    Settings,
+    activated,
+    channels_of,
+    line_from,
+    load_arriving,
+    load_line,
+    once_more,
+    settled,
+    shared,
+    store_share,
+    those_that_came,
+)
 
 __all__ = ["NormAct", "evaluated"]
 
@@ -22,27 +38,9 @@ VALUES = 4096  # that a program has in its registers at a time
 SUMMING = {"programs": 528, "num_warps": 8}
 SUMMING_GRADIENTS = {"programs": 1056, "num_warps": 4}
 SUMMING_MORE = {"programs": 1056, "num_warps": 8}  # with a shortcut or two gradients there is more to hold
-AT_ONCE = tl.constexpr(256)  # sums that are added up at a time
 NO_LINE = (None, None, None, None)
 NO_INPUT = (None, *NO_LINE)
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
-
-
-class Settings(NamedTuple):
-    """What a norm has beside its weights. The running statistics are moved where they are."""
-
-    running: tuple[Tensor, Tensor]
-    momentum: float
-    epsilon: float
-
-
-class Line(NamedTuple):
-    """What batch norm does to a channel: (x − mean) · scale · weight + bias."""
-
-    mean: Tensor
-    scale: Tensor  # 1 / standard deviation
-    weight: Tensor
-    bias: Tensor
 
 
 class NormAct(torch.autograd.Function):
@@ -85,29 +83,11 @@ class NormAct(torch.autograd.Function):
         return None, *of_x, None, *(*of_past, None)[:n_past]
 
 
-def once_more(output: Tensor) -> Tensor:
-    """Return a tensor over the same memory that autograd does not know as a view: an output of its own."""
-    return output.new_empty(0).set_(output)  # type: ignore[call-overload,no-any-return]
-
-
-def those_that_came(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of both outputs, channels last, what there is first. An output without a use has none."""
-    came = [gradient.contiguous(memory_format=torch.channels_last) for gradient in gradients if gradient is not None]
-    first, second = (*came, None, None)[:2]
-    return first, second
-
-
 def evaluated(slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: Settings, *past: Any) -> Tensor:
     """Return the output with the running statistics; `past` as in `NormAct.forward`."""
     with torch.cuda.device_of(x):
         past_line = settled(*past[1:]) if len(past) > 1 else None
         return _normalised(x, settled(weight, bias, settings), past[0] if past else None, past_line, slope)
-
-
-def settled(weight: Tensor, bias: Tensor, settings: Settings) -> Line:
-    """Return what a norm does with its running statistics."""
-    mean, variance = settings.running
-    return Line(mean, torch.rsqrt(variance + settings.epsilon), weight, bias)
 
 
 def _line_of(x: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> Line:
@@ -116,17 +96,6 @@ def _line_of(x: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> Lin
     sums, grid, sizes = _sums(x, 3, **SUMMING)
     _summarise[grid](x, sums, n_rows, width, **sizes)
     return line_from(sums, n_rows, weight, bias, settings)
-
-
-def line_from(sums: Tensor, n_rows: int, weight: Tensor, bias: Tensor, settings: Settings) -> Line:
-    """Put the programs' numbers, means and squared deviations together: (3, program, channel)."""
-    _, n_programs, width = sums.shape
-    mean, scale = sums.new_empty(2, width)
-    _moments[(width // 16,)](
-        sums, mean, scale, *settings.running, settings.momentum, settings.epsilon, n_rows, width, n_programs,
-        num_warps=8,
-    )  # fmt: skip
-    return Line(mean, scale, weight, bias)
 
 
 def _backward(
@@ -183,7 +152,7 @@ def _shape(x: Tensor) -> tuple[int, int]:
 
 def _sizes(width: int) -> dict[str, int]:
     """Return how many rows and channels a program takes at a time."""
-    channels = next(size for size in (64, 32, 16) if width % size == 0)
+    channels = channels_of(width)
     return {"rows": VALUES // channels, "channels": channels}
 
 
@@ -197,16 +166,9 @@ def _sums(x: Tensor, n_sums: int, programs: int, num_warps: int) -> tuple[Tensor
     """Return room for sums, (sum, program, channel), the programs by channels and rows, and their sizes."""
     n_rows, width = _shape(x)
     sizes = _sizes(width)
-    n_columns = width // sizes["channels"]
-    n_programs = min(triton.cdiv(n_rows, sizes["rows"]), triton.cdiv(programs, n_columns))
-    sums = x.new_empty(n_sums, n_programs, width, dtype=torch.float32)
-    return sums, (n_columns, n_programs), sizes | {"num_warps": num_warps}
-
-
-@triton.jit
-def _activated(values, before, slope: tl.constexpr):
-    """Values where `before` is positive (or not a number), and `slope` of them elsewhere."""
-    return tl.where(before <= 0, 0.0 if slope == 0.0 else values * slope, values)
+    grid = shared(n_rows, width, sizes["rows"], programs)
+    sums = x.new_empty(n_sums, grid[1], width, dtype=torch.float32)
+    return sums, grid, sizes | {"num_warps": num_warps}
 
 
 @triton.jit
@@ -233,51 +195,7 @@ def _summarise(x, sums, n_rows, width, rows: tl.constexpr, channels: tl.constexp
         second += values * values
         count += tl.minimum(n_rows - start, rows)
     number = tl.zeros((channels,), tl.float32) + count
-    offset = tl.sum(first, 0) / number
-    at = tl.program_id(1) * width + channel
-    size = tl.num_programs(1) * width
-    tl.store(sums + at, number)
-    tl.store(sums + size + at, origin + offset)
-    tl.store(sums + 2 * size + at, tl.maximum(tl.sum(second, 0) - number * offset * offset, 0.0))
-
-
-@triton.jit
-def _moments(sums, mean, scale, running_mean, running_variance, momentum, epsilon, n_rows, width, n_programs):
-    """Put the programs' shares together (Chan et al.), and move the running moments towards the batch's."""
-    channel = tl.program_id(0) * 16 + tl.arange(0, 16)
-    program = tl.arange(0, AT_ONCE)
-    size = n_programs * width
-    total = tl.zeros((AT_ONCE, 16), tl.float32)
-    for start in range(0, n_programs, AT_ONCE):
-        inside = (start + program < n_programs)[:, None]
-        at = (start + program)[:, None] * width + channel[None, :]
-        number = tl.load(sums + at, mask=inside, other=0.0)
-        total += number * tl.load(sums + size + at, mask=inside, other=0.0)
-    count = n_rows.to(tl.float32)
-    centre = tl.sum(total, 0) / count
-    squares = tl.zeros((AT_ONCE, 16), tl.float32)
-    for start in range(0, n_programs, AT_ONCE):
-        inside = (start + program < n_programs)[:, None]
-        at = (start + program)[:, None] * width + channel[None, :]
-        number = tl.load(sums + at, mask=inside, other=0.0)
-        away = tl.load(sums + size + at, mask=inside, other=0.0) - centre[None, :]
-        squares += tl.load(sums + 2 * size + at, mask=inside, other=0.0) + number * away * away
-    variance = tl.sum(squares, 0) / count
-    tl.store(mean + channel, centre)
-    tl.store(scale + channel, 1.0 / tl.sqrt(variance + epsilon))
-    before = tl.load(running_mean + channel)
-    tl.store(running_mean + channel, before + momentum * (centre - before))
-    before = tl.load(running_variance + channel)
-    unbiased = variance * (count / (count - 1.0))
-    tl.store(running_variance + channel, before + momentum * (unbiased - before))
-
-
-@triton.jit
-def load_line(mean, scale, weight, bias, channel):
-    """Return batch norm's line as (x − centre) · factor + offset, and 1 / standard deviation."""
-    length = tl.load(scale + channel)[None, :]
-    factor = length * tl.load(weight + channel)[None, :]
-    return tl.load(mean + channel)[None, :], factor, tl.load(bias + channel)[None, :], length
+    store_share(sums, channel, width, number, origin, tl.sum(first, 0), tl.sum(second, 0))
 
 
 @triton.jit
@@ -302,7 +220,7 @@ def _normalise(
             added = (added - centre) * factor + offset
         values += added
     if slope != 1.0:
-        values = _activated(values, values, slope)
+        values = activated(values, values, slope)
     tl.store(output + places, values.to(output.dtype.element_ty), mask=inside)
 
 
@@ -326,15 +244,13 @@ def _add_up_gradients(
         inside = (start + row < n_rows)[:, None]
         places = (start + row)[:, None] * width + channel[None, :]
         values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre
-        arriving = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
-        if twofold:
-            arriving += tl.load(again + places, mask=inside, other=0.0).to(tl.float32)
+        arriving = load_arriving(gradient, again, places, inside, twofold)
         if slope != 1.0:
             if has_shortcut:
                 ahead = tl.load(output + places, mask=inside, other=0.0).to(tl.float32)
             else:
                 ahead = values * factor + offset
-            arriving = _activated(arriving, ahead, slope)
+            arriving = activated(arriving, ahead, slope)
         if keep:
             tl.store(behind + places, arriving.to(behind.dtype.element_ty), mask=inside)
         first += arriving
@@ -380,7 +296,7 @@ def _spread_gradients(
     values = tl.load(x + places, mask=inside).to(tl.float32) - centre
     arriving = tl.load(gradient + places, mask=inside).to(tl.float32)
     if slope != 1.0:
-        arriving = _activated(arriving, values * factor + offset, slope)
+        arriving = activated(arriving, values * factor + offset, slope)
     arriving -= tl.load(totals + channel)[None, :] / count
     along = tl.load(totals + width + channel)[None, :] / count * length
     values = factor * (arriving - values * along)

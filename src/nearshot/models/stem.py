@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +12,6 @@ from torch import Tensor, nn
 
 from nearshot.models.kernel_check import agree
 from nearshot.models.norm import DTYPES, has_kernels, norm_act, twice, weights_and_settings, with_again
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
 
 __all__ = ["conv_norm_act"]
 
@@ -44,7 +40,7 @@ def _by_kernels(convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) ->
     return with_again(stem_kernels.ConvNormAct.apply(*given))  # type: ignore[no-untyped-call]
 
 
-@functools.cache
+@cache
 def _kernels_agree(device: torch.device) -> bool:
     """Whether the kernels compute here what PyTorch does; if not, say why once."""
 

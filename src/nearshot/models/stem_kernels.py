@@ -23,13 +23,18 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nearshot.models.norm_kernels import (
+from nearshot.models.shared_kernels import (
     Line,
     Settings,
+    activated,
+    channels_of,
     line_from,
+    load_arriving,
     load_line,
     once_more,
     settled,
+    shared,
+    store_share,
     those_that_came,
 )
 
@@ -86,7 +91,7 @@ def evaluated(images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, sett
 def _line_of(images: Tensor, matrix: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> tuple[Line, Tensor]:
     """Return what the norm does with the batch's own statistics, and PᵀP by program; move the running statistics."""
     n_places, width = _n_places(images), matrix.shape[1]
-    grid, sizes = _shared(n_places, width, **SUMMING)
+    grid, sizes = _sharing(n_places, width, **SUMMING)
     sums = images.new_empty(3, grid[1], width, dtype=torch.float32)
     squares = images.new_empty(grid[1], 32, 32, dtype=torch.float32)
     _summarise_convolution[grid](images, matrix, sums, squares, n_places, *images.shape[2:], width, **sizes)
@@ -97,7 +102,7 @@ def _normalised(images: Tensor, matrix: Tensor, line: Line) -> Tensor:
     n_images, _, *sides = images.shape
     n_places, width = _n_places(images), matrix.shape[1]
     output = images.new_empty(n_images, *sides, width).permute(0, 3, 1, 2)  # channels last
-    channels = _channels(width)
+    channels = channels_of(width)
     grid = (width // channels * triton.cdiv(n_places, NORMALISING["rows"]),)
     _normalise_convolution[grid](
         images, matrix, *line, output, n_places, *sides, width, channels=channels, **NORMALISING
@@ -115,7 +120,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of kernel, weight and bias."""
     width, n_places = matrix.shape[1], _n_places(images)
-    grid, sizes = _shared(n_places, width, **GOING_BACK)
+    grid, sizes = _sharing(n_places, width, **GOING_BACK)
     products = images.new_empty(grid[1], width, 32, dtype=torch.float32)
     _add_up_products[grid](
         gradient, again, images, matrix, *line, products, n_places, *images.shape[2:], width,
@@ -143,19 +148,11 @@ def _n_places(images: Tensor) -> int:
     return images.numel() // 3
 
 
-def _channels(width: int) -> int:
-    """Return how many channels a program takes at a time."""
-    return next(size for size in (64, 32, 16) if width % size == 0)
-
-
-def _shared(
+def _sharing(
     n_places: int, width: int, *, rows: int, programs: int, **options: int
 ) -> tuple[tuple[int, int], dict[str, int]]:
     """Return the programs by channels and places, where several share the places, and their sizes and options."""
-    channels = _channels(width)
-    n_columns = width // channels
-    n_programs: int = min(triton.cdiv(n_places, rows), triton.cdiv(programs, n_columns))
-    return (n_columns, n_programs), {"rows": rows, "channels": channels, **options}
+    return shared(n_places, width, rows, programs), {"rows": rows, "channels": channels_of(width), **options}
 
 
 @triton.jit
@@ -217,12 +214,7 @@ def _summarise_convolution(
         first += tl.sum(values, 0)
         second += tl.sum(values * values, 0)
         count += tl.minimum(n_places - start, rows).to(tl.float32)
-    offset = first / count
-    at = tl.program_id(1) * n_channels + channel
-    size = tl.num_programs(1) * n_channels
-    tl.store(sums + at, count)
-    tl.store(sums + size + at, origin + offset)
-    tl.store(sums + 2 * size + at, tl.maximum(second - count * offset * offset, 0.0))
+    store_share(sums, channel, n_channels, count, origin, first, second)
     if tl.program_id(0) == 0:
         entry = tl.arange(0, 32)
         tl.store(squares + tl.program_id(1) * 1024 + entry[:, None] * 32 + entry[None, :], square)
@@ -241,7 +233,7 @@ def _normalise_convolution(
     x = tl.dot(patches, _weights(matrix, channel, n_channels), input_precision="ieee")
     centre, factor, offset, _ = load_line(mean, scale, weight, bias, channel)
     values = (x - centre) * factor + offset
-    values = tl.where(values <= 0, 0.0, values)
+    values = activated(values, values, 0.0)
     place = start + tl.arange(0, rows)
     places = place[:, None] * n_channels + channel[None, :]
     tl.store(output + places, values.to(output.dtype.element_ty), mask=(place < n_places)[:, None])
@@ -263,10 +255,7 @@ def _add_up_products(
         ahead = (tl.dot(patches, weights, input_precision="ieee") - centre) * factor + offset
         inside = (start + local < n_places)[:, None]
         places = (start + local)[:, None] * n_channels + channel[None, :]
-        arriving = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
-        if twofold:
-            arriving += tl.load(again + places, mask=inside, other=0.0).to(tl.float32)
-        arriving = tl.where(ahead <= 0, 0.0, arriving).to(patches.dtype)
+        arriving = activated(load_arriving(gradient, again, places, inside, twofold), ahead, 0.0).to(patches.dtype)
         product = tl.dot(tl.trans(arriving), patches, product, input_precision="ieee")
     at = (tl.program_id(1) * n_channels + channel)[:, None] * 32
     tl.store(products + at + tl.arange(0, 32)[None, :], product)

@@ -1,0 +1,153 @@
+"""What the kernels of batch norm and of the first convolution share: a norm's line, and two outputs and gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = [
+    "AT_ONCE",
+    "Line",
+    "Settings",
+    "activated",
+    "channels_of",
+    "line_from",
+    "load_arriving",
+    "load_line",
+    "once_more",
+    "settled",
+    "shared",
+    "store_share",
+    "those_that_came",
+]
+
+AT_ONCE = tl.constexpr(256)  # sums that are added up at a time
+
+
+class Settings(NamedTuple):
+    """What a norm has beside its weights. The running statistics are moved where they are."""
+
+    running: tuple[Tensor, Tensor]
+    momentum: float
+    epsilon: float
+
+
+class Line(NamedTuple):
+    """What batch norm does to a channel: (x − mean) · scale · weight + bias."""
+
+    mean: Tensor
+    scale: Tensor  # 1 / standard deviation
+    weight: Tensor
+    bias: Tensor
+
+
+def once_more(output: Tensor) -> Tensor:
+    """Return a tensor over the same memory that autograd does not know as a view: an output of its own."""
+    return output.new_empty(0).set_(output)  # type: ignore[call-overload,no-any-return]
+
+
+def those_that_came(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of both outputs, channels last, what there is first. An output without a use has none."""
+    came = [gradient.contiguous(memory_format=torch.channels_last) for gradient in gradients if gradient is not None]
+    first, second = (*came, None, None)[:2]
+    return first, second
+
+
+def channels_of(width: int) -> int:
+    """Return how many channels a program takes at a time."""
+    return next(size for size in (64, 32, 16) if width % size == 0)
+
+
+def shared(n_rows: int, width: int, rows: int, programs: int) -> tuple[int, int]:
+    """Return how many programs there are by channels and by rows, where so many share all rows."""
+    n_columns = width // channels_of(width)
+    return n_columns, min(triton.cdiv(n_rows, rows), triton.cdiv(programs, n_columns))
+
+
+def settled(weight: Tensor, bias: Tensor, settings: Settings) -> Line:
+    """Return what a norm does with its running statistics."""
+    mean, variance = settings.running
+    return Line(mean, torch.rsqrt(variance + settings.epsilon), weight, bias)
+
+
+def line_from(sums: Tensor, n_rows: int, weight: Tensor, bias: Tensor, settings: Settings) -> Line:
+    """Put the programs' numbers, means and squared deviations together: (3, program, channel)."""
+    _, n_programs, width = sums.shape
+    mean, scale = sums.new_empty(2, width)
+    _moments[(width // 16,)](
+        sums, mean, scale, *settings.running, settings.momentum, settings.epsilon, n_rows, width, n_programs,
+        num_warps=8,
+    )  # fmt: skip
+    return Line(mean, scale, weight, bias)
+
+
+@triton.jit
+def activated(values, before, slope: tl.constexpr):
+    """Values where `before` is positive (or not a number), and `slope` of them elsewhere."""
+    return tl.where(before <= 0, 0.0 if slope == 0.0 else values * slope, values)
+
+
+@triton.jit
+def load_arriving(gradient, again, places, inside, twofold: tl.constexpr):
+    """Return the gradient at some places, or the sum of the two of them."""
+    arriving = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
+    if twofold:
+        arriving += tl.load(again + places, mask=inside, other=0.0).to(tl.float32)
+    return arriving
+
+
+@triton.jit
+def store_share(sums, channel, width, number, origin, first, second):
+    """Store the number, the mean and the squared deviations from it of a program's share, for `line_from`.
+
+    `first` and `second` are the sums of the values and of their squares, seen from `origin`.
+    """
+    offset = first / number
+    at = tl.program_id(1) * width + channel
+    size = tl.num_programs(1) * width
+    tl.store(sums + at, number)
+    tl.store(sums + size + at, origin + offset)
+    tl.store(sums + 2 * size + at, tl.maximum(second - number * offset * offset, 0.0))
+
+
+@triton.jit
+def load_line(mean, scale, weight, bias, channel):
+    """Return batch norm's line as (x − centre) · factor + offset, and 1 / standard deviation."""
+    length = tl.load(scale + channel)[None, :]
+    factor = length * tl.load(weight + channel)[None, :]
+    return tl.load(mean + channel)[None, :], factor, tl.load(bias + channel)[None, :], length
+
+
+@triton.jit
+def _moments(sums, mean, scale, running_mean, running_variance, momentum, epsilon, n_rows, width, n_programs):
+    """Put the programs' shares together (Chan et al.), and move the running moments towards the batch's."""
+    channel = tl.program_id(0) * 16 + tl.arange(0, 16)
+    program = tl.arange(0, AT_ONCE)
+    size = n_programs * width
+    total = tl.zeros((AT_ONCE, 16), tl.float32)
+    for start in range(0, n_programs, AT_ONCE):
+        inside = (start + program < n_programs)[:, None]
+        at = (start + program)[:, None] * width + channel[None, :]
+        number = tl.load(sums + at, mask=inside, other=0.0)
+        total += number * tl.load(sums + size + at, mask=inside, other=0.0)
+    count = n_rows.to(tl.float32)
+    centre = tl.sum(total, 0) / count
+    squares = tl.zeros((AT_ONCE, 16), tl.float32)
+    for start in range(0, n_programs, AT_ONCE):
+        inside = (start + program < n_programs)[:, None]
+        at = (start + program)[:, None] * width + channel[None, :]
+        number = tl.load(sums + at, mask=inside, other=0.0)
+        away = tl.load(sums + size + at, mask=inside, other=0.0) - centre[None, :]
+        squares += tl.load(sums + 2 * size + at, mask=inside, other=0.0) + number * away * away
+    variance = tl.sum(squares, 0) / count
+    tl.store(mean + channel, centre)
+    tl.store(scale + channel, 1.0 / tl.sqrt(variance + epsilon))
+    before = tl.load(running_mean + channel)
+    tl.store(running_mean + channel, before + momentum * (centre - before))
+    before = tl.load(running_variance + channel)
+    unbiased = variance * (count / (count - 1.0))
+    tl.store(running_variance + channel, before + momentum * (unbiased - before))
