@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 def exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
