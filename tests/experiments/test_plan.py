@@ -211,8 +211,13 @@ def test_what_trainings_took_before_is_what_others_will_take(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32"], ["--steps", "2"], []])
-def test_the_list_tells_the_cost(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_tells_names_and_costs(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["reproduce", "--list", *options, "--results", str(tmp_path)]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "together" in shown
-    assert "about" in shown
+    out = capsys.readouterr().out
+    assert set(RECIPES) < {line.split(":")[0] for line in out.splitlines()}  # whole, to be typed again
+    assert max(map(len, out.splitlines())) <= 60
+    assert "Together: 0 of" in out
+    assert "about" in out

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
+from nearshot.cli.listing import Entry, print_entries
 from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes
 from nearshot.data.preparation import given_path, prepared_name
@@ -37,14 +37,13 @@ class DataList:
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
 
     def run(self, console: Console) -> None:
-        """Print a table."""
-        table = Table(title=f"Datasets; prepared ones live in {data_folder(self.data_dir)}")
-        for heading in ("name", "what", "from", "prepared"):
-            table.add_column(heading)
-        for name, source in SOURCES.items():
-            table.add_row(name, source.description, source.where, _prepared(name, self.data_dir))
-        table.add_row("FOLDER", "your own pictures", "a folder for each class, or a CSV of files and labels", "")
-        console.print(table)
+        """Print them."""
+        entries = [
+            Entry(name, _prepared(name, self.data_dir), f"{source.description}.\nFrom: {source.where}.")
+            for name, source in SOURCES.items()
+        ]
+        own = Entry("FOLDER", "", "Your own pictures.\nFrom: a folder for each class, or a CSV of files and labels.")
+        print_entries(f"Datasets; prepared ones live in {data_folder(self.data_dir)}", [*entries, own], console)
 
 
 @dataclass(frozen=True)
@@ -274,4 +273,5 @@ def _read_classes(file: Path) -> list[str]:
 
 def _prepared(name: str, data_dir: Path | None) -> str:
     manifests = prepared_manifests(name, data_dir)
-    return ", ".join(f"{path.parent.name} at {path.parent.parent.name}" for path in manifests)
+    splits = ", ".join(f"{path.parent.name} at {path.parent.parent.name}" for path in manifests)
+    return f"prepared ({splits})" if splits else ""

@@ -9,14 +9,15 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
+from nearshot.cli.listing import Entry, print_entries
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import cost_of
 from nearshot.experiments.jobs import Job, jobs_of
 from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.plan import plan_of
+from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import Outcome, Place, check_gpus_per_run
@@ -83,7 +84,7 @@ class Reproduce:
         scale = smaller(self.input_size, self.steps, self.quick)
         seeds = self.seeds if self.seeds is not None else (1 if self.quick or self.steps else 3)
         if self.list:
-            console.print(_listing(self, scale, seeds))
+            _list(self, scale, seeds, console)
             return
         if self.collect is not None:
             found = collect(self.collect, self.results, scale)
@@ -142,31 +143,33 @@ def _report_failures(outcome: Outcome, console: Console) -> None:
         )
 
 
-def _listing(command: Reproduce, scale: Scale, seeds: int) -> Table:
-    """Return a table of all recipes: what they are, and what is left to do."""
-    table = Table(
-        title=f"{scale.label}; {seeds} seed{'s' if seeds > 1 else ''}",
-        caption="Recipes share trainings: all together cost less than their sum.",
-    )
-    for heading in ("name", "what", "datasets", "trainings", "done", "images left", "time left"):
-        table.add_column(heading)
+def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> None:
+    """Print a list of all recipes: what they are, and what is left to do."""
     results = Results(command.results)
     check_gpus_per_run(command.gpus_per_run)
     n_at_once = LocalMachine(results, command.runs, small=scale.is_small).n_at_once if scale.is_small else 1
     recipes = [recipe for recipe in chosen_recipes(command.names) if command.dataset in (None, *recipe.datasets)]
 
-    def row(name: str, what: str, datasets: str, jobs: Sequence[Job]) -> None:
+    def state(jobs: Sequence[Job]) -> str:
+        if not jobs:
+            return "nothing to train"
         plan = plan_of(jobs, results, command.runs)
         cost = cost_of((*plan.trained, *plan.again), results, n_at_once)
-        done = f"{len(plan.done)}" + (f", {len(plan.again)} to train again" if plan.again else "")
-        table.add_row(name, what, datasets, str(len(jobs)), done, _short(cost.images), str(cost))
+        return (
+            f"{len(plan.done)} of {len(jobs)} trainings done"
+            + (f", {len(plan.again)} to train again" if plan.again else "")
+            + (f"; left: {_short(cost.images)} images, {cost}" if cost.images else "")
+        )
 
-    for recipe in recipes:
+    def entry(recipe: Recipe) -> Entry:
+        datasets = scale.dataset or command.dataset or ", ".join(recipe.datasets)
         jobs = jobs_of([recipe], command.dataset, scale, range(seeds))
-        row(recipe.name, recipe.title, scale.dataset or ", ".join(recipe.datasets), jobs)
-    table.add_section()
-    row("together", "each training once", "", jobs_of(recipes, command.dataset, scale, range(seeds)))
-    return table
+        return Entry(recipe.name, state(jobs), f"{recipe.title} ({datasets})")
+
+    everything = state(jobs_of(recipes, command.dataset, scale, range(seeds)))
+    together = Entry("Together", everything, "Recipes share trainings, so that all cost less than their sum.")
+    title = f"{scale.label}; {seeds} seed{'s' if seeds > 1 else ''}"
+    print_entries(title, [*map(entry, recipes), together], console)
 
 
 def _short(number: int) -> str:

@@ -77,7 +77,7 @@ class Table:
         """Return a table that rich prints."""
         table = rich.table.Table(title=f"{self.title}\n{self.label}", caption="\n".join(self.notes) or None)
         for heading, is_number in zip(self.headings, self._numbers(), strict=True):
-            table.add_column(heading, justify="right" if is_number else "left")
+            table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*map(str, row))
         return table
