@@ -108,10 +108,9 @@ class Reproduce:
             minutes=self.minutes,
             console=Console(stderr=True, highlight=False),
         )
-        for table in done.tables:
-            console.print(table.for_terminal())
-        for claims in done.claims if self.all else ():
-            console.print(_without_reasons(claims).for_terminal())
+        claims = map(_without_reasons, done.claims if self.all else ())
+        for table in (*done.tables, *claims):
+            console.print(table.for_terminal(), "")
         if done.files:
             console.print(f"{len(done.files)} files are in {done.files[0].parent}.")
         _report_failures(done.outcome, console)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import matplotlib as mpl
+import rich.box
 import rich.table
 from matplotlib.figure import Figure as Drawing
 
@@ -20,6 +21,7 @@ from nearshot.files import write_whole
 __all__ = ["Cell", "Figure", "Row", "Table", "beside", "cell", "difference", "marked", "signed"]
 
 MISSING = "–"
+MANY = 8  # columns, which stand close together in a terminal
 INTERVALS = ("±", "± between seeds", "± as the paper has it", "seeds")  # in CSV, after an accuracy
 LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
@@ -74,12 +76,19 @@ class Table:
         return replace(self, rows=kept, notes=notes + note)
 
     def for_terminal(self) -> rich.table.Table:
-        """Return a table that rich prints."""
-        table = rich.table.Table(title=f"{self.title}\n{self.label}", caption="\n".join(self.notes) or None)
+        """Return a table that rich prints, as narrow as can be."""
+        table = rich.table.Table(
+            title=f"{self.title}\n{self.label}",
+            caption="\n".join(self.notes) or None,
+            box=rich.box.SIMPLE_HEAD,
+            padding=(0, 1 if len(self.headings) < MANY else 0, 0, 0),
+            show_edge=False,
+        )
         for heading, is_number in zip(self.headings, self._numbers(), strict=True):
-            table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+            shorter = heading.replace("difference", "diff.")
+            table.add_column(shorter, justify="right" if is_number else "left", overflow="fold")
         for row in self.rows:
-            table.add_row(*map(str, row))
+            table.add_row(*(str(item).replace(" ± ", "±") for item in row))
         return table
 
     def as_markdown(self) -> str:
