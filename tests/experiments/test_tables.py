@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from pathlib import Path
 
 import pytest
 from made_up import make_up
+from rich.console import Console
 
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA
@@ -62,6 +64,20 @@ def test_the_doubtful_numbers_of_the_paper_are_marked(results: Results) -> None:
     assert [note for note in table.notes if note.startswith("* Erratum: ") and "51.75 / 65.77" in note]
     assert "*" not in other.as_csv()
     assert "Erratum" in table.as_latex()
+
+
+@pytest.mark.parametrize("name", ["comparison", "ablations", "schedule"])
+def test_in_80_columns_no_number_is_broken(name: str, tmp_path: Path) -> None:
+    made_up = make_up(tmp_path, [name], PAPER, dataset="cifar-fs")
+    table = RECIPES[name].tables(Found(made_up, PAPER, (0,)), "cifar-fs")[0]
+    console = Console(width=80, file=io.StringIO())
+    console.print(table.for_terminal())
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert max(map(len, shown.splitlines())) <= 80
+    numbers = [re.sub(" ± ", "±", str(item)) for row in table.rows for item in row if "±" in str(item)]
+    assert len(numbers) > 5
+    assert sorted(re.findall(r"[\d.]+±[\d.]+", shown)) == sorted(numbers)
 
 
 def test_a_note_goes_with_the_row_that_it_is_about(results: Results, tmp_path: Path) -> None:
