@@ -21,6 +21,13 @@ def test_the_readme_shows_the_demos_own_output() -> None:
     assert output.strip("\n") in (ROOT / "README.md").read_text()
 
 
+def test_the_readmes_comparison_is_the_table_that_was_written() -> None:
+    written = (ROOT / "results" / "tables" / "paper" / "comparison-cifar-fs.md").read_text()
+    rows = [line for line in written.splitlines() if line.startswith("|") and "(quoted)" not in line]
+    assert "\n\n" + "\n".join(rows) + "\n\n" in (ROOT / "README.md").read_text()
+    assert ("one training seed so far" in (ROOT / "README.md").read_text()) == ("training seed 0." in written)
+
+
 def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:
     note = json.loads((ROOT / "results" / "quick" / "last-run.json").read_text())
     said = (ROOT / "docs" / "reproduce.md").read_text()
