@@ -56,6 +56,18 @@ def test_answers_are_those_of_evaluation(name: Any, n_shot: int) -> None:
         np.testing.assert_array_equal(model.predict(features[query].numpy()), scores.argmax(1).numpy())
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e-6, 1e-3])
+def test_soft_answers_where_all_distances_are_tiny(scale: float) -> None:
+    """exp(−d²) is 1 then, to all digits, and the classes' sizes must not decide either."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), [1, 2, 5, 7])
+    support, query = scale * generator.normal(size=(15, 3)), scale * generator.normal(size=(200, 3))
+    answers = FewShotClassifier(classifier="soft", normalise=False).fit(support, labels).predict(query)
+    squares = ((support - query[:, None]) ** 2).sum(2)
+    means = np.stack([np.expm1(-squares[:, labels == code]).mean(1) for code in range(4)], 1)
+    np.testing.assert_array_equal(answers, means.argmax(1))
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 10**6), st.sampled_from(NAMES))
 def test_answers_against_loops_with_unequal_classes(sizes: list[int], seed: int, name: Any) -> None:
@@ -136,7 +148,7 @@ def test_one_class_and_one_image() -> None:
     assert model.predict_proba([[3.0, 1.0]]).tolist() == [[1.0]]
     with pytest.raises(InputError, match="single image does not tell how far is too far"):
         FewShotClassifier(unknown_rate=0.05).fit([[1.0, 2.0]], ["cat"])
-    with pytest.raises(InputError, match="two images of a class"):
+    with pytest.raises(InputError, match="one class, so that every answer is right"):
         model.estimate_accuracy()
 
 

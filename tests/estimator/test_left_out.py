@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
 from nearshot.estimator.calibration import between_classes, choose_temperature
-from nearshot.estimator.estimate import estimate_from_counts
-from nearshot.estimator.left_out import rounds
+from nearshot.estimator.estimate import estimate_from
+from nearshot.estimator.left_out import LeftOut, rounds
 from nearshot.estimator.scores import Support
 
 SIZES = st.lists(st.integers(1, 45), min_size=1, max_size=5)
@@ -55,6 +55,19 @@ def test_thousands_of_images_are_not_all_asked_about() -> None:
     n_asked = [len(tested) for _, tested in rounds(support)]
     assert len(n_asked) == 20
     assert max(n_asked) <= 50
+
+
+@pytest.mark.parametrize(("n_classes", "n_shot"), [(51, 5), (101, 5), (500, 2), (1000, 5), (90, 40), (3, 1000)])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_of_many_images_all_classes_are_asked_about_equally(n_classes: int, n_shot: int, interleaved: bool) -> None:
+    codes = torch.arange(n_classes)
+    codes = codes.repeat(n_shot) if interleaved else codes.repeat_interleave(n_shot)
+    asked = torch.cat([tested for _, tested in rounds(Support(torch.zeros(len(codes), 1), codes, n_classes))])
+    assert len(asked.unique()) == len(asked)
+    assert 0.9 * min(len(codes), 1000) <= len(asked) <= 1000
+    times = torch.bincount(codes[asked], minlength=n_classes)
+    assert times.min() > 0
+    assert times.max() - times.min() <= 2 + times.max() // 10
 
 
 @settings(deadline=None)
@@ -158,8 +171,26 @@ def test_an_estimate_of_many_images_and_of_none() -> None:
     assert "in 20 parts" in str(estimate)
     with pytest.raises(InputError, match="two images of a class"):
         FewShotClassifier().fit(drawn.support[::50], drawn.labels[::50]).estimate_accuracy()
-    assert estimate_from_counts(10, 10, 4, "").interval[1] == 1.0
-    assert estimate_from_counts(0, 10, 4, "").interval[0] == 0.0
+    right, counts = LeftOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4), torch.tensor([5, 5])
+    assert estimate_from(right, counts).interval[1] == 1.0
+    assert estimate_from(right._replace(codes=1 - right.codes), counts).interval[0] == 0.0
+    with pytest.raises(InputError, match="one class, so that every answer is right"):
+        FewShotClassifier().fit(drawn.support[:5], drawn.labels[:5]).estimate_accuracy()
+
+
+def test_an_estimate_of_many_classes_of_which_some_look_the_same() -> None:
+    """Every second of 100 classes is one of two that cannot be told apart: no class may be skipped."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(100), 5)
+    centres = generator.normal(size=(100, 64))
+    centres[1::2] = centres[1]
+    features = centres[labels] + 0.1 * generator.normal(size=(500, 64))
+    new = centres[labels] + 0.1 * generator.normal(size=(500, 64))
+    model = FewShotClassifier().fit(features, labels)
+    estimate, truth = model.estimate_accuracy(), model.score(new, labels)
+    assert estimate.n == 500
+    assert 0.5 < truth < 0.6
+    assert estimate.interval[0] < truth < estimate.interval[1]
 
 
 def test_classes_of_one_image_beside_larger_ones() -> None:
@@ -167,6 +198,8 @@ def test_classes_of_one_image_beside_larger_ones() -> None:
     drawn = clouds(5, n_way=3)
     rows = [0, 5, 6, 7, 10, 11]  # one, three and two images
     model = FewShotClassifier(unknown_rate=0.05).fit(drawn.support[rows], drawn.labels[rows])
-    assert model.estimate_accuracy().n == 5
+    estimate = model.estimate_accuracy()
+    assert estimate.n == 5
+    assert str(estimate).endswith("5 images left out; not asked about: one class of a single image)")
     assert np.isfinite(model.threshold_)
     assert model.score(drawn.query, drawn.query_labels) > 0.5

@@ -77,8 +77,8 @@ def _notes(classifier: FewShotClassifier) -> list[str]:
         notes.append(f"Over a novelty of {classifier.threshold_:.2f} a picture is {classifier.unknown_label}.")
     try:
         notes.append(f"Expected to be right for new pictures like these: {classifier.estimate_accuracy()}.")
-    except InputError:  # no class has a second picture
-        notes.append("With one picture a class there is no telling how often this will be right.")
+    except InputError as error:  # one class, or no second picture of any
+        notes.append(f"There is no telling how often this will be right. {error}")
     return [" ".join(notes)]
 
 

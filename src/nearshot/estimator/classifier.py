@@ -19,9 +19,9 @@ from nearshot.estimator.bundle import Learnt
 from nearshot.estimator.calibration import choose_temperature, usual_temperature
 from nearshot.estimator.checks import check_parameters, listed, refuse_pictures, warn_of_repeated
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.estimate import AccuracyEstimate, estimate_from_counts
+from nearshot.estimator.estimate import AccuracyEstimate, estimate_from
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
-from nearshot.estimator.left_out import MOST_ROUNDS, left_out_scores
+from nearshot.estimator.left_out import left_out_scores
 from nearshot.estimator.pictures import name_of, picture_list
 from nearshot.estimator.rejection import choose_threshold, class_spread, left_out_novelties, novelties
 from nearshot.estimator.saving import SAVED_PARAMETERS, load_classifier, save_classifier
@@ -204,15 +204,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def estimate_accuracy(self) -> AccuracyEstimate:
         """Estimate how many new pictures will be right, from the support images alone: each is left out once.
 
-        One image of every class is left out at a time, or a twentieth of each where there are more than 20. The answers
-        are those among the classes, before any rejection.
+        One image of every class is left out at a time, or a twentieth of each where there are more than 20; of more
+        than a thousand images, a thousand are asked about. The answers are those among the classes, before any
+        rejection. It is for pictures of classes with two images or more: the others cannot be asked about.
         """
         self._check_ready()
-        scores, codes, n_known = left_out_scores(self._support, self.classifier, self.n_neighbors)
-        n_right = int((scores.argmax(1) == codes).sum())
-        in_parts = int(self._support.counts.max()) > MOST_ROUNDS
-        how = f"{len(codes)} images left out in {MOST_ROUNDS} parts" if in_parts else f"{len(codes)} images left out"
-        return estimate_from_counts(n_right, len(codes), n_known, how)
+        left_out = left_out_scores(self._support, self.classifier, self.n_neighbors)
+        return estimate_from(left_out, self._support.counts)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one safetensors file: images' features, labels, settings, and the backbone's weights.

@@ -137,7 +137,7 @@ def image_weights(
     """
     squares = squared_euclidean(query[None, :], support.features)[0]
     if classifier == "soft":
-        return (-squares - support.counts[support.codes].log()).softmax(0)
+        return (-squares - support.counts[support.codes].to(squares).log()).softmax(0)
     if classifier == "knn":
         voters = squares.argsort(stable=True)[: n_voters(support, n_neighbors)]
         return torch.zeros_like(squares).index_fill_(0, voters, 1 / len(voters))

@@ -20,7 +20,7 @@ from nearshot.evaluation.classifiers import ClassifierName
 __all__ = ["MOST_ROUNDS", "LeftOut", "Round", "left_out_scores", "rounds"]
 
 MOST_ROUNDS = 20  # classes of more images are left out in twenty parts
-MOST_TESTED = 50  # images in a round, so that a support set of thousands is not asked about all of them
+MOST_TESTED = 1000  # images in all rounds, so that a support set of many thousands is not asked about all of them
 
 
 class Round(NamedTuple):
@@ -48,7 +48,8 @@ def rounds(support: Support, most: int = MOST_ROUNDS) -> Iterator[Round]:
     """Yield rounds in which one image of each class, or one part of twenty, is left out and asked about.
 
     An only image of a class always stays, and is never asked about. A class with fewer images than others has nothing
-    left to ask in later rounds, but still gives up one image, in turn.
+    left to ask in later rounds, but still gives up one image, in turn. Of more than a thousand images a thousand are
+    asked about, spread evenly over the classes: in every round others of them.
 
     >>> support = Support(torch.zeros(5, 1), torch.tensor([0, 0, 0, 1, 1]), 2)
     >>> [(one.kept.tolist(), one.tested.tolist()) for one in rounds(support)]
@@ -65,9 +66,9 @@ def rounds(support: Support, most: int = MOST_ROUNDS) -> Iterator[Round]:
     for number in range(n_rounds):
         asked = (position % n_rounds == number) & (count > 1)
         given_up = (position == number % count) & (number >= count) & (count > 1)
-        tested = asked.nonzero()[:, 0]
-        step = -(-len(tested) // MOST_TESTED)
-        yield Round((~(asked | given_up)).nonzero()[:, 0], tested[::step])
+        by_class = order[asked[order]]
+        step = -(-len(by_class) // (MOST_TESTED // n_rounds))
+        yield Round((~(asked | given_up)).nonzero()[:, 0], by_class[number % step :: step].sort().values)
 
 
 def left_out_scores(support: Support, classifier: ClassifierName, n_neighbors: int | None = None) -> LeftOut:

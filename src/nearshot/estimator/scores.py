@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
-from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.evaluation.classifiers import ClassifierName, soft_scores
 
 __all__ = ["Support", "class_means", "class_scores", "in_blocks", "n_voters"]
 
@@ -74,7 +74,7 @@ def class_scores(query: Tensor, support: Support, classifier: ClassifierName, n_
         squares = squared_euclidean(rows, by_class.features)
         of_classes = squares.split(counts.tolist(), dim=1)
         if classifier == "soft":
-            scores.append(torch.stack([(-d2).logsumexp(1) for d2 in of_classes], 1) - counts.log())
+            scores.append(torch.stack([soft_scores(-d2.T[None, None]).values[0, 0] for d2 in of_classes], 1))
         else:
             nearest = torch.stack([d2.amin(1) for d2 in of_classes], 1)
             voters = by_class.codes[
