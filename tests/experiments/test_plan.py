@@ -221,3 +221,18 @@ def test_the_list_tells_names_and_costs(
     assert max(map(len, out.splitlines())) <= 60
     assert "Together: 0 of" in out
     assert "about" in out
+
+
+@pytest.mark.parametrize("listing", [["--list"], ["--all", "--tables-only"]])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dataset", "foo"], "There is no dataset of the paper 'foo'; choose one of 'cifar-fs', "),
+        (["--quick", "--dataset", "cifar-fs"], "The quick form runs on glyphs; leave the dataset out."),
+    ],
+)
+def test_a_dataset_that_there_is_not_is_refused(
+    listing: list[str], options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *listing, *options, "--results", str(tmp_path)]) == 1
+    assert said in " ".join(capsys.readouterr().err.split())

@@ -33,6 +33,17 @@ def test_khosla_is_the_loop(seed: int, temperature: float) -> None:
         torch.testing.assert_close(torch.autograd.grad(ours, z), torch.autograd.grad(loop, z), rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.parametrize("temperature", [0.1, 0.02, 0.01])
+def test_supcon_of_images_as_far_apart_as_can_be(temperature: float) -> None:
+    """A small batch of one class at a low temperature: exp(−1 / 0.01) is under any floor, and still all there is."""
+    opposite = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    assert float(supervised_contrastive_loss(opposite, torch.zeros(2).long(), temperature=temperature)) == 0
+    angles = torch.arange(3) * 2 * math.pi / 3
+    triangle = torch.stack([angles.cos(), angles.sin()], 1)
+    loss = supervised_contrastive_loss(triangle, torch.zeros(3).long(), temperature=temperature)
+    assert float(loss) == pytest.approx(math.log(2), abs=1e-4)
+
+
 @few
 @given(st.integers(0, 2**31))
 def test_published_is_the_literal_loop(seed: int) -> None:

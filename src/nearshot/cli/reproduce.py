@@ -42,8 +42,8 @@ class Reproduce:
     list: bool = False
     """Only list them, with what is done, what is left to train and about how long that takes."""
     dataset: str | None = None
-    """cifar-fs, mini-imagenet or tiered-imagenet; by default each recipe's first. With --all, recipes that the paper
-    does not have on it are left out."""
+    """cifar-fs, mini-imagenet or tiered-imagenet; by default each recipe's first. With --all, recipes that are
+    not about it are left out."""
     seeds: int | None = None
     """How many training seeds; by default 3, as in the paper, and 1 in the quick form."""
     quick: bool = False
@@ -147,7 +147,7 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
     results = Results(command.results)
     check_gpus_per_run(command.gpus_per_run)
     n_at_once = LocalMachine(results, command.runs, small=scale.is_small).n_at_once if scale.is_small else 1
-    recipes = [recipe for recipe in chosen_recipes(command.names) if command.dataset in (None, *recipe.datasets)]
+    recipes = chosen_recipes(command.names, command.dataset, scale)
 
     def state(jobs: Sequence[Job]) -> str:
         if not jobs:

@@ -12,7 +12,7 @@ from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
-__all__ = ["Found", "FoundAccuracy", "Recipe", "Wanted"]
+__all__ = ["Found", "FoundAccuracy", "Recipe", "Wanted", "like"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Recipe:
     Attributes:
         name: what `nearshot reproduce` is told.
         title: what it is, with the paper's table, figure or section.
-        datasets: on which datasets the paper has it.
+        datasets: on which datasets it can be run; on the first, at least, the paper has it.
         wanted: the trainings it needs on a dataset.
         tables: its tables, from what was found.
         figures: its figures.
@@ -109,3 +109,12 @@ class Recipe:
     wanted: Callable[[str], Sequence[Wanted]]
     tables: Callable[[Found, str], Sequence[Table]]
     figures: Callable[[Found, str], Sequence[Figure]] = field(default=lambda found, dataset: ())
+
+
+def like(where: str, dataset: str, papers: str) -> str:
+    """Say where the paper has something; of another dataset than the paper's, that it is like it.
+
+    >>> like("Figure 3", "mini-imagenet", "mini-imagenet"), like("Figure 3", "cifar-fs", "mini-imagenet")
+    ('Figure 3', 'like Figure 3, which is about mini-imagenet')
+    """
+    return where if dataset == papers else f"like {where}, which is about {papers}"

@@ -53,9 +53,20 @@ class Reproduction:
     claims: tuple[Table, ...] = ()
 
 
-def chosen_recipes(names: Sequence[str]) -> list[Recipe]:
-    """Return recipes by name, all of them for no name."""
-    return [look_up(RECIPES, name, "recipe") for name in names] if names else list(RECIPES.values())
+def chosen_recipes(names: Sequence[str], dataset: str | None = None, scale: Scale = PAPER) -> list[Recipe]:
+    """Return recipes by name; for no name all of them, or all that run on the dataset."""
+    if dataset is not None and scale.dataset is not None:
+        raise InputError(f"The quick form runs on {scale.dataset}; leave the dataset out.")
+    named = [look_up(RECIPES, name, "recipe") for name in names]
+    for recipe in named:
+        if dataset not in (None, *recipe.datasets):
+            raise InputError(f"{recipe.name} is about {', '.join(recipe.datasets)}, not about {dataset!r}.")
+    if named:
+        return named
+    if dataset is not None:
+        known = dict.fromkeys(one for recipe in RECIPES.values() for one in recipe.datasets)
+        look_up(known, dataset, "dataset of the paper")
+    return [recipe for recipe in RECIPES.values() if dataset in (None, *recipe.datasets)]
 
 
 def reproduce(
@@ -95,10 +106,7 @@ def reproduce(
     """
     if minutes is not None and not minutes > 0:
         raise InputError(f"There must be some time, not {minutes:g} minutes.")
-    recipes = chosen_recipes(names)
-    if not names and dataset is not None:
-        recipes = [recipe for recipe in recipes if dataset in recipe.datasets]
-    _check_dataset(recipes, dataset, scale)
+    recipes = chosen_recipes(names, dataset, scale)
     store, console = Results(results), console or Console(stderr=True)
     folder = Path(results) / "tables" / scale.name
     outcome = Outcome()
@@ -212,13 +220,3 @@ def write_outputs(tables: Sequence[Table], figures: Sequence[Figure], folder: Pa
     folder.mkdir(parents=True, exist_ok=True)
     files = [file for table in tables for file in table.write(folder)]
     return files + [file for figure in figures for file in figure.write(folder)]
-
-
-def _check_dataset(recipes: Sequence[Recipe], dataset: str | None, scale: Scale) -> None:
-    if dataset is None:
-        return
-    if scale.dataset is not None:
-        raise InputError(f"The quick form runs on {scale.dataset}; leave the dataset out.")
-    for recipe in recipes:
-        if dataset not in recipe.datasets:
-            raise InputError(f"{recipe.name} is about {', '.join(recipe.datasets)}, not about {dataset!r}.")

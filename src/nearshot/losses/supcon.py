@@ -63,9 +63,8 @@ def supervised_contrastive_loss(
         else:
             in_denominator, n_positives = positive | negative, positive.sum(1).clamp(min=1)
         logits = cosines / temperature
-        # Without a negative in the batch, the published denominator is this floor. (Khosla et al.'s is never empty
-        # where there is a positive.)
         log_denominator = torch.where(in_denominator, logits, NOTHING).logsumexp(1, keepdim=True)
-        log_denominator = log_denominator.clamp(min=math.log(SMALLEST_PUBLISHED))
+        if variant == "published":  # without a negative in the batch, it is this floor
+            log_denominator = log_denominator.clamp(min=math.log(SMALLEST_PUBLISHED))
         log_likelihood = torch.where(positive, logits - log_denominator, 0.0).sum(1) / n_positives
         return -log_likelihood.mean()

@@ -1,8 +1,10 @@
 """Judging a statement by what was run: confirmed, contradicted, undecided or not yet run.
 
-A difference counts if its 95 % interval leaves zero out: over episodes, paired, for a single training seed, and between
-training seeds where there are several. "No difference" is confirmed if the interval lies within a point of zero. Where
-neither a statement nor its opposite is more than chance, it is undecided.
+A difference counts if its 95 % interval leaves zero out: between training seeds, paired, where there are several. For a
+single one it is over episodes, and a point is allowed for the chance in trainings, where two are compared. "No
+difference" is confirmed if the interval lies within a point of zero, so that a small difference can be both: there, and
+none to speak of. Statements about many comparisons are contradicted by one of them only if that would be no chance
+among so many (Bonferroni). Where neither a statement nor its opposite is more than chance, it is undecided.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def judged(
         return Verdict("not yet run", "")
     fails = fails or (lambda one: not holds(one))
     missing = f" {len(gaps) - len(there)} of {len(gaps)} comparisons are not run yet." if len(there) < len(gaps) else ""
-    failing = [one for one in there if fails(one)]
+    failing = [one for one in there if fails(one.among(len(there)))]
     open_ones = [one for one in there if not holds(one) and one not in failing]
     if failing:
         return Verdict("contradicted", f"Not so for {len(failing)} of {len(there)}: {listed(failing)}.{missing}")
@@ -82,6 +84,8 @@ def listed(gaps: Sequence[Gap]) -> str:
     more = f"; and {len(gaps) - LISTED} more" if len(gaps) > LISTED else ""
     n_seeds = sorted({one.n_seeds for one in gaps})
     seeds = "one seed, ± over episodes" if n_seeds == [1] else f"{' or '.join(map(str, n_seeds))} seeds"
+    if any(one.luck for one in gaps):
+        seeds += "; a point more is allowed for the chance in trainings"
     return f"{'; '.join(map(str, weakest))}{more} ({seeds})"
 
 
@@ -110,11 +114,6 @@ def not_above(pairs: Pairs) -> Callable[[Found, str], Verdict]:
 
     def check(found: Found, dataset: str) -> Verdict:
         gaps = [gap(found, what, one, other) for what, one, other in pairs(dataset)]
-        bound = SAME / 2
-        return judged(
-            gaps,
-            holds=lambda one: one.difference + one.interval95 < bound,
-            fails=lambda one: one.difference - one.interval95 > bound,
-        )
+        return judged(gaps, holds=lambda one: one.high < SAME / 2, fails=lambda one: one.low > SAME / 2)
 
     return check

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.figures import line_with_band, panels, style_of
-from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, setup_config
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Figure, Table, cell
@@ -65,10 +65,11 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             values = [*own, *empty] if classifier == "centroid" else [*empty, *own]
             name = f"{short} {setup[0]}-shot m+n={setup[1]}"
             rows.append((name, Cell(f"{100 * share:.1f} %", share), *values))
+    where = like("Figure 3", dataset, "mini-imagenet")
     return [
         Table(
             f"pair-subsampling-{found.on(dataset)}",
-            f"A fraction of the pairs of a batch (Figure 3): {found.on(dataset)}, validation split",
+            f"A fraction of the pairs of a batch ({where}): {found.on(dataset)}, validation split",
             found.label,
             ("trained with", "pairs", "1-shot centroid", "5-shot centroid", "1-shot soft", "5-shot soft"),
             tuple(rows),
@@ -77,7 +78,8 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    title = f"Accuracy on the validation split of {found.on(dataset)} with a fraction of the pairs (Figure 3)"
+    where = like("Figure 3", dataset, "mini-imagenet")
+    title = f"Accuracy on the validation split of {found.on(dataset)} with a fraction of the pairs ({where})"
     return [Figure(f"pair-subsampling-{found.on(dataset)}", title, found.label, lambda: _draw(found, dataset))]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nearshot.experiments.paper import PN_IMPLEMENTATIONS
-from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Table, cell
 from nearshot.training import PRESETS
@@ -37,10 +37,11 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
         config = PRESETS[f"{dataset}-{method}"]
         backbone = found.scale.change(config).backbone
         rows.append((name, backbone, *(cell(found.pooled(config, wanted)) for wanted in TEST)))
+    where = like("Appendix I", dataset, "mini-imagenet")
     return [
         Table(
             f"pn-implementations-{found.on(dataset)}",
-            f"Implementations of Prototypical Networks (Appendix I): {found.on(dataset)}, test split",
+            f"Implementations of Prototypical Networks ({where}): {found.on(dataset)}, test split",
             found.label,
             ("implementation", "architecture", "1-shot", "5-shot"),
             tuple(rows),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nearshot.experiments.paper import SUPCON, Number
-from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Row, Table, beside
 from nearshot.training import PRESETS, TrainConfig
@@ -43,10 +43,11 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
         if row == ROWS[0] and dataset == "mini-imagenet" and found.scale.is_papers:
             paper = SUPCON
         rows.append((row, *beside([found.pooled(row_config(dataset, row), wanted) for wanted in TEST], paper)))
+    where = like("Appendix C", dataset, "mini-imagenet")
     return [
         Table(
             f"supcon-{found.on(dataset)}",
-            f"The supervised contrastive loss (Appendix C): {found.on(dataset)}, test split, nearest centroid",
+            f"The supervised contrastive loss ({where}): {found.on(dataset)}, test split, nearest centroid",
             found.label,
             ("trained with", "1-shot", "paper", "difference", "5-shot", "paper", "difference"),
             tuple(rows),
