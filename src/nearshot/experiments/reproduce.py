@@ -27,6 +27,7 @@ from nearshot.experiments.results import Results, RunResult, result_of
 from nearshot.experiments.runner import Outcome, Place, run_jobs
 from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
+from nearshot.experiments.telling import plural, tell
 from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.runs import describe_environment
@@ -104,6 +105,8 @@ def reproduce(
         minutes: begin no training that would probably not be done by then; by default there is no limit.
         console: where to show progress.
     """
+    if seeds < 1:
+        raise InputError(f"There must be at least 1 training seed, not {seeds}.")
     if minutes is not None and not minutes > 0:
         raise InputError(f"There must be some time, not {minutes:g} minutes.")
     recipes = chosen_recipes(names, dataset, scale)
@@ -138,7 +141,7 @@ def _run(
 ) -> Outcome:
     """Say what is going to happen, let it happen, and write down how long it took."""
     for sentence in plan.sentences():
-        console.print(sentence, markup=False)
+        tell(console, sentence)
     started, began = time.perf_counter(), time.monotonic()
     if plan.left and isinstance(place, LocalMachine):
         place.prepare(plan.left if limit is None else limit.allowed(plan.left, 0.0))
@@ -146,9 +149,11 @@ def _run(
     if plan.left:
         seconds = time.perf_counter() - started
         n_new = len(outcome.done) - len(plan.done)
-        console.print(f"{n_new} of {len(plan.left)} trainings were done in {seconds / 60:.1f} minutes.")
+        were = "was" if n_new == 1 else "were"
+        tell(console, f"{n_new} of {plural(len(plan.left), 'training')} {were} done in {seconds / 60:.1f} minutes.")
         if outcome.left:
-            console.print(f"{len(outcome.left)} would have taken longer than there was time for, and were not begun.")
+            were = "was" if len(outcome.left) == 1 else "were"
+            tell(console, f"{len(outcome.left)} would have taken longer than there was time for, and {were} not begun.")
         content = {
             "seconds": round(seconds, 1),
             "done_before": len(plan.done),

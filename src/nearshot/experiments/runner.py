@@ -21,6 +21,7 @@ from nearshot.experiments.ahead import Ahead, TimeLimit, look_ahead
 from nearshot.experiments.costs import duration
 from nearshot.experiments.jobs import InterruptedJobError, Job, do
 from nearshot.experiments.results import Results
+from nearshot.experiments.telling import tell
 from nearshot.training import Hardware
 from nearshot.training.signals import handling
 
@@ -183,7 +184,7 @@ def run_jobs(
                     outcome.add(job, problem, place.log_of(job))
                     if not console.is_terminal:  # where a table that changes would be seen at the end only
                         how = "done" if problem is None else "stopped" if problem == "" else "failed"
-                        console.print(f"{len(outcome.done)}/{len(jobs)}: {job.name} {how} in {seconds[-1]:.0f} s")
+                        tell(console, f"{len(outcome.done)}/{len(jobs)}: {job.name} {how} in {seconds[-1]:.0f} s")
                     for_now = to_begin()
                 if clock() - shown >= SECONDS_BETWEEN_TABLES:
                     shown = clock()
