@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli.listing import Entry, print_entries
+from nearshot.cli.saying import saying_at_once
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import cost_of
@@ -19,11 +20,12 @@ from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.plan import plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
-from nearshot.experiments.results import Results
+from nearshot.experiments.results import LeftOutWarning, Results
 from nearshot.experiments.runner import Outcome, Place, check_gpus_per_run
 from nearshot.experiments.scales import Scale, smaller
 from nearshot.experiments.tables import Table as Claims
 from nearshot.experiments.telling import plural
+from nearshot.training.runs import run_name
 
 __all__ = ["Reproduce"]
 
@@ -81,7 +83,11 @@ class Reproduce:
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
 
     def run(self, console: Console) -> None:
-        """Run, show the tables, and say where everything is."""
+        """Run, show the tables, and say where everything is; files that cannot be used are named, and left out."""
+        with saying_at_once(LeftOutWarning):
+            self._run(console)
+
+    def _run(self, console: Console) -> None:
         scale = smaller(self.input_size, self.steps, self.quick)
         seeds = self.seeds if self.seeds is not None else (1 if self.quick or self.steps else 3)
         if seeds < 1:
@@ -91,6 +97,8 @@ class Reproduce:
             return
         if self.collect is not None:
             found = collect(self.collect, self.results, scale)
+            for result in found:
+                console.print(f"{run_name(result.config)} ({result.id})")
             are = "is" if len(found) == 1 else "are"
             console.print(f"{plural(len(found), 'run')} {are} now among the results of {self.results / scale.name}.")
             return

@@ -55,14 +55,14 @@ class Plan:
         if self.again:
             said.append(
                 f"{plural(len(self.again), 'training')} to train AGAIN: there are results, but more is wanted, and the "
-                f"weights are not in {self.runs}. What was measured is measured again; the results so far are kept beside the "
-                f"new ones, in folders named earlier. {_listed(self.again)}"
+                f"weights are not in {self.runs}. What was measured is measured again; the results so far are kept "
+                f"beside the new ones, in folders named earlier. {_listed(self.again)}"
             )
         if self.as_they_are:
             left = "left as it is" if len(self.as_they_are) == 1 else "left as they are"
             said.append(
-                f"{plural(len(self.as_they_are), 'training')} {left}: there are results, but more is wanted, which would "
-                f"take training again. {_listed(self.as_they_are)}"
+                f"{plural(len(self.as_they_are), 'training')} {left}: there are results, but more is wanted, which "
+                f"would take training again. {_listed(self.as_they_are)}"
             )
         return said
 

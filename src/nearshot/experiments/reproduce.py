@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from nearshot.devices import chosen_device
 from nearshot.episodes import EpisodeShape
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError, NearshotError, look_up
 from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
@@ -23,7 +24,7 @@ from nearshot.experiments.local import LocalMachine, n_cores
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
-from nearshot.experiments.results import Results, RunResult, result_of
+from nearshot.experiments.results import LeftOutWarning, Results, RunResult, result_of
 from nearshot.experiments.runner import Outcome, Place, run_jobs
 from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
@@ -33,6 +34,8 @@ from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.runs import describe_environment
 
 __all__ = ["Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
+
+SHOWN = 3  # names of runs that are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,16 +188,30 @@ def _datasets_of(recipes: Sequence[Recipe], dataset: str | None, scale: Scale) -
 def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunResult]:
     """Take finished runs that `nearshot train` made, here or on another machine, into the results.
 
-    Only their own files are read: settings, log, times and the accuracies of their best epochs.
+    Only their own files are read: settings, log, times and the accuracies of their best epochs. A warning names those
+    that are damaged, or of another scale, and the others are taken.
     """
     store = Results(results)
-    found = []
+    found: list[RunResult] = []
+    others: list[str] = []
     for path in sorted(Path(folder).glob("**/result.json")):
-        run = RunFolder(path.parent)
-        result = result_of(run, scale.name, {})
+        try:
+            result = result_of(RunFolder(path.parent), scale.name, {})
+            result.check()
+        except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+            reason = str(error).rstrip(".") if isinstance(error, NearshotError) else f"{type(error).__name__}: {error}"
+            warnings.warn(f"{path.parent} is left out: {reason}.", LeftOutWarning, stacklevel=2)
+            continue
         if _fits(result.config, scale):
             store.put(result)
             found.append(result)
+        else:
+            others.append(path.parent.name)
+    if others:
+        named = f"{', '.join(others[:SHOWN])}{' and more' if len(others) > SHOWN else ''}"
+        are, they = ("is", "it is") if len(others) == 1 else ("are", "they are")
+        message = f"{plural(len(others), 'run')} under {folder} {are} left out, as {they} not of this scale: {named}."
+        warnings.warn(message, LeftOutWarning, stacklevel=2)
     if not found:
         raise InputError(f"There is no finished run under {folder} that fits: {scale.label}.")
     return found

@@ -1,0 +1,31 @@
+"""Warnings as sentences on the error output, as soon as there are any."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nearshot.cli.plain import say
+
+__all__ = ["saying_at_once"]
+
+
+@contextmanager
+def saying_at_once(category: type[Warning]) -> Iterator[None]:
+    """Say warnings of a category when they come, and each once; others are shown as ever."""
+    said: set[str] = set()
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, kind: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(kind, category):
+            usual(message, kind, *where, **more)
+        elif str(message) not in said:
+            said.add(str(message))
+            say(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", category)
+        warnings.showwarning = show
+        yield
