@@ -26,8 +26,12 @@ from nearshot.experiments.scales import Scale
 from nearshot.training import TrainConfig, train
 
 SHORT = replace(TINY, epochs=1, steps_per_epoch=2, input_size=16, validate_every=1, validation_episodes=10)
-WATCHED = {"validate_every": 1, "validation_episodes": 10, "validation_way": 2}
-SCALE = Scale("own-scale", "two steps", lambda config: replace(config, input_size=16, **WATCHED), dataset="tiny")
+SCALE = Scale(
+    "own-scale",
+    "two steps",
+    lambda config: replace(config, input_size=16, validate_every=1, validation_episodes=10, validation_way=2),
+    dataset="tiny",
+)
 
 
 def spread(embeddings: Tensor, labels: Tensor, strength: float = 1.0) -> Tensor:

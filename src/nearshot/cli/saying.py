@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TextIO
 
 from nearshot.cli.plain import say
 
@@ -18,9 +18,16 @@ def saying_at_once(category: type[Warning]) -> Iterator[None]:
     said: set[str] = set()
     usual = warnings.showwarning
 
-    def show(message: Warning | str, kind: type[Warning], *where: Any, **more: Any) -> None:
+    def show(
+        message: Warning | str,
+        kind: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if not issubclass(kind, category):
-            usual(message, kind, *where, **more)
+            usual(message, kind, filename, lineno, file, line)
         elif str(message) not in said:
             said.add(str(message))
             say(f"warning: {message}")
