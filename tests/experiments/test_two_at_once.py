@@ -67,9 +67,14 @@ def test_a_worker_that_comes_too_late_is_no_failure(tmp_path: Path) -> None:
     results, runs, job = Results(tmp_path / "results"), tmp_path / "runs", tiny_job()
     place = LocalMachine(results, runs, tmp_path / "data")
     ended: list[tuple[Job, str | None]] = []
+
+    def has_ended() -> bool:
+        ended.extend(place.ended())
+        return bool(ended)
+
     with owning(runs / job.id):
         place.start(job, runs / job.id)
-        until(lambda: bool(ended.extend(place.ended()) or ended))
+        until(has_ended)
     place.close()
     assert ended == [(job, ELSEWHERE)]
     assert place.log_of(job).read_text() == ""

@@ -13,26 +13,26 @@ __all__ = ["saying_at_once"]
 
 
 @contextmanager
-def saying_at_once(category: type[Warning]) -> Iterator[None]:
-    """Say warnings of a category when they come, and each once; others are shown as ever."""
+def saying_at_once(kind: type[Warning]) -> Iterator[None]:
+    """Say warnings of a kind when they come, and each once; others are shown as ever."""
     said: set[str] = set()
     usual = warnings.showwarning
 
     def show(
         message: Warning | str,
-        kind: type[Warning],
+        category: type[Warning],
         filename: str,
         lineno: int,
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if not issubclass(kind, category):
-            usual(message, kind, filename, lineno, file, line)
+        if not issubclass(category, kind):
+            usual(message, category, filename, lineno, file, line)
         elif str(message) not in said:
             said.add(str(message))
             say(f"warning: {message}")
 
     with warnings.catch_warnings():
-        warnings.simplefilter("always", category)
+        warnings.simplefilter("always", kind)
         warnings.showwarning = show
         yield
