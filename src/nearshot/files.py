@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and files that one process owns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 
 from nearshot.errors import NearshotError
 
-__all__ = ["append_line", "naming_a_full_disk", "write_whole"]
+__all__ = ["FileLock", "append_line", "naming_a_full_disk", "write_whole"]
 
 
 @contextmanager
@@ -69,6 +69,44 @@ def append_line(path: Path, line: str) -> None:
     """Add a line to a text file."""
     with naming_a_full_disk(path), path.open("a") as file:
         file.write(line)
+
+
+class FileLock:
+    """A file that one process owns at a time, until it lets go or ends, however it ends.
+
+    The file itself stays. Where the system or the disk knows no such locks, everybody owns it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file: IO[str] | None = None
+
+    def acquire(self, *, wait: bool = False) -> bool:
+        """Own the file; return whether that was possible, or `wait` until it is."""
+        try:
+            import fcntl  # noqa: PLC0415
+        except ImportError:  # on Windows
+            return True
+        file = self.path.open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            file.close()
+            return False
+        except OSError:  # such as a network's disk without locks
+            file.close()
+            return True
+        except BaseException:  # such as Ctrl-C while it waited
+            file.close()
+            raise
+        self._file = file
+        return True
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._file is not None:
+            self._file.close()  # which unlocks it
+            self._file = None
 
 
 def _sync_folder(folder: Path) -> None:
