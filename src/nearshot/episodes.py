@@ -137,6 +137,6 @@ class ImagesByClass:
             more = "1 more class is" if n_others == 1 else f"{n_others} more classes are"
             others = f" (and {more} too small)" if n_others else ""
             raise InputError(
-                f"Class {name!r} has {size} image{'' if size == 1 else 's'}; {shape.n_shot}-shot with {shape.n_query} queries needs "
-                f"{shape.images_per_class}{others}. Lower n_query, or leave the class out."
+                f"Class {name!r} has {size} image{'' if size == 1 else 's'}; {shape.n_shot}-shot with {shape.n_query} "
+                f"queries needs {shape.images_per_class}{others}. Lower n_query, or leave the class out."
             )

@@ -74,7 +74,7 @@ def append_line(path: Path, line: str) -> None:
 class FileLock:
     """A file that one process owns at a time, until it lets go or ends, however it ends.
 
-    The file itself stays. Where the system or the disk knows no such locks, everybody owns it.
+    Where the system or the disk knows no such locks, everybody owns it.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -87,24 +87,30 @@ class FileLock:
             import fcntl  # noqa: PLC0415
         except ImportError:  # on Windows
             return True
-        file = self.path.open("a")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            file.close()
-            return False
-        except OSError:  # such as a network's disk without locks
-            file.close()
-            return True
-        except BaseException:  # such as Ctrl-C while it waited
-            file.close()
-            raise
-        self._file = file
+        if self._file is not None:
+            return False  # two in one process are two as well
+        while self._file is None:
+            file = self.path.open("a")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                    self._file = file
+            except BlockingIOError:
+                return False
+            except FileNotFoundError:  # whoever had it has removed it
+                continue
+            except OSError:  # such as a network's disk without locks
+                return True
+            finally:
+                if self._file is None:
+                    file.close()
         return True
 
-    def release(self) -> None:
-        """Let others have it."""
+    def release(self, *, remove: bool = False) -> None:
+        """Let others have it; `remove` leaves no file behind."""
         if self._file is not None:
+            if remove:
+                self.path.unlink(missing_ok=True)  # whoever waits for it will see that it is another then
             self._file.close()  # which unlocks it
             self._file = None
 

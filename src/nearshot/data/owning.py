@@ -32,4 +32,4 @@ def own(lock_file: Path, doing: str, *, show: bool | None = None) -> Iterator[No
     try:
         yield
     finally:
-        lock.release()
+        lock.release(remove=True)

@@ -215,9 +215,12 @@ def _finish(job: _Job, state: dict[str, Any]) -> None:
         file.write("\n".join(names).encode())
     with write_whole(job.partial / "manifest.json") as file:
         file.write(json.dumps(manifest, indent=1).encode())
-    if job.folder.exists():
-        shutil.rmtree(job.folder)
+    old = job.folder.with_name(f".{job.folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if job.folder.exists():  # deleting takes longer than two new names, and somebody may want to open it
+        job.folder.rename(old)
     job.partial.rename(job.folder)
+    shutil.rmtree(old, ignore_errors=True)
     for leftover in ("state.json", "kept.bin"):
         (job.folder / leftover).unlink()
 

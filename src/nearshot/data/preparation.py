@@ -129,16 +129,17 @@ def open_or_prepare(
     path, name = given_path(dataset), prepared_name(dataset, data_dir)
     is_made_here = name in SOURCES and not SOURCES[name].needs_files
     folder = data_folder(data_dir) / name
-    if split in _splits_there(name, data_dir, side):
-        try:
-            return Store.open(name, split, data_dir, side=side)
-        except FileFormatError:
-            pass  # somebody may be packing it anew, or it has to be done
+    store = _whole_store(name, split, data_dir, side)
+    if store is not None:
+        return store
     if not folder.is_dir() and not is_made_here:
         if path is None:
             raise _not_prepared(name, data_dir, side)
         open_files(path)  # which says if there is nothing
     with own(folder / LOCK, _doing(name, data_dir)):
+        store = _whole_store(name, split, data_dir, side)  # whoever had it may have made it
+        if store is not None:
+            return store
         if (path is not None and path.exists()) or is_made_here:
             _make_as_usual(name, path, data_dir, side)
         if not prepared_manifests(name, data_dir, side=side):
@@ -279,14 +280,19 @@ def _check(name: str, side: int) -> None:
         raise InputError(f"The images' side must be from 1 to 4096, not {side}.")
     if not name or name.startswith(".") or set(name) & set("/\\"):
         raise InputError(f"A dataset's name must be that of a folder, not {name!r}.")
-    if name.casefold() in NOT_DATASETS:
-        raise InputError(
-            f"A dataset cannot have the name {name!r}: it is that of {NOT_DATASETS[name.casefold()]} in the data folder."
-        )
+    other = NOT_DATASETS.get(name.casefold())
+    if other is not None:
+        raise InputError(f"A dataset cannot have the name {name!r}, which is that of {other} in the data folder.")
 
 
-def _splits_there(name: str, data_dir: str | Path | None, side: int | None) -> set[str]:
-    return {manifest.parent.name for manifest in prepared_manifests(name, data_dir, side=side)}
+def _whole_store(name: str, split: str, data_dir: str | Path | None, side: int | None) -> Store | None:
+    """Open a split; return None where it is not there, or damaged."""
+    if split not in {manifest.parent.name for manifest in prepared_manifests(name, data_dir, side=side)}:
+        return None
+    try:
+        return Store.open(name, split, data_dir, side=side)
+    except FileFormatError:
+        return None
 
 
 def _origin(manifest: Path) -> str | None:
