@@ -142,16 +142,15 @@ def pooled(gaps: Sequence[Gap]) -> list[Gap]:
     >>> [round(one.interval95, 2) for one in pooled(two)]  # of a spread of √½, with four degrees of freedom
     [1.13, 1.13]
     """
-    found = []
-    for one in gaps:
-        alike = [other for other in gaps if other.kind == one.kind]
-        freedom = sum(other.freedom for other in alike)
-        if one.freedom:
-            spread = math.sqrt(sum(other.freedom * other.spread**2 for other in alike) / freedom)
-            interval = _interval95(spread, one.n_seeds, freedom)
-            one = one._replace(interval95=interval, spread=spread, freedom=freedom)  # noqa: PLW2901
-        found.append(one)
-    return found
+    return [_pooled(one, [other for other in gaps if other.kind == one.kind]) for one in gaps]
+
+
+def _pooled(one: Gap, alike: Sequence[Gap]) -> Gap:
+    if not one.freedom:
+        return one
+    freedom = sum(other.freedom for other in alike)
+    spread = math.sqrt(sum(other.freedom * other.spread**2 for other in alike) / freedom)
+    return one._replace(interval95=_interval95(spread, one.n_seeds, freedom), spread=spread, freedom=freedom)
 
 
 def _interval95(spread: float, n_seeds: int, freedom: int) -> float:
