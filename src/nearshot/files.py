@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and files that one process owns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nearshot.errors import NearshotError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["append_line", "naming_a_full_disk", "write_tensors", "write_whole"]
+__all__ = ["FileLock", "append_line", "naming_a_full_disk", "write_tensors", "write_whole"]
 
 
 @contextmanager
@@ -95,6 +95,50 @@ def append_line(path: Path, line: str) -> None:
     """Add a line to a text file."""
     with naming_a_full_disk(path), path.open("a") as file:
         file.write(line)
+
+
+class FileLock:
+    """A file that one process owns at a time, until it lets go or ends, however it ends.
+
+    Where the system or the disk knows no such locks, everybody owns it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file: IO[str] | None = None
+
+    def acquire(self, *, wait: bool = False) -> bool:
+        """Own the file; return whether that was possible, or `wait` until it is."""
+        try:
+            import fcntl  # noqa: PLC0415
+        except ImportError:  # on Windows
+            return True
+        if self._file is not None:
+            return False  # two in one process are two as well
+        while self._file is None:
+            file = self.path.open("a")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                    self._file = file
+            except BlockingIOError:
+                return False
+            except FileNotFoundError:  # whoever had it has removed it
+                continue
+            except OSError:  # such as a network's disk without locks
+                return True
+            finally:
+                if self._file is None:
+                    file.close()
+        return True
+
+    def release(self, *, remove: bool = False) -> None:
+        """Let others have it; `remove` leaves no file behind."""
+        if self._file is not None:
+            if remove:
+                self.path.unlink(missing_ok=True)  # whoever waits for it will see that it is another then
+            self._file.close()  # which unlocks it
+            self._file = None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from nearshot.errors import InputError, NearshotError
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where nobody looks
-    fcntl = None  # type: ignore[assignment]
+from nearshot.files import FileLock
 
 __all__ = ["ELSEWHERE", "BusyJobError", "is_owned", "owning"]
 
@@ -31,28 +26,20 @@ def owning(run_folder: Path) -> Iterator[None]:
         run_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"The run's folder {run_folder} cannot be made: {error.strerror}.") from error
-    with (run_folder / LOCK).open("w") as file:
-        if not _locks(file, shared=False):
-            raise BusyJobError(ELSEWHERE)
+    lock = FileLock(run_folder / LOCK)
+    if not lock.acquire():
+        raise BusyJobError(ELSEWHERE)
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def is_owned(run_folder: Path) -> bool:
     """Whether a process is at a job."""
     if not (run_folder / LOCK).is_file():
         return False
-    with (run_folder / LOCK).open() as file:
-        return not _locks(file, shared=True)
-
-
-def _locks(file: IO[str], *, shared: bool) -> bool:
-    """Whether a file can be locked, until it is closed; where there are no locks, it always can."""
-    if fcntl is None:
-        return True  # type: ignore[unreachable]
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # of a file system without locks
-        return True
-    return True
+    lock = FileLock(run_folder / LOCK)
+    is_free = lock.acquire()
+    lock.release()
+    return not is_free
