@@ -102,7 +102,7 @@ def test_a_folder_of_few_pictures_can_be_trained_on(tmp_path: Path, capsys: pyte
     small = ["--backbone", "conv4-32", "--epochs", "1", "--batch-size", "16", "--validation-way", "2"]
     small += ["--validation-episodes", "10"]
     assert main(["train", *where, *small]) == 0
-    assert "episodes have 3 queries of each instead of 15" in capsys.readouterr().err
+    assert "the validation split has classes of 8: 3 queries." in capsys.readouterr().err
     assert main(["train", *where, *small, "--validation-shots", "8", "--overwrite"]) == 1
     assert "lower --validation-shots or --validation-way" in capsys.readouterr().err
     assert (tmp_path / "run" / "result.json").is_file()  # what is refused overwrites nothing

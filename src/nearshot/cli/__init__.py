@@ -79,9 +79,9 @@ def _commands(arguments: list[str]) -> Any:
     from nearshot.cli.evaluate import Evaluate  # noqa: PLC0415
     from nearshot.cli.report import Report  # noqa: PLC0415
     from nearshot.cli.reproduce import Reproduce  # noqa: PLC0415
-    from nearshot.cli.train import Train, chosen_preset  # noqa: PLC0415
+    from nearshot.cli.train import Train, chosen_preset, fitted_settings  # noqa: PLC0415
 
-    preset = Train(config=chosen_preset(arguments))
+    preset = Train(config=chosen_preset(arguments), fit=fitted_settings(arguments))
     return (
         _command("data")
         | Annotated[Train, tyro.conf.subcommand("train", default=preset)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import load_backbone, read_notes
+from nearshot.training.fitting import check_classes, episodes_that_fit
 from nearshot.training.methods import METHODS
 from nearshot.training.runs import RunFolder
 from nearshot.training.trained import TrainedNetwork, TrainedRun, Unfinished, training_split
@@ -96,6 +97,8 @@ def evaluate_weights(
     data_dir: str | Path | None = None,
     device: torch.device | str | None = None,
     precision: Precision = "auto",
+    fit: Collection[str] = (),
+    tell: Callable[[str], object] | None = None,
 ) -> list[Evaluation]:
     """Measure a weights file.
 
@@ -105,6 +108,8 @@ def evaluate_weights(
         data_dir: where prepared datasets live.
         device: where; by default a GPU if there is one.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
+        fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows.
+        tell: what is called with a sentence for each that is.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
@@ -113,6 +118,7 @@ def evaluate_weights(
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
+    request = _fitted(request, store, fit, tell)
     training = training_split(trained_on, data_dir, request.side if dataset == trained_on else None)
     network = TrainedNetwork(
         load_backbone(path), Path(path).name, device=chosen_device(device), precision=precision, training=training
@@ -128,6 +134,8 @@ def evaluate_run(
     device: torch.device | str | None = None,
     precision: Precision = "auto",
     unfinished: bool = False,
+    fit: Collection[str] = (),
+    tell: Callable[[str], object] | None = None,
 ) -> list[Evaluation]:
     """Measure each number of shots and classifier with the epoch that was best for it on the validation split.
 
@@ -143,6 +151,8 @@ def evaluate_run(
         device: where; by default a GPU if there is one.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         unfinished: whether a run that was stopped, or is still training, is measured as it is; else it is refused.
+        fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows.
+        tell: what is called with a sentence for each that is.
     """
     if not isinstance(run, TrainedRun):
         kind = UnfinishedRun if unfinished and not RunFolder(run).is_finished else TrainedRun
@@ -151,6 +161,7 @@ def evaluate_run(
     usual: ClassifierName = "centroid" if method is None else method.classifier
     request = replace(request, classifiers=request.classifiers or (usual,))
     store = run.store(request.split, request.dataset, request.side)
+    request = _fitted(request, store, fit, tell)
     folder = run.run.path / "evaluations"
     names: list[str] = []
     missing: dict[Path, dict[tuple[int, ClassifierName], str]] = {}
@@ -191,6 +202,20 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
     parts += [word.replace(" ", "-") for word in also]
     parts += ["bfloat16" if run.bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
     return ",".join(parts) + ".json"
+
+
+def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable[[str], object] | None) -> Request:
+    """Return the request with what may give way lowered to what the split has, each said."""
+    if not fit:
+        return request
+    check_classes(store.labels, request.split)
+    small = episodes_that_fit(
+        store.labels, request.split, n_way=request.n_way, shots=request.shots, n_query=request.n_query, free=fit
+    )
+    if tell is not None:
+        for sentence in small.said:
+            tell(sentence)
+    return replace(request, n_way=small.n_way, shots=small.shots, n_query=small.n_query)
 
 
 def _measure(network: TrainedNetwork, request: Request, dataset: str, store: Store) -> list[Evaluation]:
