@@ -79,7 +79,7 @@ def test_what_is_no_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_wrong_value_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--preset", "glyphs-nca", "--epochs", "0"]) == 1
-    assert capsys.readouterr().err == "nearshot: epochs must be at least 1, not 0.\n"
+    assert capsys.readouterr().err == "nearshot: --epochs must be at least 1, not 0.\n"
     with pytest.raises(SystemExit):
         main(["train", "--epochs", "many"])
     assert "--epochs" in capsys.readouterr().err
@@ -115,7 +115,7 @@ def test_a_folder_of_few_pictures_can_be_trained_on(tmp_path: Path, capsys: pyte
         (["--validation-way", "500"], "lower --validation-way"),
         (["--graph", "True"], "needs a single GPU"),
         (["--accelerator", "cpu", "--fuse", "True"], "Fusing conv4-32's batch norm is not possible on cpu"),
-        (["--accelerator", "cpu", "--keep-positives", "3"], "keep_positives must be over 0"),
+        (["--accelerator", "cpu", "--keep-positives", "3"], "--keep-positives must be over 0"),
     ],
 )
 def test_a_dry_run_refuses_what_the_training_would(

@@ -83,7 +83,7 @@ def test_a_first_training_and_evaluation_need_no_options(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--batch-size", "512"], "A batch of 512 different images needs that many"),
+        (["--batch-size", "512"], "different images needs that many; there are 72. Lower --batch-size."),
         (["--batch_size=512"], "A batch of 512 different images needs that many"),
         (["--validation-way", "5"], "lower --validation-way"),
         (["--preset", "cifar-fs-nca"], "lower --validation-way"),

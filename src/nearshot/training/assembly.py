@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from nearshot.data import Store, open_or_prepare
@@ -32,6 +31,9 @@ from nearshot.training.runs import RunFolder, describe_environment, run_name
 from nearshot.training.schedule import learning_rate_factor
 from nearshot.training.step import captured, inner_optimiser, make_step
 from nearshot.training.validation import Validator
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["Training", "open_splits", "with_resolved_path"]
 

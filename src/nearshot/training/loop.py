@@ -7,9 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from lightning_fabric import Fabric
+from typing import TYPE_CHECKING, Any
 
 from nearshot.evaluation import Accuracy
 from nearshot.training.assembly import Training
@@ -22,6 +20,9 @@ from nearshot.training.recording import Recorder, import_wandb
 from nearshot.training.runs import RunFolder
 from nearshot.training.signals import stop_signal
 from nearshot.training.step import tuned_convolutions
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["TrainResult", "train"]
 
