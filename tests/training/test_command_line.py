@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tiny import prepare_tiny
 
 from nearshot.cli import main
 
@@ -141,3 +143,30 @@ def test_matching_networks_are_reported_with_soft_assignment(
     assert found["weights"] == f"epoch-{nearest:04d}.safetensors"
     assert main(["evaluate", str(tmp_path), *where]) == 1
     assert capsys.readouterr().err.count("it has no config.json") == 1
+
+
+def test_before_many_images_are_embedded_a_line_says_so(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody sees a bar, as here."""
+    prepare_tiny(tmp_path / "data", n_images=180)  # three test classes
+    where = ["--data-dir", str(tmp_path / "data")]
+    run = tmp_path / "run"
+    assert main(["train", "--dataset", "tiny", *QUICK, "--epochs", "1", *where, "--output", str(run)]) == 0
+    capsys.readouterr()
+    for said in (True, False):  # the second time nothing is measured again
+        assert main(["evaluate", str(run), *where, "--episodes", "10"]) == 0
+        line = "nearshot: Embedding 540 images of tiny with epoch-0001.safetensors on cpu.\n"
+        assert (line in capsys.readouterr().err) == said
+
+
+def test_on_a_terminal_a_bar_shows_how_far_embedding_is(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    where = ["--data-dir", str(data_dir)]
+    assert main(["train", "--dataset", "tiny", *QUICK, "--epochs", "1", *where, "--output", str(run)]) == 0
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["evaluate", str(run), *where, "--episodes", "10"]) == 0
+    assert "embedding" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any, Literal, NamedTuple
 
 import tyro
+from rich.cells import cell_len
 from rich.console import Console
 
 from nearshot.cli.plain import plain, say
@@ -105,18 +106,24 @@ def _write_table(
     answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier
 ) -> None:
     """Write aligned lines as they come."""
-    wide = min(WIDEST, max(len(plain(path)) for path in paths))
+    wide = min(WIDEST, max(cell_len(plain(path)) for path in paths))
     labels = [plain(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
-    label_wide = max(len("label"), *map(len, labels))
-    file.write(f"{'image':{wide}}  {'label':{label_wide}}  probability   nearest labelled picture\n")
+    label_wide = max(len("label"), *map(cell_len, labels))
+    file.write(f"{_padded('image', wide)}  {_padded('label', label_wide)}  probability   nearest labelled picture\n")
     for path, told in answers:
         if isinstance(told, NearshotError):
-            file.write(f"{plain(path):{wide}}  {'–':{label_wide}}  cannot be read: {plain(told)}\n")
+            file.write(f"{_padded(path, wide)}  {_padded('–', label_wide)}  cannot be read: {plain(told)}\n")
             continue
         near = told.neighbours[0]
         sure = f"novelty {told.novelty:.2g}" if told.is_unknown else f"{100 * told.probability:.1f} %"
         where = f"{plain(near.name)} (distance {near.distance:.2f})"
-        file.write(f"{plain(path):{wide}}  {plain(told.label):{label_wide}}  {sure:12}  {where}\n")
+        file.write(f"{_padded(path, wide)}  {_padded(told.label, label_wide)}  {sure:12}  {where}\n")
+
+
+def _padded(text: object, width: int) -> str:
+    """Return text in one line that fills so many columns of a terminal, in which some letters take two."""
+    text = plain(text)
+    return text + " " * (width - cell_len(text))
 
 
 def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> None:

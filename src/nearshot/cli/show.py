@@ -61,7 +61,8 @@ class Show:
             notes=_notes(classifier),
             errors=errors,
         )
-        draw(scene, self.output)
+        with saying_warnings():
+            draw(scene, self.output)
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
         for error in errors:
             console.print(f"Left out: {plain(error)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +23,9 @@ from nearshot.training.trained import TrainedNetwork, TrainedRun, Unfinished, tr
 from nearshot.training.unfinished import UnfinishedRun
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
+
+
+MANY = 500  # images, which a slow network takes a while for
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,8 @@ def evaluate_weights(
         device: where; by default a GPU if there is one.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows.
-        tell: what is called with a sentence for each that is.
+        tell: what is called with a sentence for each that is, and, where no bar shows how far it is, with one before
+            many images are embedded.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
@@ -123,7 +128,7 @@ def evaluate_weights(
     network = TrainedNetwork(
         load_backbone(path), Path(path).name, device=chosen_device(device), precision=precision, training=training
     )
-    return _measure(network, request, dataset, store)
+    return _measure(network, request, dataset, store, tell)
 
 
 def evaluate_run(
@@ -152,7 +157,8 @@ def evaluate_run(
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         unfinished: whether a run that was stopped, or is still training, is measured as it is; else it is refused.
         fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows.
-        tell: what is called with a sentence for each that is.
+        tell: what is called with a sentence for each that is, and, where no bar shows how far it is, with one before
+            many images are embedded.
     """
     if not isinstance(run, TrainedRun):
         kind = UnfinishedRun if unfinished and not RunFolder(run).is_finished else TrainedRun
@@ -178,7 +184,7 @@ def evaluate_run(
             classifiers=tuple(dict.fromkeys(classifier for _, classifier in wanted)),
         )
         folder.mkdir(exist_ok=True)
-        measured = _measure(run.network(weights), several, request.dataset or run.config.dataset, store)
+        measured = _measure(run.network(weights), several, request.dataset or run.config.dataset, store, tell)
         found: dict[tuple[int, str], Evaluation] = {(one.n_shot, one.classifier): one for one in measured}
         for pair, name in wanted.items():
             run.run.write(f"evaluations/{name}", replace(found[pair], unfinished=run.unfinished).as_dict())
@@ -218,8 +224,12 @@ def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable
     return replace(request, n_way=small.n_way, shots=small.shots, n_query=small.n_query)
 
 
-def _measure(network: TrainedNetwork, request: Request, dataset: str, store: Store) -> list[Evaluation]:
+def _measure(
+    network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Callable[[str], object] | None
+) -> list[Evaluation]:
     training = network.training
+    if tell is not None and len(store) >= MANY and not sys.stderr.isatty():
+        tell(f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
     results = evaluate_many(
         network.feature_set(store, request.split, request.layers),
         n_way=request.n_way,
