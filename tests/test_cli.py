@@ -43,12 +43,51 @@ def test_prepare_and_list(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert set(SOURCES) < {line.split(":")[0] for line in shown.splitlines()}  # whole, to be typed again
 
 
+def test_list_has_your_own(
+    zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
+    (zoo / "embeddings").mkdir()
+    (zoo / "zoo" / "32" / "test" / "manifest.json").write_text("{")
+    capsys.readouterr()
+    assert run("data", "list", "--data-dir", zoo) == 0
+    shown = capsys.readouterr().out
+    about = " ".join(shown.partition("\nzoo: ")[2].partition("\nFOLDER")[0].split())
+    assert about == (
+        "your own, prepared 32×32: train, 24 images of 6 classes; val, 9 images of 2 classes; test, damaged, prepare "
+        f"it again. From: {tmp_path / 'pictures'} (a folder for each class, classes split by lot (seed 0))."
+    )
+    assert "embeddings" not in shown
+
+
+def test_a_damaged_store_is_mended_by_the_command_that_is_named(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare_again: list[str | Path] = ["data", "prepare", "zoo", "--from", zoo.parent / "pictures", "--side", "32"]
+    for file in ("images.u8", "labels.npy"):
+        (zoo / "zoo" / "32" / "train" / file).unlink()
+        capsys.readouterr()
+        assert run("data", "verify", "zoo", "--data-dir", zoo) == 1
+        error = capsys.readouterr().err
+        assert "nearshot: The store is damaged: " in error
+        assert "Prepare the dataset 'zoo' again." in error
+        assert run(*prepare_again, "--data-dir", zoo) == 0
+        assert "does not open; it is packed anew." in capsys.readouterr().err
+        assert run("data", "verify", "zoo", "--data-dir", zoo) == 0
+
+
+def test_one_of_each_is_said_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_folder(tmp_path / "two", class_folders(["ant", "bee"], 1, side=8))
+    assert run("data", "prepare", source, "--data-dir", tmp_path / "d") == 0
+    shown = capsys.readouterr()
+    assert "two train: 1 image of 1 class, 84×84;" in shown.out
+    assert "there is no 'test' split" in shown.err
+
+
 def test_verify_reports_repeated_pictures(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run("data", "verify", "zoo", "--data-dir", zoo) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "zoo: 41 images are as they were written" in shown
-    assert "1 pictures occur more than once" in shown
+    assert "1 picture occurs more than once" in shown
     store = Store.open("zoo", "train", zoo)
     content = bytearray((store.folder / "images.u8").read_bytes())
     content[0] ^= 1
@@ -92,7 +131,10 @@ def test_broken_pictures_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFi
 def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases: list[tuple[list[str | Path], str]] = [
         (["data", "verify", "zoo"], "Dataset 'zoo' is not prepared in"),
-        (["data", "prepare", "mini-imagenet"], "Say where the files of 'mini-imagenet' are: images/ with train.csv"),
+        (
+            ["data", "prepare", "mini-imagenet"],
+            "Say where the files of 'mini-imagenet' are, --from PATH (in Python, paths=PATH): images/ with train.csv",
+        ),
         (
             ["data", "prepare", "zoo"],
             "'zoo' is no known dataset; for your own pictures, say where they are: --from PATH",
@@ -114,6 +156,16 @@ def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[s
             "--omniglot-split is for omniglot; it does not apply to 'zoo'",
         ),
         (["data", "prepare", "cifar-fs", "--from", tmp_path], "lacks 100 classes of CIFAR-FS"),
+        (["data", "prepare", tmp_path, "--side", "0"], "The images' side must be from 1 to 4096, not 0."),
+        (["data", "prepare", "glyphs", "--side", "0"], "The images' side must be from 1 to 4096, not 0."),
+        (
+            ["data", "prepare", "Embeddings", "--from", tmp_path],
+            "A dataset cannot have the name 'Embeddings', which is that of the kept embeddings in the data folder.",
+        ),
+        (
+            ["data", "prepare", tmp_path / "downloads"],
+            "has the name of the downloads in the data folder. Give it another name: nearshot data prepare NAME",
+        ),
     ]
     for arguments, message in cases:
         assert run(*arguments, "--data-dir", tmp_path / "d") == 1

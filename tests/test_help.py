@@ -40,7 +40,7 @@ def test_each_command_says_more_within_80_columns(
     out = help_of(name, capsys=capsys, monkeypatch=monkeypatch)
     assert f"usage: nearshot {name}" in out
     above, _, _ = out.partition("usage:")
-    assert all(len(line) < 80 for line in above.splitlines() if not line.startswith("  "))  # examples stay whole
+    assert all(len(line) < 80 for line in above.splitlines())
     for line in above.splitlines():
         if line.startswith("  "):
             assert line.startswith(("  nearshot ", "  # "))

@@ -131,14 +131,17 @@ class ImagesByClass:
     def check(self, shape: EpisodeShape) -> None:
         """Refuse a shape for which there are too few classes, or too few images of a class, which is named."""
         if len(self.classes) < shape.n_way:
-            raise InputError(f"There are {len(self.classes)} classes; episodes need {shape.n_way}. Ask for fewer ways.")
+            there = "is 1 class" if len(self.classes) == 1 else f"are {len(self.classes)} classes"
+            raise InputError(f"There {there}; episodes need {shape.n_way}. Ask for fewer ways.")
         too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
         if len(too_small):
             label, size = int(self.classes[too_small[0]]), int(self.sizes[too_small[0]])
             names = dict(enumerate(self._names or ()))
             name = names.get(label, label)
-            others = f" (and {len(too_small) - 1} more classes are too small)" if len(too_small) > 1 else ""
+            n_others = len(too_small) - 1
+            more = "1 more class is" if n_others == 1 else f"{n_others} more classes are"
+            others = f" (and {more} too small)" if n_others else ""
             raise InputError(
-                f"Class {name!r} has {size} images; {shape.n_shot}-shot with {shape.n_query} queries needs "
-                f"{shape.images_per_class}{others}. Ask for fewer queries, or leave the class out."
+                f"Class {name!r} has {size} image{'' if size == 1 else 's'}; {shape.n_shot}-shot with {shape.n_query} "
+                f"queries needs {shape.images_per_class}{others}. Ask for fewer queries, or leave the class out."
             )

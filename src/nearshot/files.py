@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and files that one process owns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 
 from nearshot.errors import NearshotError
 
-__all__ = ["append_line", "naming_a_full_disk", "readable", "write_whole"]
+__all__ = ["FileLock", "append_line", "naming_a_full_disk", "readable", "write_whole"]
 
 
 @contextmanager
@@ -89,6 +89,50 @@ def readable(text: str) -> str:
 def _written_out(surrogate: str) -> str:
     code = ord(surrogate)
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+class FileLock:
+    """A file that one process owns at a time, until it lets go or ends, however it ends.
+
+    Where the system or the disk knows no such locks, everybody owns it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file: IO[str] | None = None
+
+    def acquire(self, *, wait: bool = False) -> bool:
+        """Own the file; return whether that was possible, or `wait` until it is."""
+        try:
+            import fcntl  # noqa: PLC0415
+        except ImportError:  # on Windows
+            return True
+        if self._file is not None:
+            return False  # two in one process are two as well
+        while self._file is None:
+            file = self.path.open("a")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                    self._file = file
+            except BlockingIOError:
+                return False
+            except FileNotFoundError:  # whoever had it has removed it
+                continue
+            except OSError:  # such as a network's disk without locks
+                return True
+            finally:
+                if self._file is None:
+                    file.close()
+        return True
+
+    def release(self, *, remove: bool = False) -> None:
+        """Let others have it; `remove` leaves no file behind."""
+        if self._file is not None:
+            if remove:
+                self.path.unlink(missing_ok=True)  # whoever waits for it will see that it is another then
+            self._file.close()  # which unlocks it
+            self._file = None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -39,17 +39,21 @@ def smooth(n: int, side: int = 32, width: int | None = None) -> torch.Tensor:
     return torch.from_numpy((127.5 + 120 * np.stack(planes)).astype(np.uint8))
 
 
-def test_a_crop_is_pillows_crop_resized() -> None:
-    images = smooth(20)
-    boxes = random_boxes(32, 32, Augmentation(), uniform(20))
+@pytest.mark.parametrize(("height", "width", "size"), [(32, 32, 84), (120, 90, 40), (200, 200, 84), (90, 30, 31)])
+@pytest.mark.parametrize("rough", [False, True])
+def test_a_crop_is_pillows_crop_resized(height: int, width: int, size: int, rough: bool) -> None:
+    images = smooth(20, height, width)
+    if rough:  # where the filter shows
+        images = torch.randint(256, images.shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    boxes = random_boxes(height, width, Augmentation(), uniform(20))
     flips = torch.arange(20) % 2 == 0
-    ours = cut(images.permute(0, 3, 1, 2).float() / 255, boxes, flips, 84)
-    for image, (top, left, height, width), flip, result in zip(images, boxes.tolist(), flips, ours, strict=True):
-        crop = Image.fromarray(image.numpy()).crop((int(left), int(top), int(left + width), int(top + height)))
-        expected = np.asarray(crop.resize((84, 84), Image.Resampling.BILINEAR))
+    ours = cut(images.permute(0, 3, 1, 2).float() / 255, boxes, flips, size)
+    for image, (top, left, tall, wide), flip, result in zip(images, boxes.tolist(), flips, ours, strict=True):
+        crop = Image.fromarray(image.numpy()).crop((int(left), int(top), int(left + wide), int(top + tall)))
+        expected = np.asarray(crop.resize((size, size), Image.Resampling.BILINEAR))
         expected = expected[:, ::-1] if flip else expected
         difference = np.abs(result.permute(1, 2, 0).numpy() * 255 - expected)
-        assert difference.max() < 1.01  # Pillow rounds to whole values
+        assert difference.max() < 1.01  # Pillow rounds to whole values, twice
 
 
 def torchvisions_box(generator: random.Random, height: int, width: int, a: Augmentation) -> tuple[int, int, int, int]:
@@ -271,7 +275,8 @@ def test_nothing_goes_between_host_and_device(options: Augmentation) -> None:
     with Operations() as operations:
         result = augment(images, options, size=84)
         normalise_images(result, (0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
-    assert "grid_sampler_2d" in operations.names
+        augment(images, options, size=16)  # smaller
+    assert {"grid_sampler_2d", "bmm"} <= operations.names
     assert not operations.names & set(BETWEEN_HOST_AND_DEVICE)
 
 

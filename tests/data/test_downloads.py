@@ -88,6 +88,18 @@ def test_a_connection_that_is_cut_is_taken_up_where_it_was(tmp_path: Path, addre
     assert [r for _, r in Server.requests] == [None, "bytes=1100000-", "bytes=2200000-"]
 
 
+def test_two_at_once_fetch_it_once(tmp_path: Path, address: str) -> None:
+    files: list[Path] = []
+    both = [threading.Thread(target=lambda: files.append(fetch(tmp_path, f"{address}/cuts"))) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(timeout=30)
+    assert [file.read_bytes() for file in files] == [CONTENT, CONTENT]
+    assert [r for _, r in Server.requests] == [None, "bytes=1100000-", "bytes=2200000-"]
+    assert [path.name for path in tmp_path.iterdir()] == [files[0].name]
+
+
 def test_an_earlier_sessions_part_is_used(tmp_path: Path, address: str) -> None:
     (tmp_path / ".file.bin.partial").write_bytes(CONTENT[:2_000_000])
     assert fetch(tmp_path, f"{address}/good").read_bytes() == CONTENT

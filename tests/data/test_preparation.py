@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tarfile
 from pathlib import Path
 
 import pytest
 from layouts import class_folders, picture, write_folder, write_zip
 
-from nearshot.data import open_or_prepare, prepare_folder
+from nearshot.data import Store, open_or_prepare, prepare, prepare_folder, prepare_plan
+from nearshot.data.sources.source import Plan
 from nearshot.errors import FileFormatError, InputError
 
 ANIMALS = [f"animal {i}" for i in range(10)]
@@ -74,3 +77,96 @@ def test_a_picture_is_never_of_the_other_folder_of_that_name(photos: Path, tmp_p
     assert (ours.images[0] == picture(first)).all()
     with pytest.raises(InputError, match="is of .*, not of .* Give it another name"):
         open_or_prepare(other, "train", tmp_path / "d")
+
+
+@pytest.mark.parametrize("side", [0, -3])
+def test_a_side_that_is_none_is_refused_before_anything_is_read(photos: Path, tmp_path: Path, side: int) -> None:
+    for call in (
+        lambda: prepare_folder(photos, data_dir=tmp_path / "d", side=side),
+        lambda: prepare("glyphs", data_dir=tmp_path / "d", side=side),
+        lambda: prepare("cifar-fs", data_dir=tmp_path / "d", side=side),
+        lambda: open_or_prepare(photos, "train", tmp_path / "d", side=side),
+    ):
+        with pytest.raises(InputError, match=f"side must be from 1 to 4096, not {side}"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["embeddings", "downloads", "Downloads"])
+def test_a_dataset_does_not_live_among_other_things(photos: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"cannot have the name '{name}', which is that of the"):
+        prepare_folder(photos, name=name, data_dir=tmp_path / "d")
+    with pytest.raises(InputError, match=f"cannot have the name '{name}', which is that of the"):
+        prepare_plan(name, Plan("", {}), side=8)
+    with pytest.raises(InputError, match="has the name of the .* Give it another name: nearshot data prepare NAME"):
+        open_or_prepare(photos.rename(tmp_path / name), "train", tmp_path / "d")
+
+
+def said_of(members: dict[str, bytes], place: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    prepare_folder(write_folder(place, members), data_dir=place.parent / "d", side=8)
+    said = capsys.readouterr().err
+    prepare_folder(place, name="silent", data_dir=place.parent / "d", side=8, progress=False)
+    assert capsys.readouterr().err == ""
+    return said
+
+
+def test_folders_without_pictures_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    members = class_folders(ANIMALS, 2, side=8)
+    assert said_of(members, tmp_path / "whole", capsys) == ""
+    place = tmp_path / "some"
+    for folder in ("unicorn", "deep/below", ".git/objects"):
+        (place / folder).mkdir(parents=True)
+    assert said_of(members, place, capsys) == (
+        f"nearshot: 3 folders of {place} have no pictures and are no classes: 'deep', 'deep/below', 'unicorn'.\n"
+    )
+    archive = tmp_path / "one.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(tmp_path / "whole", "one")
+        tar.add(place / "unicorn", "one/unicorn")
+        tar.add(place / "unicorn", "__MACOSX")
+    prepare_folder(archive, data_dir=tmp_path / "d", side=8)
+    said = capsys.readouterr().err
+    assert said == f"nearshot: 1 folder of {archive} has no pictures and is no class: 'one/unicorn'.\n"
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "missing"),
+    [
+        (2, "no 'test' split, so that there is nothing to measure"),
+        (4, "no 'val' split, so that a training has nothing"),
+    ],
+)
+def test_splits_without_classes_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], n_classes: int, missing: str
+) -> None:
+    said = said_of(class_folders(ANIMALS[:n_classes], 2, side=8), tmp_path / "few", capsys)
+    assert f"The {n_classes} classes of {tmp_path / 'few'} do not go round: there is {missing}" in said
+    assert "--fractions or lists of classes (in Python, fractions= or classes=)." in said
+    both = {"train": 0.5, "val": 0.0, "test": 0.5}
+    prepare_folder(tmp_path / "few", name="asked", fractions=both, data_dir=tmp_path / "e", side=8)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_names_that_are_no_text_are_written_out(tmp_path: Path, packed: bool) -> None:
+    place = write_folder(tmp_path / "cafes", class_folders([*ANIMALS, "日本"], 2, side=8))
+    odd = place / os.fsdecode(b"caf\xe9")
+    odd.mkdir()
+    for number, name in enumerate((b"\xe9.png", b"two\nlines\xc2\x85.png")):
+        (odd / os.fsdecode(name)).write_bytes((place / "animal 0" / f"{number}.png").read_bytes())
+    source = place
+    if packed:
+        source = tmp_path / "cafes.tar"
+        with tarfile.open(source, "w") as tar:
+            tar.add(place, "cafes")
+    classes = {"train": [*ANIMALS[:5], "caf\\xe9"], "test": ["日本"]}
+    prepare_folder(source, classes=classes, data_dir=tmp_path / "d", side=8)
+    store = Store.open("cafes", "train", tmp_path / "d")
+    store.verify()
+    names = [name for name in store.image_names if "caf\\xe9/" in name]
+    assert sorted(name.rpartition("/")[2] for name in names) == ["\\xe9.png", "two\\nlines\\x85.png"]
+    assert len(prepare_folder(source, name="by-lot", data_dir=tmp_path / "d", side=8)) == 3
+    if not packed:
+        write_folder(place, {"caf\\xe9/other.png": (place / "animal 0" / "0.png").read_bytes()})
+        with pytest.raises(FileFormatError, match="has two names that both read .* Rename one of them"):
+            prepare_folder(place, data_dir=tmp_path / "d", side=8)

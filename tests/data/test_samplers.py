@@ -327,6 +327,10 @@ def test_impossible_episodes_name_the_class() -> None:
         EpisodeBatches(sparse, EpisodeShape(2, 5, 15), class_names=names)
     with pytest.raises(InputError, match=r"Class 1 has 12 images.*\(and 2 more classes are too small\)"):
         EpisodeBatches(torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), EpisodeShape(2, 5, 15))
+    with pytest.raises(InputError, match=r"Class 1 has 1 image;.*\(and 1 more class is too small\)"):
+        EpisodeBatches(torch.tensor([0] * 40 + [1] + [2] * 3), EpisodeShape(2, 5, 15))
+    with pytest.raises(InputError, match="There is 1 class; episodes need 2"):
+        EpisodeBatches(torch.zeros(9, dtype=torch.long), EpisodeShape(2, 1, 1))
     with pytest.raises(InputError, match="There are 3 classes; episodes need 4"):
         EpisodeBatches(labels, EpisodeShape(4, 1, 1))
     with pytest.raises(InputError, match="whole numbers, one per image, not torch.float32"):

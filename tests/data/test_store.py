@@ -110,7 +110,7 @@ def test_broken_pictures_are_refused_or_skipped_and_listed(tmp_path: Path) -> No
     members["animal 1/2.png"] = members["animal 1/2.png"][:50]
     members["animal 2/0.png"] = b"no picture at all"
     plan = plan_folder(open_files(write_zip(tmp_path / "z.zip", members)), classes={"train": ANIMALS})
-    with pytest.raises(FileFormatError, match="animal 1/2.png is damaged: .* Mend the file, or have broken pictures"):
+    with pytest.raises(FileFormatError, match="1/2.png is damaged: .* --broken skip .in Python, broken='skip'"):
         prepare_plan("zoo", plan, side=16, data_dir=tmp_path / "d")
     assert not (tmp_path / "d" / "zoo" / "16" / "train").exists()
     store = prepare_plan("zoo", plan, side=16, data_dir=tmp_path / "d", broken="skip")["train"]
@@ -154,6 +154,32 @@ def test_damaged_stores_are_refused(tmp_path: Path) -> None:
         Store(store.folder)
     with pytest.raises(InputError, match="no prepared dataset in"):
         Store(tmp_path)
+
+
+def test_a_missing_file_is_said_to_be_damage(tmp_path: Path) -> None:
+    store = make(tmp_path)["train"]
+    for name in ("labels.npy", "names.txt"):
+        content = (store.folder / name).read_bytes()
+        for damage in (b"", b"\xff\xfe"):
+            (store.folder / name).write_bytes(damage)
+            with pytest.raises(FileFormatError, match=f"store is damaged: .*{name} .* Prepare the dataset 'zoo' again"):
+                Store(store.folder).verify()
+        (store.folder / name).unlink()
+        with pytest.raises(FileFormatError, match=f"store is damaged: .*{name} is missing or damaged. Prepare"):
+            Store(store.folder).verify()
+        (store.folder / name).write_bytes(content)
+    for labels in (np.zeros(11, np.int64), np.zeros(12, np.float32), np.full(12, 3)):
+        np.save(store.folder / "labels.npy", labels)
+        with pytest.raises(FileFormatError, match="store is damaged: .*labels.npy has"):
+            Store(store.folder)
+
+
+def test_what_a_store_is_can_be_seen(tmp_path: Path) -> None:
+    assert repr(make(tmp_path)["train"]) == "<Store zoo train: 12 images of 3 classes, 16×16>"
+    alone = write_split(
+        tmp_path / "s", [Picture("a", "n", lambda: picture(0))], dataset="d", split="s", source="", side=8
+    )
+    assert repr(alone) == "<Store d s: 1 image of 1 class, 8×8>"
 
 
 SLOW_PREPARE = """
@@ -226,5 +252,7 @@ def test_nothing_to_prepare(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none could be read"):
         bad = [Picture("a", "x", lambda: b"")]
         write_split(tmp_path / "s", bad, dataset="d", split="s", source="", side=8, broken="skip")
-    with pytest.raises(InputError, match="side must be from 1 to 4096"):
-        make(tmp_path, side=0)
+    for side in (0, -3, 4097):
+        with pytest.raises(InputError, match=f"side must be from 1 to 4096, not {side}"):
+            make(tmp_path, side=side)
+    assert not (tmp_path / "d").exists()

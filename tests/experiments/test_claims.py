@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import scipy.stats
 import torch
 
 from nearshot.evaluation import Accuracy, Protocol
@@ -248,6 +249,18 @@ def test_one_network_measured_in_two_ways_has_no_luck(tmp_path: Path) -> None:
     assert found is not None
     assert found.is_positive
     assert found.luck == 0
+
+
+def test_how_much_seeds_differ_is_taken_from_all_comparisons() -> None:
+    """Three seeds alone tell so little that one of 72 comparisons could never contradict."""
+    half = float(scipy.stats.t.isf(0.025, 2)) * 0.3 / math.sqrt(3)
+    gaps = [Gap(f"{i}", 1.0 if i else -1.0, half, 3, 0.0, "5-shot", 0.3, 2) for i in range(72)]
+    assert not gaps[0].among(72).is_negative
+    verdict = judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+    assert verdict.status == "contradicted"
+    assert verdict.text.startswith("Not so for 1 of 72: 0: −1.00 ± 0.34")
+    other_kind = [gaps[0], *(one._replace(kind="1-shot", spread=3.0) for one in gaps[1:])]
+    assert judged(other_kind, holds=lambda one: True, fails=lambda one: one.is_negative).status == "confirmed"
 
 
 def test_one_failure_contradicts_and_is_named() -> None:

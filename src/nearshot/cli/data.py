@@ -10,14 +10,16 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli.listing import Entry, print_entries
+from nearshot.cli.plain import plain
 from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.sources import omniglot_name
 from nearshot.data.sources.source import SPLITS
-from nearshot.data.store import data_folder, prepared_manifests, prepared_splits
+from nearshot.data.store import data_folder, prepared_datasets, prepared_manifests, prepared_splits, read_manifest
+from nearshot.data.telling import counted
 from nearshot.data.unpacking import unpack
-from nearshot.errors import InputError
+from nearshot.errors import FileFormatError, InputError
 
 __all__ = ["Data"]
 
@@ -31,7 +33,7 @@ Fractions = Annotated[tuple[float, float, float] | None, tyro.conf.arg(metavar="
 
 @dataclass(frozen=True)
 class DataList:
-    """List the datasets that nearshot knows, where to get them, and which are prepared."""
+    """List the datasets that nearshot knows, where to get them, which are prepared, and your own."""
 
     data_dir: DataDir = None
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
@@ -42,6 +44,11 @@ class DataList:
             Entry(name, _prepared(name, self.data_dir), f"{source.description}.\nFrom: {source.where}.")
             for name, source in SOURCES.items()
         ]
+        entries += [
+            Entry(plain(name), "your own, prepared", _about_own(name, self.data_dir))
+            for name in prepared_datasets(self.data_dir)
+            if name not in SOURCES
+        ]
         own = Entry("FOLDER", "", "Your own pictures.\nFrom: a folder for each class, or a CSV of files and labels.")
         print_entries(f"Datasets; prepared ones live in {data_folder(self.data_dir)}", [*entries, own], console)
 
@@ -50,14 +57,15 @@ class DataList:
 class DataPrepare:
     """Read a dataset, check it, and pack it into one array a split. It can be stopped at any time and goes on later.
 
-    For instance:
+    Glyphs are made here, omniglot with --rotations is kept as omniglot-rotations, and ./my-photos, a folder
+    for each class, as my-photos. For instance:
 
-      nearshot data prepare glyphs                            # made here, nothing to download
+      nearshot data prepare glyphs
       nearshot data prepare cifar-fs --from cifar100.zip
-      nearshot data prepare omniglot --rotations              # as omniglot-rotations
-      nearshot data prepare ./my-photos                       # a folder for each class; as my-photos
-      nearshot data prepare birds --from ~/pictures/birds.zip --fractions 0.5 0.25 0.25
-      nearshot data prepare ./my-photos --train-classes known.txt --test-classes new.txt
+      nearshot data prepare omniglot --rotations
+      nearshot data prepare ./my-photos
+      nearshot data prepare birds --from birds.zip --fractions 0.5 0.25 0.25
+      nearshot data prepare ./birds --train-classes a.txt --test-classes b.txt
     """
 
     name: Name
@@ -100,10 +108,9 @@ class DataPrepare:
         stores = self._prepare_known() if self.name in SOURCES else self._prepare_own()
         for split, store in stores.items():
             skipped = f", {len(store.manifest['broken'])} broken left out" if store.manifest["broken"] else ""
-            side = store.images.shape[1]
+            side, size = store.images.shape[1], _size(len(store), len(store.class_names))
             console.print(
-                f"{store.dataset} {split}: {len(store):,} images of {len(store.class_names):,} classes, {side}×{side}"
-                f"{skipped}; fingerprint {store.fingerprint[:12]}"
+                f"{store.dataset} {split}: {size}, {side}×{side}{skipped}; fingerprint {store.fingerprint[:12]}"
             )
 
     def _prepare_known(self) -> dict[str, Store]:
@@ -169,12 +176,14 @@ class DataVerify:
         stores = {split: Store(folder) for split, folder in splits.items()}
         for store in stores.values():
             store.verify()
-        console.print(f"{name}: {sum(map(len, stores.values())):,} images are as they were written.")
+        n_images = sum(map(len, stores.values()))
+        console.print(f"{name}: {counted(n_images, 'image is as it was', 'images are as they were')} written.")
         for class_name in shared_classes(stores):
             console.print(f"Class {class_name!r} is in more than one split.")
         groups = repeated_pictures(stores)
         across = [group for group in groups if len({occurrence.split for occurrence in group}) > 1]
-        console.print(f"{len(groups)} pictures occur more than once, {len(across)} of them in more than one split.")
+        n_groups = counted(len(groups), "picture occurs", "pictures occur")
+        console.print(f"{n_groups} more than once, {len(across):,} of them in more than one split.")
         for group in across:
             console.print("  " + " = ".join(f"{o.split}: {o.image_name} ({o.class_name})" for o in group))
 
@@ -211,7 +220,7 @@ class DataShow:
 class DataUnpack:
     """Write a prepared dataset's images as PNG files, a folder for each class: to look at, or for another program.
 
-    For instance: nearshot data unpack glyphs --split test --classes 5 --images 5 --output letters
+    For instance: nearshot data unpack glyphs --classes 5 --images 5 --output letters
     """
 
     name: Name
@@ -237,7 +246,7 @@ class DataUnpack:
         output = self.output or Path(f"{store.dataset}-{self.split}")
         n_images = unpack(store, output, n_classes=self.classes, n_images=self.images, skip=self.skip)
         n_classes = self.classes or len(store.class_names)
-        console.print(f"{n_images:,} images of {n_classes:,} class{'' if n_classes == 1 else 'es'} are in {output}.")
+        console.print(f"{_size(n_images, n_classes)} {'is' if n_images == 1 else 'are'} in {output}.")
 
 
 Command = (
@@ -269,6 +278,31 @@ def _read_classes(file: Path) -> list[str]:
     if not any(names):
         raise InputError(f"The list of classes {file} is empty.")
     return [name for name in names if name]
+
+
+def _size(n_images: int, n_classes: int) -> str:
+    return f"{counted(n_images, 'image')} of {counted(n_classes, 'class', 'classes')}"
+
+
+def _about_own(name: str, data_dir: Path | None) -> str:
+    """Return what a dataset of the user's own is: its splits, and where its pictures came from."""
+    sides: dict[int, dict[str, str]] = {}
+    origins: dict[str | None, str | None] = {}
+    for file in prepared_manifests(name, data_dir):
+        about = sides.setdefault(int(file.parent.parent.name), {})
+        try:
+            manifest = read_manifest(file.parent)
+        except FileFormatError:
+            about[file.parent.name] = "damaged, prepare it again"
+            continue
+        about[file.parent.name] = _size(manifest["n_images"], len(manifest["class_names"]))
+        origins[manifest.get("origin")] = manifest.get("source")
+    lines = []
+    for side, splits in sorted(sides.items()):
+        in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
+        lines.append(f"{side}×{side}: {'; '.join(f'{split}, {splits[split]}' for split in in_order)}.")
+    lines += [f"From: {plain(origin or 'not noted')} ({plain(layout)})." for origin, layout in origins.items()]
+    return "\n".join(lines)
 
 
 def _prepared(name: str, data_dir: Path | None) -> str:

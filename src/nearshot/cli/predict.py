@@ -40,7 +40,8 @@ class Predict:
     RUN uses it.
 
     Examples: nearshot predict --support ./flowers garden.jpg;
-    nearshot predict --support ./flowers holiday/ 'more/*.png' --unknown-rate 0.05 --format csv > answers.csv;
+    nearshot predict --support ./flowers holiday/ --unknown-rate 0.05;
+    nearshot predict --support ./flowers 'more/*.png' --format csv > answers.csv;
     nearshot predict --support flowers.safetensors holiday/ --format json
     """
 

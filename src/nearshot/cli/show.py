@@ -29,7 +29,7 @@ class Show:
     which fetches nothing, or a PNG.
 
     Examples: nearshot show ./flowers --query garden.jpg holiday/; nearshot show ./flowers --query holiday/
-    --unknown-rate 0.05 --output flowers.png; nearshot show flowers.safetensors
+    --unknown-rate 0.05 --output f.png; nearshot show flowers.safetensors
     """
 
     support: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|BUNDLE")]

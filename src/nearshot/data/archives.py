@@ -16,13 +16,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from nearshot.errors import FileFormatError, InputError
+from nearshot.files import readable
 
-__all__ = ["Files", "NoFiles", "open_files"]
+__all__ = ["Files", "NoFiles", "open_files", "readable_name"]
 
 MOST_BYTES_OF_A_MEMBER = 1 << 30
 # Images hardly compress; text and one-bit drawings do, but not a thousandfold.
 MOST_GROWTH = 1000
 GROWTH_COUNTS_FROM = 10 << 20
+LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
@@ -39,6 +41,10 @@ class Files(ABC):
     @abstractmethod
     def read(self, name: str) -> bytes:
         """Return a file's content. May be called from several threads."""
+
+    def folders(self) -> list[str]:
+        """Return the names of all folders that are known, also of empty ones, sorted."""
+        return sorted({str(folder) for name in self.names() for folder in PurePosixPath(name).parents} - {"."})
 
 
 class NoFiles(Files):
@@ -58,19 +64,26 @@ class NoFiles(Files):
 
 class _Folder(Files):
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self.path = path
-        self._names = sorted(
-            file.relative_to(path).as_posix()
-            for file in path.rglob("*")
-            if not _is_hidden(file.name) and file.is_file()
-        )
+        super().__init__(readable_name(str(path)))
+        self.members: dict[str, Path] = {}
+        self._folders: set[str] = set()
+        readable = _Readable(self.label)
+        for file in path.rglob("*"):
+            name = readable(file.relative_to(path).as_posix())
+            if file.is_dir():
+                self._folders.add(name)
+            elif not _is_hidden(file.name) and file.is_file():
+                self.members[name] = file
+        self._names = sorted(self.members)
 
     def names(self) -> list[str]:
         return self._names
 
+    def folders(self) -> list[str]:
+        return sorted(self._folders)
+
     def read(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+        return self.members[name].read_bytes()
 
 
 class _Zip(Files):
@@ -80,9 +93,12 @@ class _Zip(Files):
             self.archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, OSError, ValueError) as error:
             raise FileFormatError(f"{path} is not a zip archive, or is cut short: {error}.") from error
-        self.members = {}
+        self.members: dict[str, zipfile.ZipInfo] = {}
+        self._folders: set[str] = set()
+        readable = _Readable(self.label)
         for member in self.archive.infolist():
             if member.is_dir():
+                self._folders.add(readable(member.filename.rstrip("/")))
                 continue
             _check_name(member.filename, path)
             if stat.S_ISLNK(member.external_attr >> 16):
@@ -93,10 +109,13 @@ class _Zip(Files):
                 raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
             _check_growth(member.filename, member.file_size, member.compress_size, path)
             if not _is_hidden(PurePosixPath(member.filename).name):
-                self.members[member.filename] = member
+                self.members[readable(member.filename)] = member
 
     def names(self) -> list[str]:
         return sorted(self.members)
+
+    def folders(self) -> list[str]:
+        return sorted(self._folders.union(super().folders()))
 
     def read(self, name: str) -> bytes:
         try:
@@ -112,6 +131,8 @@ class _Tar(Files):
         super().__init__(str(path))
         self._lock = threading.Lock()
         self.members: dict[str, tuple[tarfile.TarFile, tarfile.TarInfo]] = {}
+        self._folders: set[str] = set()
+        self._readable = _Readable(self.label)
         self._promised = 0  # bytes, by the headers read so far
         self._open: list[tarfile.TarFile] = []
         try:
@@ -129,6 +150,7 @@ class _Tar(Files):
         for member in archive:
             end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             if member.isdir():
+                self._folders.add(self._readable(str(PurePosixPath(folder + member.name))))
                 continue
             _check_name(member.name, path)
             if not member.isreg():
@@ -142,7 +164,7 @@ class _Tar(Files):
                 inside = tarfile.open(fileobj=inner)  # noqa: SIM115
                 self._add(inside, f"{folder}{member.name.removesuffix('.tar')}/", path)
             elif not _is_hidden(PurePosixPath(member.name).name):
-                self.members[folder + member.name] = (archive, member)
+                self.members[self._readable(folder + member.name)] = (archive, member)
         # The library takes a missing end for the end; a whole archive closes with blocks of zeros.
         if archive.fileobj is not None:
             archive.fileobj.seek(end)
@@ -151,6 +173,9 @@ class _Tar(Files):
 
     def names(self) -> list[str]:
         return sorted(self.members)
+
+    def folders(self) -> list[str]:
+        return sorted(self._folders.union(super().folders()))
 
     def read(self, name: str) -> bytes:
         archive, member = self.members[name]
@@ -173,9 +198,13 @@ class _Merged(Files):
     def __init__(self, parts: Sequence[Files]) -> None:
         super().__init__(", ".join(part.label for part in parts))
         self._holder = {name: part for part in parts for name in part.names()}
+        self._folders = sorted({folder for part in parts for folder in part.folders()})
 
     def names(self) -> list[str]:
         return sorted(self._holder)
+
+    def folders(self) -> list[str]:
+        return self._folders
 
     def read(self, name: str) -> bytes:
         return self._holder[name].read(name)
@@ -198,6 +227,36 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
     if not parts:
         raise InputError("There is nothing to open.")
     return parts[0] if len(parts) == 1 else _Merged(parts)
+
+
+def readable_name(name: str) -> str:
+    r"""Return the name of a file as text in one line, in which what is no text is written out.
+
+    Names are bytes on some systems, and not all bytes are UTF-8; new lines and the like would break a list of names.
+
+    >>> print(readable_name("caf\udce9/日本.png"), readable_name("two\nlines"))
+    caf\xe9/日本.png two\nlines
+    """
+    return "".join(one.encode("unicode_escape").decode() if one in LINE_ENDS else one for one in readable(name))
+
+
+class _Readable:
+    """Makes the names of some files readable, and refuses two that would become the same: two classes would be one."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self._named: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str:
+        if "\\" not in name and name.isascii() and name.isprintable():
+            return name  # as it is, and nothing that is written out looks like it
+        return "/".join(map(self._part, name.split("/")))
+
+    def _part(self, part: str) -> str:
+        readable = readable_name(part)
+        if self._named.setdefault(readable, part) != part:
+            raise FileFormatError(f"{self.label} has two names that both read {readable!r}. Rename one of them.")
+        return readable
 
 
 def _is_hidden(name: str) -> bool:

@@ -148,19 +148,16 @@ def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int) -> Tensor:
     """Cut a box out of each image, resize it bilinearly to `size` × `size`, and mirror it where `flips` says.
 
     `planes`: (image, 3, height, width); `boxes`: (image, 4) as (top, left, height, width). Returns (image, 3, size,
-    size). Each pixel is interpolated between four; a box much larger than `size` would be better averaged, so keep a
-    store at about the size of the training images.
+    size). Each pixel is interpolated between four; where images are larger than `size`, so that a box may shrink, it is
+    averaged over all pixels that it covers, as Pillow does.
     """
+    if max(planes.shape[2:]) > size:
+        return _averaged(planes, boxes, flips, size)
     height, width = planes.shape[2:]
-    top, left, box_height, box_width = boxes.to(planes.dtype).unbind(1)
-    places = (
-        torch.arange(size, device=planes.device, dtype=planes.dtype) + 0.5
-    ) / size  # the pixels' centres in [0, 1]
-    across = torch.where(flips[:, None], 1 - places, places)  # (image, size)
-    # Where each pixel of the result lies in the image, in pixels; never beyond the centres of the box's own border
-    # pixels, since the crop is cut before it is resized.
-    x = (left[:, None] + across * box_width[:, None]).clamp(left[:, None] + 0.5, (left + box_width)[:, None] - 0.5)
-    y = (top[:, None] + places * box_height[:, None]).clamp(top[:, None] + 0.5, (top + box_height)[:, None] - 0.5)
+    y, x, (top, left, box_height, box_width) = _places(boxes.to(planes.dtype), flips, size)
+    # Never beyond the centres of the box's own border pixels, since the crop is cut before it is resized.
+    x = x.clamp(left + 0.5, left + box_width - 0.5)
+    y = y.clamp(top + 0.5, top + box_height - 0.5)
     grid = torch.stack(
         [
             (2 * x / width - 1)[:, None, :].expand(-1, size, -1),
@@ -169,6 +166,36 @@ def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int) -> Tensor:
         dim=3,
     )  # (image, size, size, 2)
     return F.grid_sample(planes, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _places(boxes: Tensor, flips: Tensor, size: int) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Return where the result's rows and columns lie in the image, in pixels, both (image, size), and the boxes' parts.
+
+    The parts, (image, 1) each, are top, left, height and width.
+    """
+    top, left, height, width = boxes.split(1, dim=1)
+    places = (torch.arange(size, device=boxes.device, dtype=boxes.dtype) + 0.5) / size  # the centres in [0, 1]
+    across = torch.where(flips[:, None], 1 - places, places)  # (image, size)
+    return top + places * height, left + across * width, (top, left, height, width)
+
+
+def _averaged(planes: Tensor, boxes: Tensor, flips: Tensor, size: int) -> Tensor:
+    """Do what `cut` does with Pillow's bilinear filter: a tent as wide as a pixel of the result, or of the image."""
+
+    def weights(places: Tensor, begin: Tensor, length: Tensor, n_pixels: int) -> Tensor:
+        """Return each pixel's weight for each place, (image, place, pixel)."""
+        centres = torch.arange(n_pixels, device=places.device, dtype=places.dtype) + 0.5
+        reach = (length / size).clamp(min=1.0)
+        tent = 1 - (centres - places[:, :, None]).abs() / reach[:, :, None]
+        inside = (centres > begin) & (centres < begin + length)  # (image, pixel)
+        tent = tent.clamp(min=0.0) * inside[:, None, :]
+        return tent / tent.sum(2, keepdim=True)
+
+    y, x, (top, left, height, width) = _places(boxes.to(planes.dtype), flips, size)
+    with torch.autocast(planes.device.type, enabled=False):
+        down = weights(y, top, height, planes.shape[2])[:, None]  # (image, 1, size, height)
+        across = weights(x, left, width, planes.shape[3])[:, None].transpose(2, 3)  # (image, 1, width, size)
+        return down @ (planes @ across)
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:

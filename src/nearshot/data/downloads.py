@@ -9,6 +9,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from nearshot.data.owning import own
 from nearshot.errors import NearshotError
 from nearshot.progress import with_progress
 
@@ -58,6 +59,14 @@ def download(
     target = Path(folder) / wanted.name
     if target.is_file() and _md5(target) == wanted.md5:
         return target
+    with own(target.with_name(f".{target.name}.lock"), f"downloading {wanted.name}", show=progress):
+        return _download(wanted, target, stall_seconds, progress)
+
+
+def _download(wanted: Download, target: Path, stall_seconds: float, progress: bool | None) -> Path:
+    """Fetch a file, unless another process has done so meanwhile."""
+    if target.is_file() and _md5(target) == wanted.md5:
+        return target
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     problems = []
@@ -81,7 +90,7 @@ def download(
             break
     raise DownloadError(
         f"{wanted.name} could not be downloaded ({'; '.join(dict.fromkeys(problems))}). Get it from {wanted.urls[0]} "
-        "by other means and give its path with --from."
+        "by other means and give its path: --from PATH (in Python, paths=PATH)."
     )
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +17,12 @@ from PIL import Image
 
 from nearshot.data.pictures import Fit, Pixels, decode, fit_to_square
 from nearshot.data.store import FORMAT, HASH_BYTES, VERSION, Store, fingerprint_of, hash_of
+from nearshot.data.telling import counted, tell
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.files import write_whole
 from nearshot.progress import with_progress
 
-__all__ = ["Broken", "Picture", "write_split"]
+__all__ = ["Broken", "Picture", "plan_hash", "write_split"]
 
 PICTURES_PER_STEP = 512
 INTERPOLATION = "bilinear, Pillow"
@@ -60,11 +62,16 @@ class _Job:
         """Where the work lies until it is done."""
         return self.folder.with_name(f".{self.folder.name}.partial")
 
-    @property
+    @cached_property
     def plan(self) -> str:
-        """A hash of what goes in and how; an interrupted job is continued only if it is the same."""
-        listing = "\n".join(f"{picture.class_name}\t{picture.name}" for picture in self.pictures)
-        return hashlib.sha256(f"{VERSION} {self.side} {self.fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
+        """What goes in and how; an interrupted job is continued only if it is the same."""
+        return plan_hash(self.pictures, self.side, self.fit)
+
+
+def plan_hash(pictures: Sequence[Picture], side: int, fit: Fit = "crop") -> str:
+    """Return a hash of which pictures a store is made of, and how."""
+    listing = "\n".join(f"{picture.class_name}\t{picture.name}" for picture in pictures)
+    return hashlib.sha256(f"{VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
 
 
 def write_split(
@@ -83,7 +90,8 @@ def write_split(
     """Read, resize and pack the pictures of a split, or go on where an earlier call was stopped.
 
     Until all is done, what there is lies in a folder of another name. A finished split that was made of the same
-    pictures in the same way is left as it is.
+    pictures in the same way is left as it is; one that does not open is packed anew. Two processes must not write a
+    split at once; `prepare_plan` sees to that.
 
     Args:
         folder: where the split will be.
@@ -103,9 +111,13 @@ def write_split(
         raise InputError(f"broken must be 'refuse' or 'skip', not {broken!r}.")
     job = _Job(folder, pictures, dataset, split, source, side, fit, origin)
     if (folder / "manifest.json").is_file():
-        store = Store(folder)
-        if store.manifest.get("plan") == job.plan:
-            return store
+        try:
+            store = Store(folder)
+        except FileFormatError:
+            tell(f"What was prepared of {dataset} {split} in {folder} does not open; it is packed anew.", show=progress)
+        else:
+            if store.manifest.get("plan") == job.plan:
+                return store
     try:
         job.partial.mkdir(parents=True, exist_ok=True)
         state = _resume(job)
@@ -119,9 +131,10 @@ def write_split(
 def _resume(job: _Job) -> dict[str, Any]:
     """Return how far an interrupted job came, with its files cut back to there; or start anew."""
     try:
-        state: dict[str, Any] = json.loads((job.partial / "state.json").read_text())
+        noted = json.loads((job.partial / "state.json").read_text())
     except (OSError, ValueError):
-        state = {}
+        noted = None
+    state: dict[str, Any] = noted if isinstance(noted, dict) else {}
     sizes = {"images.u8": job.side**2 * 3, "hashes.bin": HASH_BYTES, "kept.bin": 8}
     files = {job.partial / name: size * state.get("n_kept", 0) for name, size in sizes.items()}
     if state.get("plan") != job.plan or any(not f.is_file() or f.stat().st_size < size for f, size in files.items()):
@@ -151,7 +164,10 @@ def _pack(job: _Job, state: dict[str, Any], broken: Broken, progress: bool | Non
             for index, pixels in enumerate(results, start):
                 if isinstance(pixels, FileFormatError):
                     if broken == "refuse":
-                        raise FileFormatError(f"{pixels} Mend the file, or have broken pictures skipped.")
+                        raise FileFormatError(
+                            f"{pixels} Mend the file, or leave such pictures out: nearshot data prepare … --broken "
+                            "skip (in Python, broken='skip')."
+                        )
                     state["broken"].append(str(pixels))
                     continue
                 images.write(pixels.tobytes())
@@ -170,7 +186,8 @@ def _finish(job: _Job, state: dict[str, Any]) -> None:
     kept = np.fromfile(job.partial / "kept.bin", np.int64)
     pictures = [job.pictures[index] for index in kept]
     if not pictures:
-        raise InputError(f"Of {len(job.pictures)} pictures of {job.dataset} {job.split}, none could be read.")
+        n_pictures = counted(len(job.pictures), "picture")
+        raise InputError(f"Of {n_pictures} of {job.dataset} {job.split}, none could be read.")
     class_names = sorted({picture.class_name for picture in pictures})
     number = {name: label for label, name in enumerate(class_names)}
     labels = np.array([number[picture.class_name] for picture in pictures], dtype=np.int64)
@@ -198,9 +215,12 @@ def _finish(job: _Job, state: dict[str, Any]) -> None:
         file.write("\n".join(names).encode())
     with write_whole(job.partial / "manifest.json") as file:
         file.write(json.dumps(manifest, indent=1).encode())
-    if job.folder.exists():
-        shutil.rmtree(job.folder)
+    old = job.folder.with_name(f".{job.folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if job.folder.exists():  # deleting takes longer than two new names, and somebody may want to open it
+        job.folder.rename(old)
     job.partial.rename(job.folder)
+    shutil.rmtree(old, ignore_errors=True)
     for leftover in ("state.json", "kept.bin"):
         (job.folder / leftover).unlink()
 

@@ -6,21 +6,25 @@ under the folder's name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nearshot.data.archives import TAR_SUFFIXES, NoFiles, open_files
 from nearshot.data.downloads import download
-from nearshot.data.packing import Broken, write_split
+from nearshot.data.owning import own
+from nearshot.data.packing import Broken, plan_hash, write_split
 from nearshot.data.pictures import Fit
 from nearshot.data.sources import SOURCES, Plan, plan_folder
-from nearshot.data.store import Store, data_folder, prepared_manifests
-from nearshot.errors import InputError, look_up
+from nearshot.data.store import Store, data_folder, prepared_manifests, read_manifest
+from nearshot.data.telling import tell
+from nearshot.errors import FileFormatError, InputError, look_up
 
 __all__ = ["given_path", "open_or_prepare", "prepare", "prepare_folder", "prepare_plan", "prepared_name"]
 
 FOLDER_SIDE = 84
+LOCK = ".lock"
+# What else is in the data folder, by name.
+NOT_DATASETS = {"downloads": "the downloads", "embeddings": "the kept embeddings"}
 
 
 def prepare(
@@ -46,18 +50,18 @@ def prepare(
         progress: whether to show bars; by default on a terminal.
     """
     source = look_up(SOURCES, name, "dataset")
+    side = source.side if side is None else side
+    _check(name, side)
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if not paths and source.downloads:
         folder = data_folder(data_dir) / "downloads"
         paths = [download(wanted, folder, progress=progress) for wanted in source.downloads]
     if source.needs_files and not paths:
-        raise InputError(f"Say where the files of {name!r} are: {source.where}.")
+        raise InputError(f"Say where the files of {name!r} are, --from PATH (in Python, paths=PATH): {source.where}.")
     if not source.needs_files and paths:
         raise InputError(f"{name!r} needs no files; it is made here.")
     plan = source.plan(open_files(paths) if source.needs_files else NoFiles())
-    return prepare_plan(
-        name, plan, data_dir=data_dir, side=side or source.side, fit=fit, broken=broken, progress=progress
-    )
+    return prepare_plan(name, plan, data_dir=data_dir, side=side, fit=fit, broken=broken, progress=progress)
 
 
 def prepare_folder(
@@ -90,12 +94,17 @@ def prepare_folder(
         progress: whether to show bars; by default on a terminal.
     """
     places = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    if not places:
+        raise InputError("There is nothing to prepare: no folder or archive is given.")
+    name = prepared_name(places[0], data_dir) if name is None else name
+    side = FOLDER_SIDE if side is None else side
+    _check(name, side)
     plan = plan_folder(open_files(places), table=table, classes=classes, fractions=fractions, seed=seed)
     return prepare_plan(
-        prepared_name(places[0], data_dir) if name is None else name,
+        name,
         plan,
         data_dir=data_dir,
-        side=side or FOLDER_SIDE,
+        side=side,
         fit=fit,
         broken=broken,
         origin=str(places[0].resolve()),
@@ -118,17 +127,27 @@ def open_or_prepare(
         side: the images' side; by default the one it is prepared with, or its usual one.
     """
     path, name = given_path(dataset), prepared_name(dataset, data_dir)
-    manifests = prepared_manifests(name, data_dir, side=side)
     is_made_here = name in SOURCES and not SOURCES[name].needs_files
-    if is_made_here and split not in {manifest.parent.name for manifest in manifests}:
-        prepare(name, data_dir=data_dir, side=side)
-    elif path is not None and not manifests:
-        prepare_folder(path, data_dir=data_dir, side=side)
-    elif not manifests:
-        raise InputError(
-            f"Dataset {name!r} is not prepared in {data_folder(data_dir)}. Run: {_command(name, data_dir, side)}"
-        )
-    return Store.open(name, split, data_dir, side=side)
+    folder = data_folder(data_dir) / name
+    store = _whole_store(name, split, data_dir, side)
+    if store is not None:
+        return store
+    if not folder.is_dir() and not is_made_here:
+        if path is None:
+            raise _not_prepared(name, data_dir, side)
+        open_files(path)  # which says if there is nothing
+    with own(folder / LOCK, _doing(name, data_dir)):
+        store = _whole_store(name, split, data_dir, side)  # whoever had it may have made it
+        if store is not None:
+            return store
+        if (path is not None and path.exists()) or is_made_here:
+            _make_as_usual(name, path, data_dir, side)
+        if not prepared_manifests(name, data_dir, side=side):
+            raise _not_prepared(name, data_dir, side)
+        try:
+            return Store.open(name, split, data_dir, side=side)
+        except FileFormatError as error:
+            raise FileFormatError(f"{error} Run: {_command(name, data_dir, side, path)}") from error
 
 
 def given_path(dataset: str | Path) -> Path | None:
@@ -159,8 +178,10 @@ def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> st
     advice = f"Give it another name: nearshot data prepare NAME --from {path}"
     if name in SOURCES:
         raise InputError(f"{path} has the name of a known dataset. {advice}")
+    if name.casefold() in NOT_DATASETS:
+        raise InputError(f"{path} has the name of {NOT_DATASETS[name.casefold()]} in the data folder. {advice}")
     for manifest in prepared_manifests(name, data_dir):
-        origin = json.loads(manifest.read_text()).get("origin")
+        origin = _origin(manifest)
         if origin not in (None, str(path)):
             raise InputError(f"The dataset {name!r} in {data_folder(data_dir)} is of {origin}, not of {path}. {advice}")
     return name
@@ -181,10 +202,25 @@ def prepare_plan(
 
     `origin`: where it was found, for the record; the others are those of `prepare`.
     """
-    if not 1 <= side <= 4096:
-        raise InputError(f"The images' side must be from 1 to 4096, not {side}.")
-    if not name or name.startswith(".") or set(name) & set("/\\"):
-        raise InputError(f"A dataset's name must be that of a folder, not {name!r}.")
+    _check(name, side)
+    for remark in plan.remarks:
+        tell(remark, show=progress)
+    with own(data_folder(data_dir) / name / LOCK, _doing(name, data_dir), show=progress):
+        return _write(name, plan, side, data_dir, fit=fit, broken=broken, origin=origin, progress=progress)
+
+
+def _write(
+    name: str,
+    plan: Plan,
+    side: int,
+    data_dir: str | Path | None,
+    *,
+    fit: Fit = "crop",
+    broken: Broken = "refuse",
+    origin: str | None = None,
+    progress: bool | None = None,
+) -> dict[str, Store]:
+    """Write all splits of a dataset that this process owns."""
     folder = data_folder(data_dir) / name / str(side)
     # A split of an earlier plan may have classes that are in another split of this one.
     for manifest in prepared_manifests(name, data_dir, side=side):
@@ -193,10 +229,11 @@ def prepare_plan(
                 f"{name!r} was prepared before with a split {manifest.parent.name!r}, which it does not have now. "
                 f"Give it another name, or delete {folder}."
             )
-    return {
+    # The training split last: whoever finds it finds the others too.
+    stores = {
         split: write_split(
             folder / split,
-            pictures,
+            plan.splits[split],
             dataset=name,
             split=split,
             source=plan.layout,
@@ -206,13 +243,81 @@ def prepare_plan(
             origin=origin,
             progress=progress,
         )
-        for split, pictures in plan.splits.items()
+        for split in sorted(plan.splits, key="train".__eq__)
     }
+    return {split: stores[split] for split in plan.splits}
 
 
-def _command(name: str, data_dir: str | Path | None, side: int | None) -> str:
+def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, side: int | None) -> None:
+    """Prepare a folder, or a dataset that is made here, without any options; or what is missing or damaged of it.
+
+    What was prepared with other options, or of other pictures, is left as it is.
+    """
+    manifests = prepared_manifests(name, data_dir, side=side)
+    sides = {int(manifest.parent.parent.name) for manifest in manifests}
+    if len(sides) > 1:
+        return
+    usual = FOLDER_SIDE if path is not None else SOURCES[name].side
+    side = next(iter(sides)) if sides else usual if side is None else side
+    _check(name, side)
+    plan = SOURCES[name].plan(NoFiles()) if path is None else plan_folder(open_files(path))
+    expected = {split: plan_hash(pictures, side) for split, pictures in plan.splits.items()}
+    for manifest in manifests:
+        try:
+            made_of = read_manifest(manifest.parent).get("plan")
+        except FileFormatError:
+            continue  # it can only be made anew
+        if made_of != expected.get(manifest.parent.name):
+            return
+    for remark in plan.remarks:
+        tell(remark)
+    _write(name, plan, side, data_dir, origin=None if path is None else str(path.resolve()))
+
+
+def _check(name: str, side: int) -> None:
+    """Refuse names and sizes that a dataset cannot have, before anything is fetched or read."""
+    if not 1 <= side <= 4096:
+        raise InputError(f"The images' side must be from 1 to 4096, not {side}.")
+    if not name or name.startswith(".") or set(name) & set("/\\"):
+        raise InputError(f"A dataset's name must be that of a folder, not {name!r}.")
+    other = NOT_DATASETS.get(name.casefold())
+    if other is not None:
+        raise InputError(f"A dataset cannot have the name {name!r}, which is that of {other} in the data folder.")
+
+
+def _whole_store(name: str, split: str, data_dir: str | Path | None, side: int | None) -> Store | None:
+    """Open a split; return None where it is not there, or damaged."""
+    if split not in {manifest.parent.name for manifest in prepared_manifests(name, data_dir, side=side)}:
+        return None
+    try:
+        return Store.open(name, split, data_dir, side=side)
+    except FileFormatError:
+        return None
+
+
+def _origin(manifest: Path) -> str | None:
+    """Return the path that a split was prepared from, where that is known."""
+    try:
+        origin = read_manifest(manifest.parent).get("origin")
+    except FileFormatError:
+        return None
+    return origin if isinstance(origin, str) else None
+
+
+def _doing(name: str, data_dir: str | Path | None) -> str:
+    return f"preparing {name!r} in {data_folder(data_dir)}"
+
+
+def _not_prepared(name: str, data_dir: str | Path | None, side: int | None) -> InputError:
+    return InputError(
+        f"Dataset {name!r} is not prepared in {data_folder(data_dir)}. Run: {_command(name, data_dir, side)}"
+    )
+
+
+def _command(name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None) -> str:
     """Return the command that prepares a dataset."""
-    is_fetched = name in SOURCES and bool(SOURCES[name].downloads)
-    parts = [f"nearshot data prepare {name}", "" if is_fetched else "--from PATH"]
+    needs_nothing = path is not None or (name in SOURCES and bool(SOURCES[name].downloads))
+    known = next((origin for manifest in prepared_manifests(name, data_dir) if (origin := _origin(manifest))), "PATH")
+    parts = [f"nearshot data prepare {path or name}", "" if needs_nothing else f"--from {known}"]
     parts += ["" if data_dir is None else f"--data-dir {data_dir}", "" if side is None else f"--side {side}"]
     return " ".join(part for part in parts if part)

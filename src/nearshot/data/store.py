@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from nearshot.data.pictures import Pixels
+from nearshot.data.telling import counted
 from nearshot.errors import FileFormatError, InputError
 from nearshot.progress import with_progress
 
@@ -38,14 +39,27 @@ __all__ = [
     "data_folder",
     "fingerprint_of",
     "hash_of",
+    "prepared_datasets",
     "prepared_manifests",
     "prepared_splits",
+    "read_manifest",
 ]
 
 FORMAT, VERSION = "nearshot-store", 1
 HASH_BYTES = 16
 # What a fingerprint covers beside the pixels, labels and names: how the pictures became images.
 FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolation")
+# What a manifest must have to be used.
+KEYS = {
+    "version": int,
+    "dataset": str,
+    "split": str,
+    "n_images": int,
+    "side": int,
+    "class_names": list,
+    "broken": list,
+    "fingerprint": str,
+}
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
@@ -68,7 +82,13 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
 def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
     """Return the manifests of a dataset's finished splits, <side>/<split>/manifest.json; none where there are none."""
     # A name with a dot is one that is being made, and may have its manifest already.
-    return sorted((data_folder(data_dir) / dataset).glob(f"{side or '[0-9]*'}/[!.]*/manifest.json"))
+    return sorted((data_folder(data_dir) / dataset).glob(f"{'[0-9]*' if side is None else side}/[!.]*/manifest.json"))
+
+
+def prepared_datasets(data_dir: str | Path | None = None) -> list[str]:
+    """Return the names of all datasets that have a finished split."""
+    folders = sorted(data_folder(data_dir).glob("[!.]*/"))
+    return [folder.name for folder in folders if prepared_manifests(folder.name, data_dir)]
 
 
 class Store:
@@ -85,7 +105,7 @@ class Store:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.manifest = _read_manifest(self.folder)
+        self.manifest = read_manifest(self.folder)
         n_images, side = self.manifest["n_images"], self.manifest["side"]
         self.dataset: str = self.manifest["dataset"]
         self.split: str = self.manifest["split"]
@@ -95,9 +115,9 @@ class Store:
         for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
             file = self.folder / name
             if not file.is_file() or file.stat().st_size != size:
-                raise FileFormatError(f"{file} is missing or cut short. Prepare the dataset {self.dataset!r} again.")
+                raise self._damaged(file, "is missing or cut short")
         self.images: npt.NDArray[np.uint8] = np.memmap(self.folder / "images.u8", np.uint8, "r", shape=shape)
-        self.labels: Tensor = torch.from_numpy(np.load(self.folder / "labels.npy", allow_pickle=False))
+        self.labels: Tensor = torch.from_numpy(self._read_labels())
 
     @classmethod
     def open(cls, dataset: str, split: str, data_dir: str | Path | None = None, *, side: int | None = None) -> Store:
@@ -118,10 +138,21 @@ class Store:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        side, n_classes = self.manifest["side"], counted(len(self.class_names), "class", "classes")
+        return f"<Store {self.dataset} {self.split}: {counted(len(self), 'image')} of {n_classes}, {side}×{side}>"
+
     @cached_property
     def image_names(self) -> list[str]:
         """The images' names in the source."""
-        return (self.folder / "names.txt").read_text().splitlines()
+        file = self.folder / "names.txt"
+        try:
+            names = file.read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError):
+            raise self._damaged(file, "is missing or damaged") from None
+        if len(names) != len(self):
+            raise self._damaged(file, f"has {counted(len(names), 'name')} for {counted(len(self), 'image')}")
+        return names
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint8]:
@@ -136,11 +167,30 @@ class Store:
 
     def verify(self, *, progress: bool | None = None) -> None:
         """Read all images again, and refuse the store if anything differs from what was written."""
+        advice = "Delete this folder, and prepare the dataset again."
         for index in with_progress(range(len(self)), f"{self.dataset} {self.split}", show=progress):
             if not np.array_equal(hash_of(self.images[index]), self.hashes[index]):
-                raise FileFormatError(f"Image {index} ({self.image_names[index]}) of {self.folder} has changed.")
+                raise FileFormatError(
+                    f"Image {index} ({self.image_names[index]}) of {self.folder} has changed. {advice}"
+                )
         if fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names) != self.fingerprint:
-            raise FileFormatError(f"The labels or names of {self.folder} have changed.")
+            raise FileFormatError(f"The labels or names of {self.folder} have changed. {advice}")
+
+    def _read_labels(self) -> npt.NDArray[np.int64]:
+        file = self.folder / "labels.npy"
+        try:
+            labels = np.load(file, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            raise self._damaged(file, "is missing or damaged") from None
+        n_images, n_classes = len(self.images), len(self.class_names)
+        if not isinstance(labels, np.ndarray) or labels.dtype != np.int64 or labels.shape != (n_images,):
+            raise self._damaged(file, f"has no label for each of {counted(n_images, 'image')}")
+        if n_images and not 0 <= labels.min() <= labels.max() < n_classes:
+            raise self._damaged(file, f"has labels of more than {counted(n_classes, 'class', 'classes')}")
+        return labels
+
+    def _damaged(self, file: Path, how: str) -> FileFormatError:
+        return FileFormatError(f"The store is damaged: {file} {how}. Prepare the dataset {self.dataset!r} again.")
 
 
 def hash_of(pixels: Pixels) -> npt.NDArray[np.uint8]:
@@ -158,23 +208,23 @@ def fingerprint_of(
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a split, if it is whole and of this version."""
     file = folder / "manifest.json"
     if not file.is_file():
         raise InputError(f"There is no prepared dataset in {folder}.")
     try:
-        manifest: dict[str, Any] = json.loads(file.read_text())
-        complete = manifest["format"] == FORMAT and manifest.keys() >= {
-            "n_images",
-            "side",
-            "class_names",
-            "fingerprint",
-        }
-    except (ValueError, KeyError, TypeError):
+        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        is_another = manifest["format"] == FORMAT and manifest["version"] not in (None, VERSION)
+        complete = manifest["format"] == FORMAT and (
+            is_another
+            or (all(isinstance(manifest[key], kind) for key, kind in KEYS.items()) and manifest["n_images"] > 0)
+        )
+    except (OSError, ValueError, KeyError, TypeError):
         complete = False
     if not complete:
         raise FileFormatError(f"{file} is damaged. Prepare the dataset again.")
-    if manifest["version"] != VERSION:
+    if is_another:
         raise FileFormatError(
             f"{folder} was prepared by another version of nearshot (format {manifest['version']}, this one has "
             f"{VERSION}). Prepare the dataset again."

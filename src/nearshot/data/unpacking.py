@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from nearshot.data.store import Store
+from nearshot.data.telling import counted
 from nearshot.errors import InputError
 from nearshot.files import write_whole
 from nearshot.progress import with_progress
@@ -38,7 +39,8 @@ def unpack(
     """
     n_known = len(store.class_names)
     if not 1 <= (n_known if n_classes is None else n_classes) <= n_known:
-        raise InputError(f"{store.dataset!r} has {n_known} classes in its split {store.split!r}, not {n_classes}.")
+        known = counted(n_known, "class", "classes")
+        raise InputError(f"{store.dataset!r} has {known} in its split {store.split!r}, not {n_classes}.")
     if skip < 0 or (n_images is not None and n_images < 1):
         raise InputError(f"There must be an image of each class, and none before the first: not {n_images}, {skip}.")
     chosen = np.linspace(0, n_known - 1, n_classes or n_known).round().astype(int).tolist()

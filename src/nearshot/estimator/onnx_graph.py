@@ -47,7 +47,7 @@ class Graph:
 
         array, name = np.asarray(value), self._name("constant")
         if array.dtype.kind == "U":
-            texts = [readable(text).encode() for text in array.flatten().tolist()]
+            texts: Any = [readable(text).encode() for text in array.flatten().tolist()]
             self.constants.append(helper.make_tensor(name, TensorProto.STRING, array.shape, texts))
         else:
             self.constants.append(numpy_helper.from_array(np.array(array, dtype, order="C"), name))

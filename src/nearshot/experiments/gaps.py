@@ -17,7 +17,7 @@ from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import signed
 from nearshot.training import TrainConfig
 
-__all__ = ["LUCK", "SAME", "Gap", "Side", "gap", "over_seeds"]
+__all__ = ["LUCK", "SAME", "Gap", "Side", "gap", "over_seeds", "pooled"]
 
 SAME = 1.0  # differences within so many points are none, as the paper speaks of them
 # How far two trainings may be apart by chance, in points. With one seed there is no telling, so a point is allowed: our
@@ -37,6 +37,9 @@ class Gap(NamedTuple):
         interval95: half its 95 % interval: over episodes for one training seed, otherwise between seeds.
         n_seeds: over how many training seeds.
         luck: half a 95 % interval for what the interval does not know of, the chance in a training.
+        kind: gaps of one kind are taken to have the same chance in them.
+        spread: the standard deviation of the difference between seeds.
+        freedom: how many degrees of freedom the spread has.
     """
 
     what: str
@@ -44,6 +47,9 @@ class Gap(NamedTuple):
     interval95: float
     n_seeds: int
     luck: float = 0.0
+    kind: str = ""
+    spread: float = 0.0
+    freedom: int = 0
 
     def __str__(self) -> str:
         return f"{self.what}: {self.in_points}"
@@ -89,7 +95,7 @@ class Gap(NamedTuple):
         >>> Gap("a minus b", -0.5, 0.3, 1).is_negative, Gap("a minus b", -0.5, 0.3, 1).among(72).is_negative
         (True, False)
         """
-        chance = scipy.stats.t(self.n_seeds - 1) if self.n_seeds > 1 else scipy.stats.norm()
+        chance = scipy.stats.t(self.freedom) if self.freedom else scipy.stats.norm()
         wider = float(chance.isf(0.025 / number) / chance.isf(0.025))
         return self._replace(interval95=wider * self.interval95, luck=wider * self.luck)
 
@@ -110,10 +116,11 @@ def gap(found: Found, what: str, better: Side, other: Side) -> Gap | None:
             if mine.seed == yours.seed and mine.has(better[1]) and yours.has(other[1])
         ],
         luck=0.0 if better[0] == other[0] else LUCK,
+        kind=f"{better[1].n_shot}-shot",
     )
 
 
-def over_seeds(what: str, comparisons: Sequence[Comparison], *, luck: float) -> Gap | None:
+def over_seeds(what: str, comparisons: Sequence[Comparison], *, luck: float, kind: str) -> Gap | None:
     """Return the mean of comparisons, a training seed each, with the interval between seeds.
 
     Of a single one the interval is over episodes, and luck is allowed for.
@@ -121,11 +128,34 @@ def over_seeds(what: str, comparisons: Sequence[Comparison], *, luck: float) -> 
     if not comparisons:
         return None
     differences = torch.tensor([one.difference for one in comparisons], dtype=torch.float64)
-    n_seeds = len(comparisons)
+    n_seeds, mean = len(comparisons), float(differences.mean())
     if n_seeds == 1:
-        return Gap(what, float(differences[0]), comparisons[0].interval95, 1, luck)
-    interval = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(differences.std()) / math.sqrt(n_seeds)
-    return Gap(what, float(differences.mean()), interval, n_seeds)
+        return Gap(what, mean, comparisons[0].interval95, 1, luck, kind)
+    spread = float(differences.std())
+    return Gap(what, mean, _interval95(spread, n_seeds, n_seeds - 1), n_seeds, 0.0, kind, spread, n_seeds - 1)
+
+
+def pooled(gaps: Sequence[Gap]) -> list[Gap]:
+    """Return gaps with the spread between seeds of all of their kind together: three seeds alone hardly tell it.
+
+    >>> two = Gap("a", 1.0, 2.5, 3, 0.0, "5-shot", 1.0, 2), Gap("b", 2.0, 0.0, 3, 0.0, "5-shot", 0.0, 2)
+    >>> [round(one.interval95, 2) for one in pooled(two)]  # of a spread of √½, with four degrees of freedom
+    [1.13, 1.13]
+    """
+    return [_pooled(one, [other for other in gaps if other.kind == one.kind]) for one in gaps]
+
+
+def _pooled(one: Gap, alike: Sequence[Gap]) -> Gap:
+    if not one.freedom:
+        return one
+    freedom = sum(other.freedom for other in alike)
+    spread = math.sqrt(sum(other.freedom * other.spread**2 for other in alike) / freedom)
+    return one._replace(interval95=_interval95(spread, one.n_seeds, freedom), spread=spread, freedom=freedom)
+
+
+def _interval95(spread: float, n_seeds: int, freedom: int) -> float:
+    """Return half the 95 % interval of a mean over seeds."""
+    return float(scipy.stats.t.isf(0.025, freedom)) * spread / math.sqrt(n_seeds)
 
 
 def _same_episodes(one: Accuracy, other: Accuracy) -> tuple[Accuracy, Accuracy]:

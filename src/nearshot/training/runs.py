@@ -19,13 +19,13 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from nearshot._version import __version__, state_of_code
 from nearshot.errors import FileFormatError, InputError
-from nearshot.files import write_whole
+from nearshot.files import FileLock, write_whole
 from nearshot.training.config import TrainConfig, dataset_name
 from nearshot.training.presets import closest_preset
 
@@ -59,7 +59,7 @@ class RunFolder:
         self.timing = self.path / "timing.jsonl"
         self.events = self.path / "events.out.tfevents.nearshot"
         self.weights = self.path / "weights"
-        self._lock_file: IO[str] | None = None
+        self._lock = FileLock(self.path / ".lock")  # two trainings in a folder would mix their files
 
     def weights_of(self, epoch: int) -> Path:
         """Return the file of an epoch's weights."""
@@ -123,7 +123,8 @@ class RunFolder:
             self.weights.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"The run's folder {self.path} cannot be made: {error.strerror}.") from error
-        self._lock()
+        if not self._lock.acquire():
+            raise InputError(f"Another training is running in {self.path}.")
         for unfinished in [*self.path.glob(".*.partial"), *self.weights.glob(".*.partial")]:
             unfinished.unlink()  # of a process that was killed while it wrote
         if overwrite:
@@ -136,9 +137,7 @@ class RunFolder:
 
     def release(self) -> None:
         """Let others have the folder."""
-        if self._lock_file is not None:
-            self._lock_file.close()  # which unlocks it
-            self._lock_file = None
+        self._lock.release()
 
     def describe(self, config: TrainConfig, environment: dict[str, Any]) -> None:
         """Write the configuration and the environment; where a run goes on elsewhere, the earlier ones stay in it."""
@@ -148,20 +147,6 @@ class RunFolder:
             before = [*last.pop("earlier", []), last]
         self.write("config.json", config.as_dict())
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
-
-    def _lock(self) -> None:
-        """Own the folder until the process ends, however it ends; two trainings in it would mix their files."""
-        try:
-            import fcntl  # noqa: PLC0415
-        except ImportError:  # on Windows
-            return
-        file = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            raise InputError(f"Another training is running in {self.path}.") from None
-        self._lock_file = file
 
     def _clear(self) -> None:
         """Remove the files of a run, and nothing else."""

@@ -9,11 +9,18 @@ from pathlib import PurePosixPath
 from nearshot.data.archives import Files
 from nearshot.data.packing import Picture
 from nearshot.data.sources.source import SPLITS, Plan, is_picture, pictures_by_folder, read_table, reader
+from nearshot.data.telling import counted, listed
 from nearshot.errors import FileFormatError, InputError
 
 __all__ = ["plan_folder"]
 
 DEFAULT_FRACTIONS = {"train": 0.64, "val": 0.16, "test": 0.2}
+# What cannot be done without a split.
+WITHOUT = {
+    "train": ", so that nothing can be trained on",
+    "val": ", so that a training has nothing to find its best epoch with",
+    "test": ", so that there is nothing to measure the accuracy on new classes with",
+}
 
 
 def plan_folder(
@@ -45,16 +52,20 @@ def plan_folder(
     else:
         by_split = _by_split_folders(files)
         if by_split is not None and classes is None and fractions is None:
-            return Plan("train, val and test folders with a folder for each class", by_split)
+            layout = "train, val and test folders with a folder for each class"
+            return Plan(layout, by_split, _about_empty_folders(files))
         groups = pictures_by_folder(files)
         layout = "a folder for each class"
     if len(groups) < 2:
         raise FileFormatError(
-            f"{files.label} has pictures of {len(groups)} classes; put those of each class into a folder of its own."
+            f"{files.label} has pictures of {counted(len(groups), 'class', 'classes')}; put those of each class into a "
+            "folder of its own."
         )
+    remarks = () if table is not None else _about_empty_folders(files)
     if classes is None:
         classes = split_by_lot(sorted(groups), DEFAULT_FRACTIONS if fractions is None else fractions, seed)
         layout += f", classes split by lot (seed {seed})"
+        remarks += _about_missing_splits(files, classes, len(groups), asked=fractions)
     for split, names in classes.items():
         missing = sorted(set(names) - set(groups))
         if missing:
@@ -65,6 +76,7 @@ def plan_folder(
     return Plan(
         layout,
         {split: [p for name in sorted(set(names)) for p in groups[name]] for split, names in classes.items() if names},
+        remarks,
     )
 
 
@@ -84,6 +96,40 @@ def split_by_lot(names: Sequence[str], fractions: Mapping[str, float], seed: int
         shares[split] = sorted(lots[start:stop])
         start = stop
     return shares
+
+
+def _about_empty_folders(files: Files) -> tuple[str, ...]:
+    """Say which folders have no picture in them or below."""
+    full = {str(folder) for name in files.names() if is_picture(name) for folder in PurePosixPath(name).parents}
+    empty = [name for name in files.folders() if name not in full and not _is_of_a_system(name)]
+    if not empty:
+        return ()
+    one = len(empty) == 1
+    return (
+        f"{counted(len(empty), 'folder')} of {files.label} {'has' if one else 'have'} no pictures and "
+        f"{'is no class' if one else 'are no classes'}: {listed(empty)}.",
+    )
+
+
+def _about_missing_splits(
+    files: Files, classes: Mapping[str, Sequence[str]], n_classes: int, *, asked: Mapping[str, float] | None
+) -> tuple[str, ...]:
+    """Say which splits are left without a class, where they were not asked to be."""
+    fractions = DEFAULT_FRACTIONS if asked is None else asked
+    missing = [split for split, share in fractions.items() if share > 0 and not classes[split]]
+    if not missing:
+        return ()
+    means = "; ".join(f"no {split!r} split{WITHOUT.get(split, '')}" for split in missing)
+    return (
+        f"The {counted(n_classes, 'class', 'classes')} of {files.label} do not go round: there is {means}. Add "
+        "classes, or share them out in another way: with --fractions or lists of classes (in Python, fractions= or "
+        "classes=).",
+    )
+
+
+def _is_of_a_system(folder: str) -> bool:
+    """Whether a folder is hidden, or what an operating system puts into archives."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(folder).parts)
 
 
 def _by_split_folders(files: Files) -> dict[str, list[Picture]] | None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from nearshot.data.archives import Files
 from nearshot.data.downloads import Download
 from nearshot.data.packing import Picture
+from nearshot.data.telling import counted, listed
 from nearshot.errors import FileFormatError
 
 __all__ = [
@@ -37,10 +38,12 @@ class Plan(NamedTuple):
     Attributes:
         layout: which of the known layouts it is, in words, for the record.
         splits: the pictures of each split, in a fixed order.
+        remarks: what whoever prepares it should know, a sentence each.
     """
 
     layout: str
     splits: dict[str, list[Picture]]
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def split_pictures(
     missing = sorted({name for names in classes.values() for name in names} - groups.keys())
     if missing:
         raise FileFormatError(
-            f"{files.label} lacks {len(missing)} classes of {dataset}, among them {missing[0]!r}. "
+            f"{files.label} lacks {counted(len(missing), 'class', 'classes')} of {dataset}: {listed(missing)}. "
             "Is a part of the dataset missing?"
         )
     return {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items()}

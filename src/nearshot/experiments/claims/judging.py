@@ -1,7 +1,8 @@
 """Judging a statement by what was run: confirmed, contradicted, undecided or not yet run.
 
-A difference counts if its 95 % interval leaves zero out: between training seeds, paired, where there are several. For a
-single one it is over episodes, and a point is allowed for the chance in trainings, where two are compared. "No
+A difference counts if its 95 % interval leaves zero out: between training seeds, paired, where there are several; how
+much seeds differ is taken from all comparisons of a statement with as many shots. For a single one it is over episodes,
+and a point is allowed for the chance in trainings, where two are compared. "No
 difference" is confirmed if the interval lies within a point of zero, so that a small difference can be both: there, and
 none to speak of. Statements about many comparisons are contradicted by one of them only if that would be no chance
 among so many (Bonferroni). Where neither a statement nor its opposite is more than chance, it is undecided.
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from nearshot.experiments.gaps import SAME, Gap, Side, gap
+from nearshot.experiments.gaps import SAME, Gap, Side, gap, pooled
 from nearshot.experiments.recipe import Found
 
 __all__ = [
@@ -63,7 +64,7 @@ def judged(
     gaps: Sequence[Gap | None], *, holds: Callable[[Gap], bool], fails: Callable[[Gap], bool] | None = None
 ) -> Verdict:
     """Confirm if all gaps that were run hold, contradict if one fails, and leave it open otherwise; say which."""
-    there = [one for one in gaps if one is not None]
+    there = pooled([one for one in gaps if one is not None])
     if not there:
         return Verdict("not yet run", "")
     fails = fails or (lambda one: not holds(one))

@@ -11,7 +11,7 @@ from nearshot.episodes import EpisodeShape
 from nearshot.evaluation import Accuracy, compare
 from nearshot.experiments.claims.judging import Claim, Pairs, Verdict, above, judged, listed, not_above, same
 from nearshot.experiments.claims.ranking import EXCEPTIONS_IN_WORDS, exceptions_hold, more_pairs_rank_higher
-from nearshot.experiments.gaps import LUCK, SAME, Gap, Side, gap, over_seeds
+from nearshot.experiments.gaps import LUCK, SAME, Gap, Side, gap, over_seeds, pooled
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.adaptation import LAYERS
@@ -182,7 +182,7 @@ def _gap_closes(found: Found, dataset: str) -> Verdict:
     }
     if any(one is None for one in gaps.values()):
         return Verdict("not yet run", "")
-    there = {key: one for key, one in gaps.items() if one is not None}
+    there = dict(zip(gaps, pooled([one for one in gaps.values() if one is not None]), strict=True))
     text = f"{listed(list(there.values()))}."
     is_there = all(there[128, shot].is_positive for shot in SHOTS)
     is_gone = all(there[512, shot].is_none for shot in SHOTS)
@@ -223,7 +223,7 @@ def _from_the_curve(found: Found, dataset: str, method: str, setup: tuple[int, i
             curve = Accuracy(torch.lerp(low.per_episode, high.per_episode, weight), low.protocol)
             comparisons.append(compare(run.accuracy(wanted), curve))
     name = f"{METHODS[method][0]} {setup[0]}-shot m+n={setup[1]} minus the curve at {100 * share:.0f} % of the pairs"
-    return over_seeds(f"{name}, {wanted.n_shot}-shot", comparisons, luck=LUCK)
+    return over_seeds(f"{name}, {wanted.n_shot}-shot", comparisons, luck=LUCK, kind=f"{wanted.n_shot}-shot")
 
 
 def _more_pairs(found: Found, dataset: str) -> Verdict:
