@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 from rich.cells import cell_len
@@ -17,9 +17,10 @@ from rich.console import Console
 from nearshot.cli.plain import plain, say
 from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
 from nearshot.errors import InputError, NearshotError
-from nearshot.estimator import Explanation, FewShotClassifier
-from nearshot.estimator.folders import find_pictures
 from nearshot.progress import with_progress
+
+if TYPE_CHECKING:
+    from nearshot.estimator import Explanation, FewShotClassifier
 
 __all__ = ["Predict"]
 
@@ -60,6 +61,8 @@ class Predict:
 
     def run(self, console: Console) -> None:
         """Answer, picture by picture."""
+        from nearshot.estimator.folders import find_pictures  # noqa: PLC0415 (imports scikit-learn)
+
         with saying_warnings():
             paths, locked = find_pictures(self.images)
         if not paths:
@@ -171,5 +174,5 @@ def _as_dict(path: Path, told: Explanation | NearshotError) -> dict[str, Any]:
     }
 
 
-Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], FewShotClassifier], None]
+Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], "FewShotClassifier"], None]
 WRITERS: dict[str, Writer] = {"table": _write_table, "csv": _write_csv, "json": _write_json}

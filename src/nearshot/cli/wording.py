@@ -19,7 +19,8 @@ OTHERWISE: dict[str, dict[str, str]] = {
         "n_query": "--queries",
         "n_episodes": "--episodes",
         "classifiers": "--classifier",
-    }
+    },
+    **{name: {"n_neighbors": "--neighbours"} for name in ("Predict", "Export", "Show")},
 }
 IN_WORDS = {"n_way": "ways", "n_shot": "shots", "n_query": "queries", "n_episodes": "episodes"}
 
@@ -47,7 +48,8 @@ def _options(command: Any) -> dict[str, str]:
         hint, *notes = get_args(hints[one.name]) if get_origin(hints[one.name]) is Annotated else [hints[one.name]]
         inner = [_bare(part) for part in (hint, *get_args(hint)) if is_dataclass(_bare(part))]
         if not inner and tyro.conf.Positional not in notes and tyro.conf.Suppress not in notes:
-            found[one.name] = f"--{one.name.replace('_', '-')}"
+            named = next((note.name for note in notes if getattr(note, "name", None)), one.name)
+            found[one.name] = f"--{named.replace('_', '-')}"
         for part in inner:
             found |= _options(part)
     return found
