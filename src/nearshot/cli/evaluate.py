@@ -20,6 +20,11 @@ from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluat
 __all__ = ["Evaluate"]
 
 
+def _usually(what: str, metavar: str) -> Any:
+    """Say in the help what an option is where nobody gives it, and the data allow it."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {what}, or what the split allows)")
+
+
 @dataclass(frozen=True)
 class Evaluate:
     """Measure a trained network on episodes of classes it has not seen: a run's best epochs, or any weights.
@@ -37,18 +42,18 @@ class Evaluate:
     """A prepared dataset, or a folder; by default the one that was trained on."""
     split: str = "test"
     """Which split. Choose between models on val; look at test once."""
-    shots: tuple[int, ...] | None = None
-    """Support images of each class; by default 1 and 5."""
+    shots: Annotated[tuple[int, ...] | None, _usually("1 5", "INT [INT ...]")] = None
+    """Support images of each class."""
     classifier: tuple[ClassifierName, ...] = ()
     """Nearest centroid, soft assignment, k-NN; one or several. By default what the method is reported with: soft
     assignment for a run of Matching Networks, nearest centroid for all others."""
     layers: tuple[int, ...] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
-    way: int | None = None
-    """Classes in an episode; by default 5. Where a split has too few classes or images for the defaults, they are
+    way: Annotated[int | None, _usually("5", "INT")] = None
+    """Classes in an episode. Where a split has too few classes or images for the defaults, they are
     lowered to what it has, which is said; what you give is never changed."""
-    queries: int | None = None
-    """Query images of each class; by default 15."""
+    queries: Annotated[int | None, _usually("15", "INT")] = None
+    """Query images of each class."""
     episodes: int = 10_000
     """How many episodes."""
     seed: int = 0

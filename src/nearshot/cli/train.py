@@ -31,9 +31,11 @@ STOPPED = 143  # as the shell has it for what SIGTERM has ended, so that nobody 
 class Train:
     """Train a network, validate it as it learns, and keep its best epochs in a run's folder.
 
+    On pictures of your own, batches and episodes that you do not choose are made to fit what there is, which is said.
+
     Examples: nearshot train --preset glyphs-nca;
     nearshot train --preset cifar-fs-prototypical --batch-size 256 --seed 1;
-    nearshot train --preset cifar-fs-nca --resume
+    nearshot train --preset cifar-fs-nca --resume; nearshot train --dataset ./my-photos --epochs 50
     """
 
     config: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
