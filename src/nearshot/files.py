@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from nearshot.errors import NearshotError
 
-__all__ = ["FileLock", "append_line", "naming_a_full_disk", "readable", "write_whole"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["FileLock", "append_line", "naming_a_full_disk", "readable", "write_tensors", "write_whole"]
 
 
 @contextmanager
@@ -52,6 +56,28 @@ def write_whole(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]
                 _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file, whole or not at all; the same content gives the same file, byte by byte.
+
+    Args:
+        path: where the file will be.
+        tensors: on the CPU, contiguous, and none in the memory of another.
+        metadata: texts by name.
+    """
+    import safetensors.torch  # noqa: PLC0415 (takes seconds to import, and most files need no torch)
+
+    # The library writes tensors in an order of its own, but metadata in that of a hash map, which is another each time.
+    plain = memoryview(safetensors.torch.save(dict(tensors)))
+    n_bytes = int.from_bytes(plain[:8], "little")
+    entries = json.loads(bytes(plain[8 : 8 + n_bytes]))
+    described = {"__metadata__": {name: metadata[name] for name in sorted(metadata)}} | entries
+    header = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # what follows begins at a multiple of 8 bytes
+    with write_whole(path) as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.write(plain[8 + n_bytes :])
 
 
 @contextmanager

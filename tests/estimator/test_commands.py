@@ -381,8 +381,9 @@ def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, we
     onnxruntime = pytest.importorskip("onnxruntime")
     Path("support/ant").rename(os.fsdecode(b"support/caf\xe9"))
     Path("support/bee").rename("support/$b_{ee$")
-    for output in ("l.onnx", "l.html", "l.png"):
-        command = ("export", "support", output) if output == "l.onnx" else ("show", "support", "--output", output)
+    for output in ("l.onnx", "l.safetensors", "l.html", "l.png"):
+        drawn = output.endswith(("html", "png"))
+        command = ("show", "support", "--output", output) if drawn else ("export", "support", output)
         assert run(*command, "--backbone", weights) == 0
     assert "Traceback" not in capsys.readouterr().err
     session = onnxruntime.InferenceSession("l.onnx")
@@ -390,7 +391,7 @@ def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, we
     assert labels.tolist() == [r"caf\xe9"]
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == ["$b_{ee$", r"caf\xe9", "cat"]
     assert r"caf\xe9" in Path("l.html").read_text(encoding="utf-8")
-    assert run("predict", "--support", "support", "new", "--backbone", weights) == 0
+    assert run("predict", "--support", "l.safetensors", "new") == 0
     assert r"caf\xe9" in capsys.readouterr().out
 
 

@@ -13,7 +13,7 @@ import scipy.stats
 import torch
 
 from nearshot.evaluation import Accuracy, Protocol
-from nearshot.experiments.claims import CLAIMS, Verdict, check_claims, judged
+from nearshot.experiments.claims import CLAIMS, Verdict, check_claims, claims_as_table, judged
 from nearshot.experiments.gaps import Gap, gap
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.paper import BATCH_SIZE_TABLE
@@ -67,6 +67,7 @@ def put(
             shifted[name] = Accuracy(first.per_episode + seed * spread, first.protocol).as_dict() | {"epoch": 1}
         content = {"format": "nearshot-result", "version": 1, "id": run_id(seeded), "scale": PAPER.name}
         content |= {"config": seeded.as_dict(), "history": [], "seconds": 1.0, "accuracies": shifted or accuracies}
+        content |= {"fingerprints": {}, "environment": {}, "images_per_second": 1.0}
         results.put(RunResult(content))
 
 
@@ -174,7 +175,20 @@ def test_five_shots_have_to_be_better_for_both_networks(worse: str, tmp_path: Pa
     found = verdicts(results)["five-shots"]
     assert found.status == "contradicted"
     assert found.text.startswith("Not so for 6 of 12: ")
-    assert f"{ {'prototypical': 'PN', 'matching': 'MN'}[worse] } 5-shot minus 1-shot" in found.text
+    what = {"prototypical": "PN", "matching": "MN"}[worse]
+    classifier = {"prototypical": "centroid", "matching": "soft"}[worse]
+    assert f"{what} 5-shot minus 1-shot training, m+n=8, batch 128, {classifier}, 1-shot: −" in found.text
+
+
+def test_a_comparison_says_by_which_classifier(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    for method, mean in (("nca", 62.0), ("prototypical", 60.0), ("matching", 61.0)):
+        put(results, PRESETS[f"{DATASET}-{method}"], mean, seeds=SEEDS)
+    found = verdicts(results, SEEDS)["nca-on-test"].text
+    for what in ("NCA minus PN, centroid", "NCA minus MN, soft"):
+        assert all(f"{what}, {shot}-shot: +" in found for shot in (1, 5))
+    table = claims_as_table(Found(results, PAPER, SEEDS), DATASET)
+    assert "nearest centroid, where nothing else is said" in table.notes[-1]
 
 
 def test_fine_tuning_is_judged_on_the_last_layer_and_on_several(tmp_path: Path) -> None:

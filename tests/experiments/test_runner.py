@@ -18,6 +18,7 @@ from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
 
+from nearshot.cli import main
 from nearshot.errors import InputError
 from nearshot.experiments import reproduce
 from nearshot.experiments.ahead import TimeLimit
@@ -257,7 +258,17 @@ def test_without_a_terminal_every_job_that_ends_is_a_line(data_dir: Path, tmp_pa
     jobs = [job_of(SHORT, dataset="missing"), job_of(SHORT)]
     results = Results(tmp_path / "results")
     place = ThisProcess(results, tmp_path / "runs", data_dir)
-    run_jobs(jobs, results, tmp_path / "runs", place, console=Console(file=said, width=200))
+    run_jobs(jobs, results, tmp_path / "runs", place, console=Console(file=said, width=30))
     lines = [line.strip() for line in said.getvalue().splitlines() if "/2: " in line]
+    assert all(line.endswith(" s") for line in lines)  # whole, whatever the width
     assert [line.split(": ")[0] for line in lines] == ["0/2", "1/2"]
     assert ["failed in" in lines[0], "done in" in lines[1]] == [True, True]
+
+
+@pytest.mark.parametrize("seeds", [0, -1])
+def test_there_is_at_least_one_seed(seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match=f"at least 1 training seed, not {seeds}"):
+        reproduce(["schedule"], scale=smaller(quick=True), seeds=seeds, results=tmp_path, console=QUIET)
+    for options in (["schedule"], ["--list"], ["--all", "--tables-only"]):
+        assert main(["reproduce", *options, "--quick", "--seeds", str(seeds), "--results", str(tmp_path)]) == 1
+        assert f"--seeds must be at least 1, not {seeds}." in capsys.readouterr().err

@@ -9,8 +9,9 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from nearshot.cli.saying import saying_at_once
 from nearshot.experiments.report import write_report
-from nearshot.experiments.results import Results
+from nearshot.experiments.results import LeftOutWarning, Results
 
 __all__ = ["Report"]
 
@@ -33,5 +34,6 @@ class Report:
 
     def run(self, console: Console) -> None:
         """Write the page, and say where it is."""
-        page = write_report(Results(self.results), self.output or self.results / "report.html")
+        with saying_at_once(LeftOutWarning):
+            page = write_report(Results(self.results), self.output or self.results / "report.html")
         console.print(f"The report is {page} ({page.stat().st_size / 1e6:.1f} MB). Open it in a browser.")

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli.listing import Entry, print_entries
+from nearshot.cli.saying import saying_at_once
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import cost_of
@@ -19,10 +20,12 @@ from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.plan import plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
-from nearshot.experiments.results import Results
+from nearshot.experiments.results import LeftOutWarning, Results
 from nearshot.experiments.runner import Outcome, Place, check_gpus_per_run
 from nearshot.experiments.scales import Scale, smaller
 from nearshot.experiments.tables import Table as Claims
+from nearshot.experiments.telling import plural
+from nearshot.training.runs import run_name
 
 __all__ = ["Reproduce"]
 
@@ -80,15 +83,24 @@ class Reproduce:
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
 
     def run(self, console: Console) -> None:
-        """Run, show the tables, and say where everything is."""
+        """Run, show the tables, and say where everything is; files that cannot be used are named, and left out."""
+        with saying_at_once(LeftOutWarning):
+            self._run(console)
+
+    def _run(self, console: Console) -> None:
         scale = smaller(self.input_size, self.steps, self.quick)
         seeds = self.seeds if self.seeds is not None else (1 if self.quick or self.steps else 3)
+        if seeds < 1:
+            raise InputError(f"--seeds must be at least 1, not {seeds}.")
         if self.list:
             _list(self, scale, seeds, console)
             return
         if self.collect is not None:
             found = collect(self.collect, self.results, scale)
-            console.print(f"{len(found)} runs are now among the results of {self.results / scale.name}.")
+            for result in found:
+                console.print(f"{run_name(result.config)} ({result.id})")
+            are = "is" if len(found) == 1 else "are"
+            console.print(f"{plural(len(found), 'run')} {are} now among the results of {self.results / scale.name}.")
             return
         if not self.names and not self.all:
             raise InputError("Say which tables or figures to regenerate, or --all; --list shows them.")
@@ -112,7 +124,8 @@ class Reproduce:
         for table in (*done.tables, *claims):
             console.print(table.for_terminal(), "")
         if done.files:
-            console.print(f"{len(done.files)} files are in {done.files[0].parent}.")
+            are = "is" if len(done.files) == 1 else "are"
+            console.print(f"{plural(len(done.files), 'file')} {are} in {done.files[0].parent}.")
         _report_failures(done.outcome, console)
 
     def _place(self, scale: Scale) -> Place:
@@ -137,9 +150,19 @@ def _report_failures(outcome: Outcome, console: Console) -> None:
     for job in outcome.stopped:
         console.print(f"Stopped: {job.name}; the same command goes on with it.")
     if outcome.failed or outcome.stopped:
-        raise NearshotError(
-            f"{len(outcome.failed)} trainings failed and {len(outcome.stopped)} were stopped: run the command again."
-        )
+        raise NearshotError(f"{_how_it_ended(len(outcome.failed), len(outcome.stopped))}: run the command again.")
+
+
+def _how_it_ended(n_failed: int, n_stopped: int) -> str:
+    """Say how many trainings failed and were stopped, of which there are some.
+
+    >>> _how_it_ended(1, 2), _how_it_ended(0, 1)
+    ('1 training failed and 2 were stopped', '1 training was stopped')
+    """
+    were = "was" if n_stopped == 1 else "were"
+    if not n_failed:
+        return f"{plural(n_stopped, 'training')} {were} stopped"
+    return f"{plural(n_failed, 'training')} failed" + (f" and {n_stopped} {were} stopped" if n_stopped else "")
 
 
 def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> None:
@@ -155,7 +178,7 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
         plan = plan_of(jobs, results, command.runs)
         cost = cost_of((*plan.trained, *plan.again), results, n_at_once)
         return (
-            f"{len(plan.done)} of {len(jobs)} trainings done"
+            f"{len(plan.done)} of {plural(len(jobs), 'training')} done"
             + (f", {len(plan.again)} to train again" if plan.again else "")
             + (f"; left: {_short(cost.images)} images, {cost}" if cost.images else "")
         )
@@ -167,7 +190,7 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
 
     everything = state(jobs_of(recipes, command.dataset, scale, range(seeds)))
     together = Entry("Together", everything, "Recipes share trainings, so that all cost less than their sum.")
-    title = f"{scale.label}; {seeds} seed{'s' if seeds > 1 else ''}"
+    title = f"{scale.label}; {plural(seeds, 'seed')}"
     print_entries(title, [*map(entry, recipes), together], console)
 
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.files import write_whole
+from nearshot.files import write_tensors
 from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
 
@@ -103,8 +102,7 @@ def write_bundle(bundle: Bundle, path: str | Path) -> None:
         weights, described["backbone"] = backbone_content(bundle.backbone)
         tensors |= weights
     metadata = {"format": FORMAT, "version": VERSION, "classifier": json.dumps(described, allow_nan=False)}
-    with write_whole(path) as file:
-        file.write(safetensors.torch.save(tensors, metadata))
+    write_tensors(path, tensors, metadata)
 
 
 def read_bundle(path: str | Path) -> Bundle:

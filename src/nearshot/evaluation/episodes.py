@@ -23,14 +23,13 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nearshot.episodes import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
-from nearshot.files import write_whole
+from nearshot.files import write_tensors
 
 __all__ = [
     "EpisodeSource",
@@ -273,8 +272,7 @@ def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) ->
     """
     tensors = {"support": episodes.support.int().contiguous(), "query": episodes.query.int().contiguous()}
     metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, "seed": json.dumps(episodes.seed)}
-    with write_whole(path) as file:
-        file.write(safetensors.torch.save(tensors, metadata))
+    write_tensors(path, tensors, metadata)
 
 
 def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Episodes:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from nearshot.distances import full_precision
 from nearshot.errors import FileFormatError, InputError, LeakError
-from nearshot.files import write_whole
+from nearshot.files import write_tensors
 
 __all__ = ["FeatureSet", "embed", "load_features", "prepare_features", "save_features"]
 
@@ -163,10 +162,7 @@ def save_features(features: FeatureSet, path: str | Path) -> None:
         tensors["content"] = features.content
     metadata = {"format": FORMAT, "version": VERSION, "class_names": json.dumps(features.class_names)}
     metadata |= {"split": features.split or "", "fingerprint": features.fingerprint or ""}
-    with write_whole(path) as file:
-        file.write(
-            safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
-        )
+    write_tensors(path, {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
 
 
 def load_features(path: str | Path) -> FeatureSet:

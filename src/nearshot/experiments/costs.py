@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from nearshot.experiments.identity import batches_of
 from nearshot.experiments.jobs import Job, has_weights
 from nearshot.experiments.results import Results, RunResult
 from nearshot.training import RunFolder, TrainConfig
-from nearshot.training.methods import resolve_method
 
 __all__ = ["Cost", "cost_of", "duration", "images_of", "seconds_of"]
 
@@ -57,8 +57,7 @@ def images_of(config: TrainConfig) -> int:
     >>> images_of(PRESETS["cifar-fs-prototypical-snell"])  # 240 epochs of 75 episodes of 20 × (5 + 15) images
     7200000
     """
-    is_episodes = (config.batches or resolve_method(config).batches) == "episodes"
-    batch_size = config.shape.batch_size if is_episodes else config.batch_size
+    batch_size = config.shape.batch_size if batches_of(config) == "episodes" else config.batch_size
     steps = config.steps_per_epoch or TRAINING_IMAGES.get(config.dataset, 0) // batch_size
     return config.epochs * steps * batch_size
 

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any
 
 from nearshot.training import TrainConfig
-from nearshot.training.methods import resolve_method
+from nearshot.training.config import BatchKind
+from nearshot.training.methods import Method, resolve_method
 
-__all__ = ["resolved", "run_id"]
+__all__ = ["batches_of", "has_own_loss", "resolved", "run_id"]
 
 # Settings that change what is measured along the way, but not the weights that come out.
 WATCHING = ("validate_every", "validation_episodes", "validation_shots", "validation_way", "validation_queries")
+
+
+def has_own_loss(config: TrainConfig) -> bool:
+    """Whether a training's loss is somebody's own, of which its files know the name and a mark of the code.
+
+    >>> has_own_loss(TrainConfig(method="own-triplet-6759a127")), has_own_loss(TrainConfig(method="nca"))
+    (True, False)
+    """
+    return re.fullmatch(r"own-\w*(-[0-9a-f]{8})+", config.method_name) is not None
+
+
+def batches_of(config: TrainConfig) -> BatchKind:
+    """Return what a training's batches are; settings that do not go together are refused."""
+    usual = Method.batches if has_own_loss(config) else resolve_method(config).batches
+    return config.batches or usual
 
 
 def resolved(config: TrainConfig) -> dict[str, Any]:
@@ -20,18 +37,17 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
 
     One shot makes Prototypical Networks Matching Networks, and NCA on queries and prototypes NCA on the whole batch.
     NCA does not look at roles, so its episodes have images of a class and no shots. Settings that a method does not
-    have, or that its batches do not use, are left out.
+    have, or that its batches do not use, are left out. A loss of one's own sees embeddings and labels only.
 
     >>> one_shot = {"n_shot": 1, "images_per_class": 8}
     >>> resolved(TrainConfig(method="prototypical", **one_shot)) == resolved(TrainConfig(method="matching", **one_shot))
     True
     """
-    method = resolve_method(config)
+    kind = batches_of(config)
     settings = {name: value for name, value in config.as_dict().items() if name not in WATCHING}
     for name in ("n_way", "n_query", "n_shot", "images_per_class", "batch_size", "batches", "method"):
         del settings[name]
     settings["warm_up"] = config.warm_up_epochs
-    kind = config.batches or method.batches
     name = config.method_name
     if kind == "episodes":
         shape = config.shape
@@ -43,6 +59,9 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
         settings["batches"] = [kind, config.batch_size]
     if name == "simpleshot":
         for unused in ("background", "temperature", "learn_temperature", "distance", "projection"):
+            del settings[unused]
+    if has_own_loss(config):
+        for unused in ("background", "temperature", "learn_temperature", "distance"):
             del settings[unused]
     if name == "supcon":
         for unused in ("background", "distance"):

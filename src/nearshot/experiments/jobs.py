@@ -23,10 +23,11 @@ from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.runs import run_name
 from nearshot.training.trained import TrainedRun
 
-__all__ = ["STOPPED", "InterruptedJobError", "Job", "called", "do", "has_weights", "jobs_of"]
+__all__ = ["BUSY", "STOPPED", "InterruptedJobError", "Job", "called", "do", "has_weights", "jobs_of"]
 
 
 STOPPED = 3  # a worker's status where it was asked to stop, and saved
+BUSY = 4  # and where another process is at the job
 
 
 class InterruptedJobError(NearshotError):

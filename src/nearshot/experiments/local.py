@@ -20,7 +20,8 @@ import torch
 from nearshot.data import open_or_prepare
 from nearshot.data.loading import available_memory
 from nearshot.errors import NearshotError
-from nearshot.experiments.jobs import STOPPED, Job
+from nearshot.experiments.jobs import BUSY, STOPPED, Job
+from nearshot.experiments.owning import ELSEWHERE
 from nearshot.experiments.results import Results, trainings_a_gpu
 from nearshot.experiments.runner import SECONDS_TO_SAVE, check_gpus_per_run
 
@@ -120,6 +121,8 @@ class LocalMachine:
         return self.runs / job.id / "log.txt"
 
     def _what_went_wrong(self, job: Job, code: int) -> str:
+        if code == BUSY:
+            return ELSEWHERE
         lines = self.log_of(job).read_text(errors="replace").splitlines()
         sentence = next((line for line in reversed(lines) if line.strip()), "it left no word")
         return f"ended by signal {-code}" if code < 0 else ("" if code == STOPPED else sentence)

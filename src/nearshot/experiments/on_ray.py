@@ -21,6 +21,7 @@ from typing import Any
 
 from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
 from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
+from nearshot.experiments.owning import ELSEWHERE, owning
 from nearshot.experiments.results import Results, RunResult, trainings_a_gpu
 from nearshot.experiments.runner import SECONDS_TO_SAVE, check_gpus_per_run
 from nearshot.training import Hardware
@@ -146,7 +147,7 @@ class RayCluster:
                 problem = f"{error} Is another version of nearshot installed on {report.node}?"
             else:
                 return None
-        if problem:
+        if problem and problem != ELSEWHERE:
             self._end_of_log(job).parent.mkdir(parents=True, exist_ok=True)
             self._end_of_log(job).write_text(f"{report.log}\nThis is the end of the log on {report.node}.\n")
         return problem
@@ -219,7 +220,7 @@ def do_on_node(
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
         sys.stderr.write(f"on {node}, process {os.getpid()}\n")
         try:
-            with called(command), _saving_when_cancelled():
+            with called(command), _saving_when_cancelled(), owning(log.parent):
                 result = do(Job.from_dict(job), log.parent, data_dir=data_dir, hardware=hardware, n_sharing=n_sharing)
                 content = result.content
         except InterruptedJobError as stopped:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nearshot.experiments.jobs import Job, has_weights
 from nearshot.experiments.results import Results
+from nearshot.experiments.telling import plural
 from nearshot.training import RunFolder
 
 __all__ = ["Plan", "plan_of"]
@@ -48,20 +49,20 @@ class Plan:
         if not self.left and not self.as_they_are:
             return []
         n_all = len(self.done) + len(self.left) + len(self.as_they_are)
-        said = [f"{_trainings(n_all)}: {len(self.done)} done, {len(self.trained)} to train."]
+        said = [f"{plural(n_all, 'training')}: {len(self.done)} done, {len(self.trained)} to train."]
         if self.measured:
-            said.append(f"{_trainings(len(self.measured))} to measure more of; the weights are there.")
+            said.append(f"{plural(len(self.measured), 'training')} to measure more of; the weights are there.")
         if self.again:
             said.append(
-                f"{_trainings(len(self.again))} to train AGAIN: there are results, but more is wanted, and the weights "
-                f"are not in {self.runs}. What was measured is measured again; the results so far are kept beside the "
-                f"new ones, in folders named earlier. {_listed(self.again)}"
+                f"{plural(len(self.again), 'training')} to train AGAIN: there are results, but more is wanted, and the "
+                f"weights are not in {self.runs}. What was measured is measured again; the results so far are kept "
+                f"beside the new ones, in folders named earlier. {_listed(self.again)}"
             )
         if self.as_they_are:
             left = "left as it is" if len(self.as_they_are) == 1 else "left as they are"
             said.append(
-                f"{_trainings(len(self.as_they_are))} {left}: there are results, but more is wanted, which would take "
-                f"training again. {_listed(self.as_they_are)}"
+                f"{plural(len(self.as_they_are), 'training')} {left}: there are results, but more is wanted, which "
+                f"would take training again. {_listed(self.as_they_are)}"
             )
         return said
 
@@ -87,10 +88,6 @@ def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path) -> Plan:
             both = tuple(dict.fromkeys((*job.measurements, *result.measurements)))
             again.append(replace(job, measurements=both))
     return Plan(tuple(done), tuple(measured), tuple(trained), tuple(again), Path(runs))
-
-
-def _trainings(number: int) -> str:
-    return f"{number} training{'' if number == 1 else 's'}"
 
 
 def _listed(jobs: Sequence[Job], n_shown: int = 3) -> str:

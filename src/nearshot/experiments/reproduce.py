@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from nearshot.devices import chosen_device
 from nearshot.episodes import EpisodeShape
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError, NearshotError, look_up
 from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
@@ -23,15 +24,18 @@ from nearshot.experiments.local import LocalMachine, n_cores
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
-from nearshot.experiments.results import Results, RunResult, result_of
+from nearshot.experiments.results import LeftOutWarning, Results, RunResult, result_of
 from nearshot.experiments.runner import Outcome, Place, run_jobs
 from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
+from nearshot.experiments.telling import plural, tell
 from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.runs import describe_environment
 
 __all__ = ["Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
+
+SHOWN = 3  # names of runs that are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +108,8 @@ def reproduce(
         minutes: begin no training that would probably not be done by then; by default there is no limit.
         console: where to show progress.
     """
+    if seeds < 1:
+        raise InputError(f"There must be at least 1 training seed, not {seeds}.")
     if minutes is not None and not minutes > 0:
         raise InputError(f"There must be some time, not {minutes:g} minutes.")
     recipes = chosen_recipes(names, dataset, scale)
@@ -138,7 +144,7 @@ def _run(
 ) -> Outcome:
     """Say what is going to happen, let it happen, and write down how long it took."""
     for sentence in plan.sentences():
-        console.print(sentence, markup=False)
+        tell(console, sentence)
     started, began = time.perf_counter(), time.monotonic()
     if plan.left and isinstance(place, LocalMachine):
         place.prepare(plan.left if limit is None else limit.allowed(plan.left, 0.0))
@@ -146,9 +152,11 @@ def _run(
     if plan.left:
         seconds = time.perf_counter() - started
         n_new = len(outcome.done) - len(plan.done)
-        console.print(f"{n_new} of {len(plan.left)} trainings were done in {seconds / 60:.1f} minutes.")
+        were = "was" if n_new == 1 else "were"
+        tell(console, f"{n_new} of {plural(len(plan.left), 'training')} {were} done in {seconds / 60:.1f} minutes.")
         if outcome.left:
-            console.print(f"{len(outcome.left)} would have taken longer than there was time for, and were not begun.")
+            were = "was" if len(outcome.left) == 1 else "were"
+            tell(console, f"{len(outcome.left)} would have taken longer than there was time for, and {were} not begun.")
         content = {
             "seconds": round(seconds, 1),
             "done_before": len(plan.done),
@@ -180,16 +188,30 @@ def _datasets_of(recipes: Sequence[Recipe], dataset: str | None, scale: Scale) -
 def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunResult]:
     """Take finished runs that `nearshot train` made, here or on another machine, into the results.
 
-    Only their own files are read: settings, log, times and the accuracies of their best epochs.
+    Only their own files are read: settings, log, times and the accuracies of their best epochs. A warning names those
+    that are damaged, or of another scale, and the others are taken.
     """
     store = Results(results)
-    found = []
+    found: list[RunResult] = []
+    others: list[str] = []
     for path in sorted(Path(folder).glob("**/result.json")):
-        run = RunFolder(path.parent)
-        result = result_of(run, scale.name, {})
+        try:
+            result = result_of(RunFolder(path.parent), scale.name, {})
+            result.check()
+        except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+            reason = str(error).rstrip(".") if isinstance(error, NearshotError) else f"{type(error).__name__}: {error}"
+            warnings.warn(f"{path.parent} is left out: {reason}.", LeftOutWarning, stacklevel=2)
+            continue
         if _fits(result.config, scale):
             store.put(result)
             found.append(result)
+        else:
+            others.append(path.parent.name)
+    if others:
+        named = f"{', '.join(others[:SHOWN])}{' and more' if len(others) > SHOWN else ''}"
+        are, they = ("is", "it is") if len(others) == 1 else ("are", "they are")
+        message = f"{plural(len(others), 'run')} under {folder} {are} left out, as {they} not of this scale: {named}."
+        warnings.warn(message, LeftOutWarning, stacklevel=2)
     if not found:
         raise InputError(f"There is no finished run under {folder} that fits: {scale.label}.")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +19,25 @@ from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.testing import Evaluation
 
-__all__ = ["Measurement", "Results", "RunResult", "result_of", "trainings_a_gpu"]
+__all__ = ["LeftOutWarning", "Measurement", "Results", "RunResult", "result_of", "trainings_a_gpu"]
 
 FORMAT, VERSION = "nearshot-result", 1
+# What stands in a result for the tables and the report to take, and its types.
+NEEDED: dict[str, tuple[type, ...]] = {
+    "id": (str,),
+    "scale": (str,),
+    "config": (dict,),
+    "fingerprints": (dict,),
+    "environment": (dict,),
+    "seconds": (int, float),
+    "images_per_second": (int, float),
+    "accuracies": (dict,),
+    "history": (list,),
+}
+
+
+class LeftOutWarning(UserWarning):
+    """Something among results or runs cannot be used. It is left out, and all else goes on."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +85,30 @@ class RunResult:
     """What a training gave: its settings, its log and its accuracies, each with all episodes."""
 
     def __init__(self, content: dict[str, Any]) -> None:
-        if content.get("format") != FORMAT or content.get("version") != VERSION:
-            raise FileFormatError(f"This is not a result of format {VERSION}.")
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise FileFormatError("This is not a result.")
+        if content.get("version") != VERSION:
+            raise FileFormatError(f"This is a result of format {content.get('version')}, not {VERSION}.")
         self.content = content
         self.id: str = content["id"]
         self.scale: str = content["scale"]
         self.history: list[dict[str, Any]] = content["history"]
+
+    def check(self) -> None:
+        """Refuse a result of which something would be missing, or be of another kind, when it is asked for."""
+        wrong = [name for name, kinds in NEEDED.items() if not isinstance(self.content.get(name), kinds)]
+        if wrong:
+            raise FileFormatError(f"its {wrong[0]!r} is missing, or not what it should be")
+        if run_id(self.config) and not (isinstance(self.seed, int) and isinstance(self.config.dataset, str)):
+            raise FileFormatError("its settings are not what they should be")
+        for one in self.measurements:
+            told = self.content["accuracies"][one.name]
+            _ = self.accuracy(one), self.epoch(one), float(told["mean"]), float(told["interval95"])
+        for line in self.history:
+            _ = float(line["epoch"]), float(line.get("loss") or 0), dict(line.get("validation") or {})
+        for classes in self.by_class.values():
+            _ = {str(name): float(accuracy) for name, accuracy in classes.items()}
+        _ = self.n_sharing, float(self.training_seconds or 0), float(self.measuring_seconds or 0)
 
     @cached_property
     def config(self) -> TrainConfig:
@@ -141,11 +176,11 @@ class RunResult:
 
 
 class Results:
-    """A folder of results, by scale and dataset."""
+    """A folder of results, by scale and dataset. Of a file that cannot be read a warning tells, and it is none."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._read_before: dict[Path, tuple[int, RunResult]] = {}
+        self._read_before: dict[Path, tuple[int, RunResult | None]] = {}
 
     def path(self, config: TrainConfig, scale: str) -> Path:
         """Return where a training's result is, or will be."""
@@ -164,29 +199,32 @@ class Results:
         _write(path, content)
 
     def __iter__(self) -> Iterator[RunResult]:
-        for path in sorted(self.folder.glob("*/*/*.json")):
-            yield self._read(path)
+        yield from self.of_scale("*")
 
     def of_scale(self, scale: str) -> Iterator[RunResult]:
         """Yield the results of a scale."""
         for path in sorted(self.folder.glob(f"{scale}/*/*.json")):
-            yield self._read(path)
+            result = self._read(path)
+            if result is not None:
+                yield result
 
     def _with_what_was_measured(self, path: Path, result: RunResult) -> dict[str, Any]:
         """Return a result together with what was measured of the same run before, perhaps for another recipe.
 
         The same run is one with the same log on the same data. Of another training of the same settings the numbers are
-        not mixed with these; its result is put aside, in the folder "earlier", and nothing of it is lost.
+        not mixed with these; its result is put aside, in the folder "earlier", and nothing of it is lost. Likewise a
+        file that cannot be read, which may be a newer nearshot's.
         """
         if not path.is_file():
             return result.content
         there = self._read(path)
-        before = there.content
-        if any(before.get(name) != result.content.get(name) for name in ("fingerprints", "history")):
+        before = {} if there is None else there.content
+        if there is None or any(before.get(name) != result.content.get(name) for name in ("fingerprints", "history")):
             earlier = path.parent / "earlier"
             earlier.mkdir(exist_ok=True)
             n_before = len(list(earlier.glob(f"{path.stem}-*.json")))
-            _write(earlier / f"{path.stem}-{n_before + 1}.json", before)
+            with write_whole(earlier / f"{path.stem}-{n_before + 1}.json") as file:
+                file.write(path.read_bytes())
             return result.content
         merged = dict(result.content)
         if result.training_seconds is None:
@@ -203,17 +241,38 @@ class Results:
         }
         return merged
 
-    def _read(self, path: Path) -> RunResult:
-        """Read a result, or take it from before if the file has not changed; tables ask for the same ones often."""
+    def _read(self, path: Path) -> RunResult | None:
+        """Read a result, or take it from before if the file has not changed; tables ask for the same ones often.
+
+        Where it cannot be read it is None, and a warning says so once.
+        """
         changed = path.stat().st_mtime_ns
-        if path in self._read_before and self._read_before[path][0] == changed:
-            return self._read_before[path][1]
-        try:
-            result = RunResult(json.loads(path.read_text()))
-        except (ValueError, KeyError) as error:
-            raise FileFormatError(f"{path} is damaged: {error}.") from error
-        self._read_before[path] = (changed, result)
-        return result
+        if path not in self._read_before or self._read_before[path][0] != changed:
+            read = _read_result(path)
+            if isinstance(read, str):
+                warnings.warn(read, LeftOutWarning, stacklevel=3)
+            self._read_before[path] = (changed, None if isinstance(read, str) else read)
+        return self._read_before[path][1]
+
+
+def _read_result(path: Path) -> RunResult | str:
+    """Return a file's result, or what is wrong with it."""
+    try:
+        content = json.loads(path.read_text())
+        version = content.get("version") if isinstance(content, dict) and content.get("format") == FORMAT else None
+        if isinstance(version, int) and version > VERSION:
+            return (
+                f"{path} was written by a newer nearshot (format {version}; this one reads {VERSION}) and counts as "
+                "not done; update nearshot to read it."
+            )
+        result = RunResult(content)
+        result.check()
+    except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{error}".rstrip(".") if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return (
+            f"{path} is damaged ({reason}) and counts as not done; delete it, or let nearshot reproduce train it again."
+        )
+    return result
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

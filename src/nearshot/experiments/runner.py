@@ -20,7 +20,9 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.ahead import Ahead, TimeLimit, look_ahead
 from nearshot.experiments.costs import duration
 from nearshot.experiments.jobs import InterruptedJobError, Job, do
+from nearshot.experiments.owning import ELSEWHERE, is_owned, owning
 from nearshot.experiments.results import Results
+from nearshot.experiments.telling import tell
 from nearshot.training import Hardware
 from nearshot.training.signals import handling
 
@@ -29,6 +31,7 @@ __all__ = ["Failure", "Outcome", "Place", "ThisProcess", "check_gpus_per_run", "
 SECONDS_TO_SAVE = 60.0
 SMALLEST_SHARE = 0.01  # of a GPU; each training has a process of its own there
 SECONDS_BETWEEN_TABLES = 0.5
+SECONDS_BETWEEN_LOOKS = 1.0  # at what other processes do
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,10 @@ class Place(Protocol):
         """Start a job."""
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs that have ended since the last call, each with None, or with what went wrong."""
+        """Yield the jobs that have ended since the last call, each with None, or with what went wrong.
+
+        That another process is at it, which is no failure, is `ELSEWHERE`.
+        """
 
     def stop(self) -> None:
         """Ask all jobs to save and stop, and wait for them."""
@@ -99,7 +105,8 @@ class ThisProcess:
     def start(self, job: Job, run_folder: Path) -> None:
         """Do the job at once."""
         try:
-            self.results.put(do(job, run_folder, data_dir=self.data_dir, hardware=self.hardware, show=False))
+            with owning(run_folder):
+                self.results.put(do(job, run_folder, data_dir=self.data_dir, hardware=self.hardware, show=False))
         except InterruptedJobError:
             self._ended.append((job, ""))
         except NearshotError as error:
@@ -145,6 +152,9 @@ def run_jobs(
 ) -> Outcome:
     """Run all jobs that are not done. One that fails does not stop the rest; Ctrl-C and SIGTERM leave all resumable.
 
+    One that another process is at, such as the same command in another window, is left to it: its result is waited for
+    when all else is done, and if that process ends without one, the job is run here.
+
     Args:
         jobs: in the order in which to start them.
         results: where results are put.
@@ -159,11 +169,16 @@ def run_jobs(
     waiting = [job for job in jobs if not job.is_done(results)]
     outcome = Outcome(done=[job for job in jobs if job.is_done(results)])
     running: dict[str, tuple[Job, float]] = {}
+    elsewhere = _Elsewhere(results, runs, console, clock)
     seconds: list[float] = []  # that jobs took
     shown = -math.inf
 
     def to_begin() -> Sequence[Job]:
         return waiting if limit is None else limit.allowed(waiting, clock() - began)
+
+    def report(what: str) -> None:
+        if not console.is_terminal:  # where a table that changes would be seen at the end only
+            tell(console, f"{len(outcome.done)}/{len(jobs)}: {what}")
 
     with (
         Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
@@ -171,32 +186,86 @@ def run_jobs(
     ):
         try:
             for_now = to_begin()
-            while for_now or running:
+            while for_now or running or elsewhere.jobs:
                 while for_now and len(running) < place.n_at_once:
                     job, *for_now = for_now
                     waiting.remove(job)
-                    place.start(job, runs / job.id)
-                    running[job.id] = (job, clock())
+                    if not elsewhere.has(job):
+                        place.start(job, runs / job.id)
+                        running[job.id] = (job, clock())
                 time.sleep(0.05)
                 for job, problem in place.ended():
-                    seconds.append(clock() - running.pop(job.id)[1])
-                    outcome.add(job, problem, place.log_of(job))
-                    if not console.is_terminal:  # where a table that changes would be seen at the end only
+                    took = clock() - running.pop(job.id)[1]
+                    if problem == ELSEWHERE:
+                        elsewhere.add(job)
+                    else:
+                        seconds.append(took)
+                        outcome.add(job, problem, place.log_of(job))
                         how = "done" if problem is None else "stopped" if problem == "" else "failed"
-                        console.print(f"{len(outcome.done)}/{len(jobs)}: {job.name} {how} in {seconds[-1]:.0f} s")
+                        report(f"{job.name} {how} in {took:.0f} s")
                     for_now = to_begin()
+                for job in elsewhere.done():
+                    outcome.add(job, None, place.log_of(job))
+                    report(f"{job.name} done by another process")
+                free = elsewhere.free()
+                if free:
+                    waiting += free
+                    for_now = to_begin()
+                if limit is not None and not for_now and not running and clock() - began >= limit.seconds:
+                    break
                 if clock() - shown >= SECONDS_BETWEEN_TABLES:
                     shown = clock()
                     ahead = _ahead(waiting, running, seconds, place.n_at_once, shown, limit, began)
-                    live.update(_table(running, len(waiting), outcome, place, shown, ahead))
+                    live.update(_table(running, len(waiting), len(elsewhere.jobs), outcome, place, shown, ahead))
         except BaseException:  # whatever ends this, nothing goes on running behind its back
             place.stop()
-            outcome.stopped += [job for job, _ in running.values()] + waiting
+            outcome.stopped += [job for job, _ in running.values()] + waiting + elsewhere.jobs
             raise
         finally:
             place.close()
-    outcome.left += waiting
+    outcome.left += waiting + elsewhere.jobs
     return outcome
+
+
+class _Elsewhere:
+    """The jobs that other processes are at, which are looked at now and then."""
+
+    def __init__(self, results: Results, runs: Path, console: Console, clock: Callable[[], float]) -> None:
+        self.results, self.runs, self.console, self.clock = results, runs, console, clock
+        self.jobs: list[Job] = []
+        self._told: set[str] = set()
+        self._looked = -math.inf
+
+    def has(self, job: Job) -> bool:
+        """Whether another process has done a job meanwhile, or is at it; then it is kept here."""
+        if not job.is_done(self.results) and not is_owned(self.runs / job.id):
+            return False
+        self.add(job)
+        return True
+
+    def add(self, job: Job) -> None:
+        """Leave a job to another process, and say so once."""
+        self.jobs.append(job)
+        self._looked = self.clock()
+        if job.id not in self._told and not job.is_done(self.results):
+            self._told.add(job.id)
+            tell(self.console, f"{job.name} is being trained by another process; waiting for it.")
+
+    def done(self) -> list[Job]:
+        """Return the jobs whose results have come, and forget them."""
+        return self._without([job for job in self.jobs if job.is_done(self.results)])
+
+    def free(self) -> list[Job]:
+        """Return the jobs that nobody is at any more, though they are not done, and forget them."""
+        if self.clock() - self._looked < SECONDS_BETWEEN_LOOKS:
+            return []
+        self._looked = self.clock()
+        free = [job for job in self.jobs if not is_owned(self.runs / job.id)]
+        return self._without([job for job in free if not job.is_done(self.results)])
+
+    def _without(self, jobs: list[Job]) -> list[Job]:
+        self.jobs = [job for job in self.jobs if job not in jobs]
+        return jobs
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -214,7 +283,7 @@ def _ahead(
     began: float,
 ) -> Ahead | None:
     """Return what is ahead, by what the limit expects or by how long others took; None where nothing is known yet."""
-    if limit is None and not seconds:
+    if (limit is None and not seconds) or not (waiting or running):
         return None
     usual = statistics.fmean(seconds or [0.0])
     expected = {} if limit is None else limit.expected
@@ -229,6 +298,7 @@ def _ahead(
 def _table(
     running: Mapping[str, tuple[Job, float]],
     n_waiting: int,
+    n_elsewhere: int,
     outcome: Outcome,
     place: Place,
     now: float,
@@ -236,6 +306,7 @@ def _table(
 ) -> Table:
     n_left = n_waiting if ahead is None else ahead.n_to_begin
     title = f"{len(outcome.done)} done, {len(running)} running, {n_left} left"
+    title += f", {n_elsewhere} in another process" if n_elsewhere else ""
     title += f", about {duration(ahead.seconds)} to go" if ahead is not None else ""
     title += f", {n_waiting - n_left} for another time" if n_waiting > n_left else ""
     table = Table(title=title + (f", {len(outcome.failed)} failed" if outcome.failed else ""))

@@ -1,7 +1,8 @@
 """A process that does jobs, one after the other: python -m nearshot.experiments.worker.
 
 It reads a line of JSON for each job, and answers each with a line: 0 for done, 1 for failed with a sentence in the
-job's log, 3 for one that was asked to stop and has saved. It ends when there are no more lines.
+job's log, 3 for one that was asked to stop and has saved, 4 for one that another process is at. It ends when there are
+no more lines.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from nearshot.errors import NearshotError
-from nearshot.experiments.jobs import STOPPED, InterruptedJobError, Job, called, do
+from nearshot.experiments.jobs import BUSY, STOPPED, InterruptedJobError, Job, called, do
+from nearshot.experiments.owning import BusyJobError, owning
 from nearshot.experiments.results import Results
 
 __all__ = ["main"]
@@ -34,14 +36,13 @@ def main() -> None:
 def _status_of(task: dict[str, Any]) -> int:
     """Do a job, and put its result where it belongs. What is not ours to explain ends the process, with a traceback."""
     try:
-        with called(tuple(task["command"])):
-            result = do(
-                Job.from_dict(task["job"]),
-                Path(task["run_folder"]),
-                data_dir=task["data_dir"],
-                n_sharing=task["n_sharing"],
-            )
-        Results(task["results"]).put(result)
+        run_folder = Path(task["run_folder"])
+        with called(tuple(task["command"])), owning(run_folder):
+            job = Job.from_dict(task["job"])
+            result = do(job, run_folder, data_dir=task["data_dir"], n_sharing=task["n_sharing"])
+            Results(task["results"]).put(result)
+    except BusyJobError:
+        return BUSY
     except InterruptedJobError as stopped:
         sys.stderr.write(f"{stopped}\n")
         return STOPPED

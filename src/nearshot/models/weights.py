@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.files import write_whole
+from nearshot.files import write_tensors
 from nearshot.models.backbone import Backbone, Normalisation
 from nearshot.models.pretrained import PREFIX as TIMM_PREFIX
 from nearshot.models.pretrained import TimmBackbone
@@ -51,8 +51,7 @@ def save_backbone(
     """
     tensors, spec = backbone_content(backbone, training_mean=training_mean, dtype=dtype, notes=notes)
     metadata = {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)}
-    with write_whole(path) as file:
-        file.write(safetensors.torch.save(tensors, metadata))
+    write_tensors(path, tensors, metadata)
 
 
 def backbone_content(

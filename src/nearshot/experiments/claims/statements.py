@@ -33,10 +33,14 @@ def _val(config: TrainConfig, shot: int, classifier: str = "centroid") -> Side:
     return config, Measurement("val", shot, classifier)
 
 
+def _other_than_centroid(classifier: str) -> str:
+    return "" if classifier == "centroid" else f"{classifier}, "
+
+
 def _nca_beats_episodes(dataset: str) -> list[Compared]:
     return [
         (
-            f"NCA minus {short} {setup[0]}-shot m+n={setup[1]}, batch {size}, {shot}-shot",
+            f"NCA minus {short} {setup[0]}-shot m+n={setup[1]}, batch {size}, {classifier}, {shot}-shot",
             _val(setup_config(dataset, "nca", size, None), shot, classifier),
             _val(setup_config(dataset, method, size, setup), shot, classifier),
         )
@@ -78,7 +82,7 @@ def _classifiers(dataset: str) -> list[Compared]:
 def _five_shots(dataset: str) -> list[Compared]:
     return [
         (
-            f"{short} 5-shot minus 1-shot training, m+n=8, batch {size}, {shot}-shot",
+            f"{short} 5-shot minus 1-shot training, m+n=8, batch {size}, {classifier}, {shot}-shot",
             _val(setup_config(dataset, method, size, (5, 8)), shot, classifier),
             _val(setup_config(dataset, method, size, (1, 8)), shot, classifier),
         )
@@ -94,7 +98,7 @@ def _on_test(what: str, better: str, other: str) -> Pairs:
     def pairs(dataset: str) -> list[Compared]:
         return [
             (
-                f"{what.format(short)}, {shot}-shot",
+                f"{what.format(short)}, {classifier}, {shot}-shot",
                 (PRESETS[f"{dataset}-{better.format(method)}"], Measurement("test", shot, classifier)),
                 (PRESETS[f"{dataset}-{other.format(method)}"], Measurement("test", shot, classifier)),
             )
@@ -122,7 +126,7 @@ def _choices(first: str, second: str, classifier: str = "centroid") -> Pairs:
     def pairs(dataset: str) -> list[Compared]:
         return [
             (
-                f"{first} minus {second}, {shot}-shot",
+                f"{first} minus {second}, {_other_than_centroid(classifier)}{shot}-shot",
                 _val(choice_config(dataset, first), shot, classifier),
                 _val(choice_config(dataset, second), shot, classifier),
             )
@@ -223,7 +227,8 @@ def _from_the_curve(found: Found, dataset: str, method: str, setup: tuple[int, i
             curve = Accuracy(torch.lerp(low.per_episode, high.per_episode, weight), low.protocol)
             comparisons.append(compare(run.accuracy(wanted), curve))
     name = f"{METHODS[method][0]} {setup[0]}-shot m+n={setup[1]} minus the curve at {100 * share:.0f} % of the pairs"
-    return over_seeds(f"{name}, {wanted.n_shot}-shot", comparisons, luck=LUCK, kind=f"{wanted.n_shot}-shot")
+    kind = f"{wanted.n_shot}-shot"
+    return over_seeds(f"{name}, {wanted.classifier}, {kind}", comparisons, luck=LUCK, kind=kind)
 
 
 def _more_pairs(found: Found, dataset: str) -> Verdict:

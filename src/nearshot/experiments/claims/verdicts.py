@@ -11,6 +11,11 @@ from nearshot.experiments.tables import Row, Table
 
 __all__ = ["check_claims", "claims_as_table"]
 
+CLASSIFIERS = (
+    "Both sides of a comparison have the same classifier, but where classifiers are compared: nearest centroid, where "
+    "nothing else is said; soft is soft assignment, which Matching Networks are reported with."
+)
+
 
 def check_claims(found: Found, dataset: str) -> list[tuple[Claim, Verdict]]:
     """Return what the results say about each statement."""
@@ -30,5 +35,5 @@ def claims_as_table(found: Found, dataset: str) -> Table:
         found.label,
         ("claim", "where", "verdict", "because"),
         tuple(rows),
-        (", ".join(f"{number} {status}" for status, number in counts.items()) + ".",),
+        (", ".join(f"{number} {status}" for status, number in counts.items()) + ".", CLASSIFIERS),
     )

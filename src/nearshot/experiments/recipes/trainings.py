@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nearshot.experiments.identity import has_own_loss
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.results import RunResult
 from nearshot.experiments.tables import Cell, Row, Table
 from nearshot.training.runs import run_name
 
 __all__ = ["RECIPE"]
+
+NAMES = ("A training is named by its nearest preset and what differs; `nearshot train` makes it from these.",)
+OWN_LOSSES = ("method=own-NAME-MARK is a loss of one's own: a function of that name, whose code has this mark.",)
 
 
 def _tables(found: Found, dataset: str) -> Sequence[Table]:
@@ -29,13 +33,12 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             found.scale.label,
             headings,
             tuple(map(_row, ordered)),
-            ("A training is named by its nearest preset and what differs; `nearshot train` makes it from these.",),
+            NAMES + (OWN_LOSSES if any(has_own_loss(run.config) for run in runs) else ()),
         )
     ]
 
 
 def _row(run: RunResult) -> Row:
-    environment = run.content["environment"]
     first = run.content.get("first_epoch_seconds")
     return (
         run_name(run.config),
@@ -45,8 +48,8 @@ def _row(run: RunResult) -> Row:
         _rate(run.content["images_per_second"]),
         _rate(run.content.get("end_to_end_images_per_second")),
         Cell("–") if first is None else Cell(f"{first:.0f} s", first),
-        str(environment["device"]) + (f", shared by {run.n_sharing}" if run.n_sharing > 1 else ""),
-        str(environment["torch"]),
+        run.device + (f", shared by {run.n_sharing}" if run.n_sharing > 1 else ""),
+        str(run.content["environment"].get("torch", "–")),
     )
 
 

@@ -24,6 +24,7 @@ from nearshot.experiments.report.parts import (
 from nearshot.experiments.report.runs import runs_table
 from nearshot.experiments.results import Results
 from nearshot.experiments.scales import Scale
+from nearshot.experiments.telling import plural
 from nearshot.files import write_whole
 from nearshot.html import Html, element, joined
 
@@ -72,7 +73,7 @@ def _summary(scales: Sequence[Collected], claims: Sequence[ClaimRow]) -> Html:
     verdicts = Counter(row[4] for row in claims)
     lines = [
         element(
-            "li", badge(scale), f" {_plural(len(scale.runs), 'run')}, {_hours(scale)} of training; ", _recipes(scale)
+            "li", badge(scale), f" {plural(len(scale.runs), 'run')}, {_hours(scale)} of training; ", _recipes(scale)
         )
         for scale in scales
     ]
@@ -86,11 +87,7 @@ def _recipes(scale: Collected) -> str:
     if scale.scale is None:
         return "no tables, since the scale is not known."
     n_tables, n_figures = (sum(len(getattr(part, kind)) for part in scale.parts) for kind in ("tables", "figures"))
-    return f"{_plural(n_tables, 'table')} and {_plural(n_figures, 'figure')}."
-
-
-def _plural(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{plural(n_tables, 'table')} and {plural(n_figures, 'figure')}."
 
 
 def _hours(scale: Collected) -> str:

@@ -15,6 +15,7 @@ from nearshot.experiments.report.charts import bar
 from nearshot.experiments.report.collecting import Collected, Part
 from nearshot.experiments.results import RunResult
 from nearshot.experiments.tables import Cell, Figure, Table
+from nearshot.experiments.telling import plural
 from nearshot.html import Html, element, joined
 
 __all__ = [
@@ -96,7 +97,9 @@ def part_section(part: Part, scale: Collected | None) -> Html:
     name = "-".join([part.recipe.name, part.dataset, scale.name if scale else "counted"])
     done = ""
     if scale is not None:
-        done = f"{len(part.runs)} of {part.n_trainings} trainings are done for {_seeds(part.found.seeds)}."
+        are = "is" if len(part.runs) == 1 else "are"
+        n_all = plural(part.n_trainings, "training")
+        done = f"{len(part.runs)} of {n_all} {are} done for {_seeds(part.found.seeds)}."
     return element(
         "section",
         element(

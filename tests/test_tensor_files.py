@@ -1,0 +1,86 @@
+"""Files of tensors: the same content is the same file, byte by byte, and the safetensors library reads it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given
+from safetensors import safe_open
+
+from nearshot.files import write_tensors
+
+WRITING = """
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nearshot import FewShotClassifier
+from nearshot.evaluation import FeatureSet, sample_episodes, save_features, write_episodes
+from nearshot.models import build_backbone, save_backbone
+
+folder = Path(sys.argv[1])
+torch.manual_seed(0)
+backbone = build_backbone("conv4-32", input_size=16)
+save_backbone(backbone, folder / "weights.safetensors", training_mean=torch.ones(32), notes={"b": "1", "a": "2"})
+weights = str(folder / "weights.safetensors")
+pictures = [np.full((16, 16, 3), value, np.uint8) for value in (0, 90, 180, 255)]
+FewShotClassifier(weights).fit(pictures, ["a", "a", "b", "b"]).save(folder / "bundle.safetensors")
+labels = torch.arange(6).repeat_interleave(20)
+episodes = sample_episodes(labels, n_way=2, n_shot=1, n_query=3, n_episodes=5)
+write_episodes(episodes, folder / "episodes.safetensors", fingerprint="f")
+features = FeatureSet(torch.randn(120, 4), labels, split="val", fingerprint="f")
+save_features(features, folder / "features.safetensors")
+"""
+FILES = ["bundle.safetensors", "episodes.safetensors", "features.safetensors", "weights.safetensors"]
+
+
+def test_every_kind_of_file_is_the_same_from_two_processes(tmp_path: Path) -> None:
+    folders = [tmp_path / "one" / "run", tmp_path / "other" / "run"]
+    processes = []
+    for seed, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        environment = os.environ | {"PYTHONHASHSEED": str(seed), "NEARSHOT_DATA": str(folder), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", WRITING, "."]
+        processes.append(subprocess.Popen(command, cwd=folder, env=environment))
+    assert [process.wait() for process in processes] == [0, 0]
+    for name in FILES:
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+def test_the_same_content_in_another_order_is_the_same_file(dtype: torch.dtype, tmp_path: Path) -> None:
+    tensors = {f"tensor {i}": torch.arange(i).to(dtype) for i in range(5)} | {"odd": torch.ones(3, dtype=torch.uint8)}
+    metadata = {f"name {i}": str(i) for i in range(10)}
+    write_tensors(tmp_path / "one", tensors, metadata)
+    backwards = dict(reversed(tensors.items())), dict(reversed(metadata.items()))
+    write_tensors(tmp_path / "other", *backwards)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    read = safetensors.torch.load_file(tmp_path / "one")
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(metadata=st.dictionaries(TEXTS, TEXTS), name=TEXTS.filter(lambda name: name != "__metadata__"))
+def test_whatever_the_texts_the_library_reads_them(
+    metadata: dict[str, str], name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("files") / "file.safetensors"
+    write_tensors(path, {name: torch.arange(3.0)}, metadata)
+    with safe_open(path, "pt") as file:
+        assert (file.metadata() or {}) == metadata
+        assert torch.equal(file.get_tensor(name), torch.arange(3.0))
+    assert (8 + int.from_bytes(path.read_bytes()[:8], "little")) % 8 == 0
