@@ -30,7 +30,13 @@ def test_from_batch(batch_size: int, n_shot: int, images_per_class: int, expecte
     [
         (100, 5, 16, "A batch of 100 does not divide into classes of 16 images. Use a batch of 96 or 112."),
         (512, 8, 8, "8 images per class leave no query beside 8 shots. Raise images_per_class, or lower n_shot."),
-        (8, 5, 8, "n_way must be at least 2, not 1."),
+        (
+            8,
+            5,
+            8,
+            "A batch of 8 with 8 images of a class is one class, and an episode needs 2. Use a batch of 16 or more, or "
+            "fewer images_per_class.",
+        ),
         (10, 5, 16, "A batch of 10 does not divide into classes of 16 images. Use a batch of 32 or more."),
         (20, 5, 16, "A batch of 20 does not divide into classes of 16 images. Use a batch of 32 or more."),
         (16, -1, 0, "images_per_class must be at least 2, a shot and a query, not 0."),

@@ -3,18 +3,22 @@
 from typing import TYPE_CHECKING, Any
 
 from nearshot._version import __version__
-from nearshot.models import load_backbone
 
 if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
+    from nearshot.models import load_backbone
 
 __all__ = ["FewShotClassifier", "__version__", "load_backbone"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the classifier when it is first asked for: scikit-learn takes a second, and training does not need it."""
-    if name != "FewShotClassifier":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nearshot.estimator import FewShotClassifier  # noqa: PLC0415
+    """Import what is asked for when it is: PyTorch and scikit-learn take seconds, and a command's help needs none."""
+    if name == "FewShotClassifier":
+        from nearshot.estimator import FewShotClassifier  # noqa: PLC0415
 
-    return FewShotClassifier
+        return FewShotClassifier
+    if name == "load_backbone":
+        from nearshot.models import load_backbone  # noqa: PLC0415
+
+        return load_backbone
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

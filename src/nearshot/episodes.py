@@ -51,6 +51,11 @@ class EpisodeShape:
                 f"{images_per_class} images per class leave no query beside {n_shot} shots. "
                 "Raise images_per_class, or lower n_shot."
             )
+        if batch_size == images_per_class:
+            raise InputError(
+                f"A batch of {batch_size} with {images_per_class} images of a class is one class, and an episode needs "
+                f"2. Use a batch of {2 * images_per_class} or more, or fewer images_per_class."
+            )
         if batch_size % images_per_class:
             below = batch_size - batch_size % images_per_class
             smallest = 2 * images_per_class
@@ -127,7 +132,7 @@ class ImagesByClass:
         """Refuse a shape for which there are too few classes, or too few images of a class, which is named."""
         if len(self.classes) < shape.n_way:
             there = "is 1 class" if len(self.classes) == 1 else f"are {len(self.classes)} classes"
-            raise InputError(f"There {there}; episodes need {shape.n_way}. Lower n_way.")
+            raise InputError(f"There {there}; episodes need {shape.n_way}. Ask for fewer ways.")
         too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
         if len(too_small):
             label, size = int(self.classes[too_small[0]]), int(self.sizes[too_small[0]])
@@ -138,5 +143,5 @@ class ImagesByClass:
             others = f" (and {more} too small)" if n_others else ""
             raise InputError(
                 f"Class {name!r} has {size} image{'' if size == 1 else 's'}; {shape.n_shot}-shot with {shape.n_query} "
-                f"queries needs {shape.images_per_class}{others}. Lower n_query, or leave the class out."
+                f"queries needs {shape.images_per_class}{others}. Ask for fewer queries, or leave the class out."
             )

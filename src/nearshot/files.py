@@ -16,7 +16,7 @@ from nearshot.errors import NearshotError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FileLock", "append_line", "naming_a_full_disk", "write_tensors", "write_whole"]
+__all__ = ["FileLock", "append_line", "naming_a_full_disk", "readable", "write_tensors", "write_whole"]
 
 
 @contextmanager
@@ -82,12 +82,18 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
 
 @contextmanager
 def naming_a_full_disk(path: Path) -> Iterator[None]:
-    """Say in one sentence that there is no room for a file."""
+    """Say in one sentence that there is no room for a file; other errors of the system get its name."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NearshotError(f"The disk is full: {path} was not written.") from error
+        if error.errno == errno.EFBIG:
+            raise NearshotError(
+                f"{path} was not written: it is larger than files may be here. See ulimit -f, or choose another disk."
+            ) from error
+        if error.filename is None:
+            error.filename = str(path)
         raise
 
 
@@ -95,6 +101,20 @@ def append_line(path: Path, line: str) -> None:
     """Add a line to a text file."""
     with naming_a_full_disk(path), path.open("a") as file:
         file.write(line)
+
+
+def readable(text: str) -> str:
+    r"""Return text that can be encoded, where a file's name in it was no UTF-8: such bytes are written out.
+
+    >>> print(readable(b"caf\xe9 \xe6\x97\xa5".decode(errors="surrogateescape")))
+    caf\xe9 日
+    """
+    return "".join(_written_out(letter) if "\ud800" <= letter <= "\udfff" else letter for letter in text)
+
+
+def _written_out(surrogate: str) -> str:
+    code = ord(surrogate)
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 class FileLock:

@@ -317,7 +317,8 @@ def test_default_number_of_episodes_fits_the_images_once() -> None:
 def test_impossible_episodes_name_the_class() -> None:
     labels = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)
     names = ["seal", "otter", "whale"]
-    expected = "Class 'otter' has 12 images; 5-shot with 15 queries needs 20. Lower n_query, or leave the class out."
+    expected = "Class 'otter' has 12 images; 5-shot with 15 queries needs 20. "
+    expected += "Ask for fewer queries, or leave the class out."
     with pytest.raises(InputError) as error:
         EpisodeBatches(labels, EpisodeShape(2, 5, 15), class_names=names)
     assert str(error.value) == expected

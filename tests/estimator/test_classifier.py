@@ -142,6 +142,35 @@ def test_a_failed_addition_changes_nothing() -> None:
     np.testing.assert_array_equal(model.predict_proba(drawn.query), before)
 
 
+def test_messages_call_labels_by_their_values() -> None:
+    drawn = clouds(2)
+    model = FewShotClassifier().fit(drawn.support, drawn.labels)
+    *others, last = model.classes_
+    for label in others:
+        model.forget(label)
+    with pytest.raises(InputError, match=f"^{str(last)!r} is the only class"):
+        model.forget(last)
+    with pytest.raises(InputError) as error:
+        model.partial_fit(drawn.support[:1], np.array([3]))
+    assert "np." not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["cat", None, "dog"], "Image 1 .* has the label None; every image needs one"),
+        (np.array(["cat", "dog", None], dtype=object), "Image 2 .* has the label None"),
+        (["cat", "dog", float("nan")], "Image 2 .* has the label nan"),
+        (np.array(["cat", 3, "dog"], dtype=object), "Some labels are such as 'cat' and some such as 3; give labels of"),
+    ],
+)
+def test_labels_that_are_none_are_refused_in_one_sentence(labels: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        FewShotClassifier().fit(np.eye(3), labels)
+    with pytest.raises(InputError, match=words):  # before anything is embedded
+        FewShotClassifier(colours).fit(["a.png", "b.png", "c.png"], labels)
+
+
 def test_one_class_and_one_image() -> None:
     model = FewShotClassifier().fit([[1.0, 2.0]], ["cat"])
     assert model.predict([[3.0, 1.0]]).tolist() == ["cat"]

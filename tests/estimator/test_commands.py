@@ -19,6 +19,7 @@ import torch
 from layouts import encoded, write_folder
 from locks import locked
 from PIL import Image
+from rich.cells import cell_len
 
 from nearshot.cli import main
 from nearshot.estimator import FewShotClassifier
@@ -307,7 +308,7 @@ def test_names_that_the_output_cannot_encode(folder: Path, weights: Path, encodi
         for form in ("table", "json")
     }
     assert {"new/日本.png", odd} < {entry["image"] for entry in json.loads(outputs["json"])}
-    assert r"new/\udcff.png" in outputs["table"]
+    assert r"new/\xff.png" in outputs["table"]
     assert (r"new/\u65e5\u672c.png" if encoding == "ascii" else "new/日本.png") in outputs["table"]
 
 
@@ -372,3 +373,58 @@ def test_a_locked_or_linked_folder_is_said_and_the_rest_done(
         assert "The folder new/private is left out: Permission denied." in capsys.readouterr().err
         assert (place / "s.html").exists()
         monkeypatch.undo()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, weights: Path, capsys: Captured) -> None:
+    """A folder b"caf\\xe9", as an old archive may have it; and one that matplotlib would take for a formula."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    Path("support/ant").rename(os.fsdecode(b"support/caf\xe9"))
+    Path("support/bee").rename("support/$b_{ee$")
+    for output in ("l.onnx", "l.safetensors", "l.html", "l.png"):
+        drawn = output.endswith(("html", "png"))
+        command = ("show", "support", "--output", output) if drawn else ("export", "support", output)
+        assert run(*command, "--backbone", weights) == 0
+    assert "Traceback" not in capsys.readouterr().err
+    session = onnxruntime.InferenceSession("l.onnx")
+    labels = session.run(["label"], {"images": np.asarray(Image.open("new/ant0.png"))[None]})[0]
+    assert labels.tolist() == [r"caf\xe9"]
+    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == ["$b_{ee$", r"caf\xe9", "cat"]
+    assert r"caf\xe9" in Path("l.html").read_text(encoding="utf-8")
+    assert run("predict", "--support", "l.safetensors", "new") == 0
+    assert r"caf\xe9" in capsys.readouterr().out
+
+
+def test_a_picture_has_letters_of_other_scripts_or_says_that_no_font_has_them(
+    folder: Path, weights: Path, capsys: Captured
+) -> None:
+    write_folder(folder, {"new/日本の写真.png": pattern(0, 60), "support/𒀀/0.png": pattern(8, 0)})
+    assert run("show", "support", "--query", "new", "--output", "s.png", "--backbone", weights) == 0
+    err = capsys.readouterr().err
+    assert all(line.startswith("nearshot: warning: No installed font has") for line in err.splitlines())
+    assert len(err.splitlines()) <= 1
+
+
+def test_wide_letters_take_two_columns(folder: Path, weights: Path, capsys: Captured) -> None:
+    write_folder(folder, {"new/日本の写真.png": pattern(0, 60)})
+    Path("support/bee").rename("support/蜂")
+    assert run("predict", "--support", "support", "new", "--backbone", weights) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len({cell_len(line[: line.index("support/")]) for line in lines[1:]}) == 1
+    assert {cell_len(line[: line.index("support/")]) for line in lines[1:]} == {lines[0].index("nearest labelled")}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limits there")
+def test_a_file_over_the_limit_is_named(folder: Path, weights: Path) -> None:
+    output = "s.safetensors"
+    code = (
+        "import resource, sys; from nearshot.cli import main\n"
+        f"main(['export', 'support', 'small.{output}', '--backbone', {str(weights)!r}])\n"  # embeddings are kept now
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
+        f"sys.exit(main(['export', 'support', {output!r}, '--backbone', {str(weights)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    said = f"nearshot: {Path(output).resolve()} was not written: it is larger than files may be here."
+    assert done.stderr.splitlines()[-1].startswith(said)
+    assert not Path(output).exists()

@@ -153,7 +153,7 @@ def test_classes_with_too_few_images() -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"n_way": 21}, "There are 20 classes; episodes need 21. Lower n_way"),
+        ({"n_way": 21}, "There are 20 classes; episodes need 21. Ask for fewer ways"),
         ({"n_shot": 0}, "n_shot must be at least 1"),
         ({"n_episodes": 0}, "n_episodes must be a whole number, at least 1"),
         ({"seed": -1}, "seed must be a whole number from 0"),

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tiny import prepare_tiny
 
 from nearshot.cli import main
 
@@ -79,7 +81,7 @@ def test_what_is_no_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_wrong_value_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--preset", "glyphs-nca", "--epochs", "0"]) == 1
-    assert capsys.readouterr().err == "nearshot: epochs must be at least 1, not 0.\n"
+    assert capsys.readouterr().err == "nearshot: --epochs must be at least 1, not 0.\n"
     with pytest.raises(SystemExit):
         main(["train", "--epochs", "many"])
     assert "--epochs" in capsys.readouterr().err
@@ -102,7 +104,7 @@ def test_a_folder_of_few_pictures_can_be_trained_on(tmp_path: Path, capsys: pyte
     small = ["--backbone", "conv4-32", "--epochs", "1", "--batch-size", "16", "--validation-way", "2"]
     small += ["--validation-episodes", "10"]
     assert main(["train", *where, *small]) == 0
-    assert "episodes have 3 queries of each instead of 15" in capsys.readouterr().err
+    assert "the validation split has classes of 8: 3 queries." in capsys.readouterr().err
     assert main(["train", *where, *small, "--validation-shots", "8", "--overwrite"]) == 1
     assert "lower --validation-shots or --validation-way" in capsys.readouterr().err
     assert (tmp_path / "run" / "result.json").is_file()  # what is refused overwrites nothing
@@ -115,7 +117,7 @@ def test_a_folder_of_few_pictures_can_be_trained_on(tmp_path: Path, capsys: pyte
         (["--validation-way", "500"], "lower --validation-way"),
         (["--graph", "True"], "needs a single GPU"),
         (["--accelerator", "cpu", "--fuse", "True"], "Fusing conv4-32's batch norm is not possible on cpu"),
-        (["--accelerator", "cpu", "--keep-positives", "3"], "keep_positives must be over 0"),
+        (["--accelerator", "cpu", "--keep-positives", "3"], "--keep-positives must be over 0"),
     ],
 )
 def test_a_dry_run_refuses_what_the_training_would(
@@ -141,3 +143,30 @@ def test_matching_networks_are_reported_with_soft_assignment(
     assert found["weights"] == f"epoch-{nearest:04d}.safetensors"
     assert main(["evaluate", str(tmp_path), *where]) == 1
     assert capsys.readouterr().err.count("it has no config.json") == 1
+
+
+def test_before_many_images_are_embedded_a_line_says_so(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody sees a bar, as here."""
+    prepare_tiny(tmp_path / "data", n_images=180)  # three test classes
+    where = ["--data-dir", str(tmp_path / "data")]
+    run = tmp_path / "run"
+    assert main(["train", "--dataset", "tiny", *QUICK, "--epochs", "1", *where, "--output", str(run)]) == 0
+    capsys.readouterr()
+    for said in (True, False):  # the second time nothing is measured again
+        assert main(["evaluate", str(run), *where, "--episodes", "10"]) == 0
+        line = "nearshot: Embedding 540 images of tiny with epoch-0001.safetensors on cpu.\n"
+        assert (line in capsys.readouterr().err) == said
+
+
+def test_on_a_terminal_a_bar_shows_how_far_embedding_is(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    where = ["--data-dir", str(data_dir)]
+    assert main(["train", "--dataset", "tiny", *QUICK, "--epochs", "1", *where, "--output", str(run)]) == 0
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["evaluate", str(run), *where, "--episodes", "10"]) == 0
+    assert "embedding" in capsys.readouterr().err

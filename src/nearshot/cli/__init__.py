@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 import io
+import platform
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from importlib import import_module
-from typing import Annotated, Any
+from dataclasses import fields, make_dataclass
+from importlib import import_module, metadata
+from typing import Annotated, Any, Union, get_args, get_type_hints
 
 import tyro
 from rich.console import Console
 
+from nearshot._version import __version__, state_of_code
+from nearshot.cli.helping import about, first_sentence
 from nearshot.cli.plain import say
+from nearshot.cli.wording import in_options
 from nearshot.errors import InputError, NearshotError
 
-__all__ = ["entry_point", "main"]
+__all__ = ["COMMANDS", "entry_point", "main"]
 
-ALONE = {"data": "Data", "predict": "Predict", "export": "Export", "show": "Show"}  # commands that need no training
+# What each command is for, in a line. Its own file says more, and is read when it is asked for: what some of them
+# import takes seconds.
+COMMANDS = {
+    "data": "Prepare, check and look at datasets.",
+    "train": "Train a network, and keep its best epochs in a run's folder.",
+    "evaluate": "Measure a trained network on classes it has not seen.",
+    "predict": "Classify pictures by a few labelled ones.",
+    "export": "Put a classifier into one file, for nearshot or ONNX.",
+    "show": "Draw what a classifier sees, as a page or a picture.",
+    "reproduce": "Regenerate tables and figures of the paper.",
+    "report": "Make one page of everything that was measured.",
+}
+DESCRIPTION = """Few-shot image classification: train embeddings, measure them honestly, put them to work.
+
+nearshot COMMAND --help says more about a command, and nearshot --version which version this is."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; an error is one sentence on the error output."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Plain text: names of files may have brackets, and long lines are for the terminal to wrap.
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    if arguments[:1] in (["--version"], ["-V"]):
+        console.print(_version())
+        return 0
     try:
-        chosen = _read(arguments)
-        # Plain text: names of files may have brackets, and long lines are for the terminal to wrap.
-        chosen.run(Console(markup=False, highlight=False, soft_wrap=True))
+        _read(arguments, console).run(console)
     except NearshotError as error:
-        say(error)
+        say(in_options(str(error), _class(arguments[0]) if arguments and arguments[0] in COMMANDS else None))
         return 1
     except BrokenPipeError:  # whoever was reading has enough
         sys.stderr.close()
@@ -49,16 +72,21 @@ def entry_point() -> None:
     sys.exit(main())
 
 
-def _read(arguments: list[str]) -> Any:
+def _read(arguments: list[str], console: Console) -> Any:
     """Return the command that the arguments ask for."""
-    kind = _commands(arguments)
-    settings: Any = {"prog": "nearshot", "description": "Few-shot image classification.", "args": arguments}
-    nowhere = io.StringIO()
-    try:
-        with redirect_stdout(nowhere), redirect_stderr(nowhere):
-            return tyro.cli(kind, **settings)
-    except SystemExit as leaving:
-        _raise_input_error(leaving)
+    names, kind, text, rest = _asked_for(arguments)
+    settings: Any = {"prog": " ".join(["nearshot", *names]), "args": rest, "description": ""}
+    if names == ["train"]:
+        settings["default"] = _training_from(arguments)
+    if {"--help", "-h"} & set(rest):
+        console.print(f"{about(text)}\n")  # above what tyro says, which would put it into one line a paragraph
+    else:
+        nowhere = io.StringIO()
+        try:
+            with redirect_stdout(nowhere), redirect_stderr(nowhere):
+                return tyro.cli(kind, **settings)
+        except SystemExit as leaving:
+            _raise_input_error(leaving)
     return tyro.cli(kind, **settings)  # aloud: its help, or what it has to say about the arguments
 
 
@@ -70,33 +98,63 @@ def _raise_input_error(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _commands(arguments: list[str]) -> Any:
-    """Return the type that tyro makes the command line from: one of the commands."""
-    # Training takes seconds to import, so a command that does without it is imported alone.
-    alone = ALONE.get(arguments[0]) if arguments else None
-    if alone is not None:
-        return _command(arguments[0]) | Annotated[_Other, tyro.conf.subcommand("train")]
-    from nearshot.cli.evaluate import Evaluate  # noqa: PLC0415
-    from nearshot.cli.report import Report  # noqa: PLC0415
-    from nearshot.cli.reproduce import Reproduce  # noqa: PLC0415
-    from nearshot.cli.train import Train, chosen_preset  # noqa: PLC0415
+def _asked_for(arguments: list[str]) -> tuple[list[str], Any, str, list[str]]:
+    """Return the names of the command that is asked for, its type, what is said about it, and the other arguments.
 
-    preset = Train(config=chosen_preset(arguments))
-    return (
-        _command("data")
-        | Annotated[Train, tyro.conf.subcommand("train", default=preset)]
-        | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-        | _command("predict")
-        | _command("export")
-        | _command("show")
-        | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
-        | Annotated[Report, tyro.conf.subcommand("report")]
-    )
+    Where no command is named, that is a choice of names, each with a line of what it is for.
+    """
+    if not arguments or arguments[0] not in COMMANDS:
+        return [], _choice(COMMANDS), DESCRIPTION, arguments
+    name, rest = arguments[0], arguments[1:]
+    kind = _class(name)
+    within = _subcommands(kind)
+    if not within:
+        return [name], kind, _text(kind), rest
+    if not rest or rest[0] not in within:
+        choice = _choice({one: first_sentence(_text(of)) for one, of in within.items()})
+        return [name], choice, f"{_text(kind)}\n\nnearshot {name} COMMAND --help says more about each.", rest
+    return [name, rest[0]], within[rest[0]], _text(within[rest[0]]), rest[1:]
 
 
-def _command(name: str) -> Any:
-    return Annotated[getattr(import_module(f"nearshot.cli.{name}"), ALONE[name]), tyro.conf.subcommand(name)]
+def _choice(lines: Mapping[str, str]) -> Any:
+    """Return a type that tyro makes a choice of names from."""
+    kinds = [
+        Annotated[make_dataclass(name, (), namespace={"__doc__": line}), tyro.conf.subcommand(name)]
+        for name, line in lines.items()
+    ]
+    return Union[tuple(kinds)]  # noqa: UP007 (of as many as there are)
 
 
-class _Other:
-    """Stands for the commands that are not asked for."""
+def _text(kind: type) -> str:
+    return kind.__doc__ or ""
+
+
+def _class(name: str) -> type:
+    """Return a command's class, which has the command's name."""
+    found: type = getattr(import_module(f"nearshot.cli.{name}"), name.capitalize())
+    return found
+
+
+def _subcommands(kind: type) -> dict[str, type]:
+    """Return the classes of the commands within a command, by their names."""
+    hints = get_type_hints(kind, include_extras=True) if [one.name for one in fields(kind)] == ["command"] else {}
+    found = {}
+    for hint in hints.values():
+        for one in get_args(get_args(hint)[0]):
+            inner, config = get_args(one)
+            found[config.name] = inner
+    return found
+
+
+def _training_from(arguments: list[str]) -> Any:
+    """Return a training of the settings that the arguments start from."""
+    from nearshot.cli.train import Train, chosen_preset, fitted_settings  # noqa: PLC0415
+
+    return Train(config=chosen_preset(arguments), fit=fitted_settings(arguments))
+
+
+def _version() -> str:
+    """Say which versions there are: ours, with the commit where it is known, Python's and PyTorch's."""
+    state = state_of_code()
+    commit = "" if state is None else f" ({state['commit'][:12]}{' and changes' if state['changed'] else ''})"
+    return f"nearshot {__version__}{commit}, Python {platform.python_version()}, torch {metadata.version('torch')}"

@@ -57,14 +57,15 @@ class DataList:
 class DataPrepare:
     """Read a dataset, check it, and pack it into one array a split. It can be stopped at any time and goes on later.
 
-    For instance:
+    Glyphs are made here, omniglot with --rotations is kept as omniglot-rotations, and ./my-photos, a folder
+    for each class, as my-photos. For instance:
 
-      nearshot data prepare glyphs                            # made here, nothing to download
+      nearshot data prepare glyphs
       nearshot data prepare cifar-fs --from cifar100.zip
-      nearshot data prepare omniglot --rotations              # as omniglot-rotations
-      nearshot data prepare ./my-photos                       # a folder for each class; as my-photos
-      nearshot data prepare birds --from ~/pictures/birds.zip --fractions 0.5 0.25 0.25
-      nearshot data prepare ./my-photos --train-classes known.txt --test-classes new.txt
+      nearshot data prepare omniglot --rotations
+      nearshot data prepare ./my-photos
+      nearshot data prepare birds --from birds.zip --fractions 0.5 0.25 0.25
+      nearshot data prepare ./birds --train-classes a.txt --test-classes b.txt
     """
 
     name: Name
@@ -219,7 +220,7 @@ class DataShow:
 class DataUnpack:
     """Write a prepared dataset's images as PNG files, a folder for each class: to look at, or for another program.
 
-    For instance: nearshot data unpack glyphs --split test --classes 5 --images 5 --output letters
+    For instance: nearshot data unpack glyphs --classes 5 --images 5 --output letters
     """
 
     name: Name

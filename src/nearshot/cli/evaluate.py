@@ -12,11 +12,17 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from nearshot.cli.plain import say
 from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluate_weights
 
 __all__ = ["Evaluate"]
+
+
+def _usually(what: str, metavar: str) -> Any:
+    """Say in the help what an option is where nobody gives it, and the data allow it."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {what}, or what the split allows)")
 
 
 @dataclass(frozen=True)
@@ -36,16 +42,17 @@ class Evaluate:
     """A prepared dataset, or a folder; by default the one that was trained on."""
     split: str = "test"
     """Which split. Choose between models on val; look at test once."""
-    shots: tuple[int, ...] = (1, 5)
+    shots: Annotated[tuple[int, ...] | None, _usually("1 5", "INT [INT ...]")] = None
     """Support images of each class."""
     classifier: tuple[ClassifierName, ...] = ()
     """Nearest centroid, soft assignment, k-NN; one or several. By default what the method is reported with: soft
     assignment for a run of Matching Networks, nearest centroid for all others."""
     layers: tuple[int, ...] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
-    way: int = 5
-    """Classes in an episode."""
-    queries: int = 15
+    way: Annotated[int | None, _usually("5", "INT")] = None
+    """Classes in an episode. Where a split has too few classes or images for the defaults, they are
+    lowered to what it has, which is said; what you give is never changed."""
+    queries: Annotated[int | None, _usually("15", "INT")] = None
     """Query images of each class."""
     episodes: int = 10_000
     """How many episodes."""
@@ -64,20 +71,28 @@ class Evaluate:
 
     def run(self, console: Console) -> None:
         """Measure, and print a table or JSON."""
+        asked: dict[str, Any] = {"n_way": self.way, "shots": self.shots, "n_query": self.queries}
+        given = {name: value for name, value in asked.items() if value is not None}
         request = Request(
             dataset=self.dataset,
             split=self.split,
-            shots=self.shots,
             classifiers=self.classifier,
             layers=self.layers,
-            n_way=self.way,
-            n_query=self.queries,
+            **given,
             n_episodes=self.episodes,
             seed=self.seed,
             side=self.side,
         )
         measure = partial(evaluate_run, unfinished=True) if self.path.is_dir() else evaluate_weights
-        found = measure(self.path, request, data_dir=self.data_dir, device=self.device, precision=self.precision)
+        found = measure(
+            self.path,
+            request,
+            data_dir=self.data_dir,
+            device=self.device,
+            precision=self.precision,
+            fit=asked.keys() - given.keys(),
+            tell=say,
+        )
         if self.json:
             console.print(json.dumps([_as_json(evaluation) for evaluation in found], indent=2))
         else:

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from nearshot.cli.support import Making, MakingOptions
 from nearshot.errors import InputError
-from nearshot.estimator.export import export_onnx
 
 __all__ = ["Export"]
 
@@ -42,6 +41,8 @@ class Export:
             raise InputError(f"The file ends in .onnx or .safetensors, not {self.output.name!r}.")
         classifier = self.making.classifier_of(self.support)
         if kind == ".onnx":
+            from nearshot.estimator.export import export_onnx  # noqa: PLC0415 (imports scikit-learn)
+
             export_onnx(classifier, self.output)
         else:
             classifier.save(self.output)

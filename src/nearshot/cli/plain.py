@@ -6,18 +6,20 @@ import unicodedata
 
 from rich.console import Console
 
+from nearshot.files import readable
+
 __all__ = ["plain", "say"]
 
 
 def plain(text: object) -> str:
-    r"""Return text in one line, with control characters, such as a new line or a terminal's codes, written out.
+    r"""Return text in one line, with control characters, such as a terminal's codes, and what is no text written out.
 
     >>> print(plain("two\nlines \x1b[31m日本"))
     two\nlines \x1b[31m日本
     """
     return "".join(
         one.encode("unicode_escape").decode() if unicodedata.category(one) in ("Cc", "Zl", "Zp") else one
-        for one in str(text)
+        for one in readable(str(text))
     )
 
 

@@ -8,17 +8,19 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
+from rich.cells import cell_len
 from rich.console import Console
 
 from nearshot.cli.plain import plain, say
 from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
 from nearshot.errors import InputError, NearshotError
-from nearshot.estimator import Explanation, FewShotClassifier
-from nearshot.estimator.folders import find_pictures
 from nearshot.progress import with_progress
+
+if TYPE_CHECKING:
+    from nearshot.estimator import Explanation, FewShotClassifier
 
 __all__ = ["Predict"]
 
@@ -39,7 +41,8 @@ class Predict:
     RUN uses it.
 
     Examples: nearshot predict --support ./flowers garden.jpg;
-    nearshot predict --support ./flowers holiday/ 'more/*.png' --unknown-rate 0.05 --format csv > answers.csv;
+    nearshot predict --support ./flowers holiday/ --unknown-rate 0.05;
+    nearshot predict --support ./flowers 'more/*.png' --format csv > answers.csv;
     nearshot predict --support flowers.safetensors holiday/ --format json
     """
 
@@ -58,6 +61,8 @@ class Predict:
 
     def run(self, console: Console) -> None:
         """Answer, picture by picture."""
+        from nearshot.estimator.folders import find_pictures  # noqa: PLC0415 (imports scikit-learn)
+
         with saying_warnings():
             paths, locked = find_pictures(self.images)
         if not paths:
@@ -105,18 +110,24 @@ def _write_table(
     answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier
 ) -> None:
     """Write aligned lines as they come."""
-    wide = min(WIDEST, max(len(plain(path)) for path in paths))
+    wide = min(WIDEST, max(cell_len(plain(path)) for path in paths))
     labels = [plain(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
-    label_wide = max(len("label"), *map(len, labels))
-    file.write(f"{'image':{wide}}  {'label':{label_wide}}  probability   nearest labelled picture\n")
+    label_wide = max(len("label"), *map(cell_len, labels))
+    file.write(f"{_padded('image', wide)}  {_padded('label', label_wide)}  probability   nearest labelled picture\n")
     for path, told in answers:
         if isinstance(told, NearshotError):
-            file.write(f"{plain(path):{wide}}  {'–':{label_wide}}  cannot be read: {plain(told)}\n")
+            file.write(f"{_padded(path, wide)}  {_padded('–', label_wide)}  cannot be read: {plain(told)}\n")
             continue
         near = told.neighbours[0]
         sure = f"novelty {told.novelty:.2g}" if told.is_unknown else f"{100 * told.probability:.1f} %"
         where = f"{plain(near.name)} (distance {near.distance:.2f})"
-        file.write(f"{plain(path):{wide}}  {plain(told.label):{label_wide}}  {sure:12}  {where}\n")
+        file.write(f"{_padded(path, wide)}  {_padded(told.label, label_wide)}  {sure:12}  {where}\n")
+
+
+def _padded(text: object, width: int) -> str:
+    """Return text in one line that fills so many columns of a terminal, in which some letters take two."""
+    text = plain(text)
+    return text + " " * (width - cell_len(text))
 
 
 def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
@@ -163,5 +174,5 @@ def _as_dict(path: Path, told: Explanation | NearshotError) -> dict[str, Any]:
     }
 
 
-Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], FewShotClassifier], None]
+Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], "FewShotClassifier"], None]
 WRITERS: dict[str, Writer] = {"table": _write_table, "csv": _write_csv, "json": _write_json}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import tyro
@@ -13,10 +13,9 @@ from rich.console import Console
 from nearshot.cli.plain import plain
 from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
 from nearshot.errors import InputError, NearshotError
-from nearshot.estimator import FewShotClassifier
-from nearshot.estimator.drawing import draw, make_scene
-from nearshot.estimator.drawing.writing import check_ending
-from nearshot.estimator.folders import find_pictures
+
+if TYPE_CHECKING:
+    from nearshot.estimator import FewShotClassifier
 
 __all__ = ["Show"]
 
@@ -29,7 +28,7 @@ class Show:
     which fetches nothing, or a PNG.
 
     Examples: nearshot show ./flowers --query garden.jpg holiday/; nearshot show ./flowers --query holiday/
-    --unknown-rate 0.05 --output flowers.png; nearshot show flowers.safetensors
+    --unknown-rate 0.05 --output f.png; nearshot show flowers.safetensors
     """
 
     support: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|BUNDLE")]
@@ -44,6 +43,11 @@ class Show:
 
     def run(self, console: Console) -> None:
         """Draw, and say where it is."""
+        # scikit-learn and matplotlib take seconds, which the help need not wait for
+        from nearshot.estimator.drawing import draw, make_scene  # noqa: PLC0415
+        from nearshot.estimator.drawing.writing import check_ending  # noqa: PLC0415
+        from nearshot.estimator.folders import find_pictures  # noqa: PLC0415
+
         check_ending(self.output)
         if self.nearest < 1:
             raise InputError(f"--nearest must be at least 1, not {self.nearest}.")
@@ -61,7 +65,8 @@ class Show:
             notes=_notes(classifier),
             errors=errors,
         )
-        draw(scene, self.output)
+        with saying_warnings():
+            draw(scene, self.output)
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
         for error in errors:
             console.print(f"Left out: {plain(error)}")

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from nearshot.cli.plain import say
-from nearshot.data.pictures import Pixels
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, NearshotError
-from nearshot.estimator import FewShotClassifier
-from nearshot.estimator.folders import SupportFolder, read_support
-from nearshot.estimator.pictures import read_each
-from nearshot.estimator.walking import about_linked
 from nearshot.evaluation.classifiers import ClassifierName
+
+if TYPE_CHECKING:
+    from nearshot.data.pictures import Pixels
+    from nearshot.estimator import FewShotClassifier
+    from nearshot.estimator.folders import SupportFolder
 
 __all__ = ["SOME_UNREADABLE", "Making", "MakingOptions", "read_squares", "saying_warnings"]
 
@@ -61,6 +61,11 @@ class Making:
 
     def classifier_of(self, support: Path) -> FewShotClassifier:
         """Return the classifier of a support folder or a bundle; what is odd about it is said on the error output."""
+        # scikit-learn takes a second, which the help need not wait for
+        from nearshot.estimator import FewShotClassifier  # noqa: PLC0415
+        from nearshot.estimator.folders import read_support  # noqa: PLC0415
+        from nearshot.estimator.walking import about_linked  # noqa: PLC0415
+
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
         with saying_warnings():
             if support.suffix.lower() == ".onnx":
@@ -138,6 +143,8 @@ def backbone_file(given: str) -> str:
 
 def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterator[Pixels | NearshotError]:
     """Read pictures at the size that a classifier embeds them at; one that cannot be read is its error."""
+    from nearshot.estimator.pictures import read_each  # noqa: PLC0415
+
     if classifier.embedder_ is None:
         raise InputError("This bundle classifies features, not pictures: it has no backbone.")
     side = classifier.embedder_.input_size

@@ -11,16 +11,18 @@ import torch
 import tyro
 from rich.console import Console
 
+from nearshot.data import SOURCES
 from nearshot.errors import InputError
 from nearshot.models import build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import open_splits, with_resolved_path
 from nearshot.training.batches import compositions, make_batches
+from nearshot.training.fitting import TRAINING, fitted
 from nearshot.training.methods import resolve_method
 from nearshot.training.runs import run_name
 from nearshot.training.validation import validation_queries
 
-__all__ = ["Train", "chosen_preset"]
+__all__ = ["Train", "chosen_preset", "fitted_settings"]
 
 STOPPED = 143  # as the shell has it for what SIGTERM has ended, so that nobody takes the run for finished
 
@@ -29,9 +31,11 @@ STOPPED = 143  # as the shell has it for what SIGTERM has ended, so that nobody 
 class Train:
     """Train a network, validate it as it learns, and keep its best epochs in a run's folder.
 
+    On pictures of your own, batches and episodes that you do not choose are made to fit what there is, which is said.
+
     Examples: nearshot train --preset glyphs-nca;
     nearshot train --preset cifar-fs-prototypical --batch-size 256 --seed 1;
-    nearshot train --preset cifar-fs-nca --resume
+    nearshot train --preset cifar-fs-nca --resume; nearshot train --dataset ./my-photos --epochs 50
     """
 
     config: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
@@ -56,6 +60,7 @@ class Train:
     """Only print the settings, and what the training costs in steps and images."""
     wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
     """Log to a Weights & Biases project too."""
+    fit: tyro.conf.Suppress[tuple[str, ...]] = ()  # the settings that may give way to the data
 
     def run(self, console: Console) -> None:
         """Train, and say how good it is and where it lies."""
@@ -67,6 +72,7 @@ class Train:
             folder=self.output,
             data_dir=self.data_dir,
             hardware=self.hardware,
+            fit=self.fit,
             resume=self.resume,
             overwrite=self.overwrite,
             checkpoint_seconds=self.checkpoint_seconds,
@@ -101,6 +107,24 @@ def chosen_preset(arguments: list[str]) -> TrainConfig:
     return TrainConfig() if other_data else PRESETS["glyphs-nca"]
 
 
+def fitted_settings(arguments: list[str]) -> tuple[str, ...]:
+    """Return the settings that may give way to the data: on a dataset of one's own, those that nobody has given.
+
+    >>> fitted_settings(["train", "--dataset", "./my-photos", "--batch-size", "64", "--validation-way=2"])
+    ('images_per_class', 'n_shot', 'validation_shots', 'validation_queries')
+    >>> fitted_settings(["train", "--dataset", "./my-photos", "--preset", "cifar-fs-nca"])
+    ()
+    """
+    given = {argument.partition("=")[0].replace("_", "-"): place for place, argument in enumerate(arguments)}
+    if "--preset" in given or "--dataset" not in given:
+        return ()
+    _, _, dataset = arguments[given["--dataset"]].partition("=")
+    dataset = dataset or "".join(arguments[given["--dataset"] + 1 : given["--dataset"] + 2])
+    if dataset in SOURCES:
+        return ()
+    return tuple(name for name in TRAINING if f"--{name.replace('_', '-')}" not in given)
+
+
 def _describe(command: Train, console: Console) -> None:
     """Say what would be trained; all that a training refuses before its first step is refused here."""
     config = with_resolved_path(command.config)
@@ -110,6 +134,7 @@ def _describe(command: Train, console: Console) -> None:
     store = stores["train"]
     input_size = config.input_size or store.images.shape[1]
     backbone = build_backbone(config.backbone, input_size=input_size)
+    config, changes = fitted(config, stores, command.fit, n_ranks=fabric.world_size)
     n_query = validation_queries(config, stores)
     batches = make_batches(config, method, store.labels, store.class_names)
     n_steps = config.epochs * len(batches)
@@ -137,5 +162,7 @@ def _describe(command: Train, console: Console) -> None:
     console.print(
         f"{config.epochs} epochs of {len(batches)} steps: {n_steps:,} steps, {n_steps * batches.batch_size:,} images"
     )
+    for change in changes:
+        console.print(change)
     name = run_name(with_resolved_path(command.config))
     console.print(f"The run would be in {command.output or Path('runs') / name}")

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from nearshot.errors import FileFormatError, InputError
+from nearshot.files import readable
 
 __all__ = ["Files", "NoFiles", "open_files", "readable_name"]
 
@@ -236,11 +237,7 @@ def readable_name(name: str) -> str:
     >>> print(readable_name("caf\udce9/日本.png"), readable_name("two\nlines"))
     caf\xe9/日本.png two\nlines
     """
-    try:
-        text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # half a character, which Windows allows
-        text = name.encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(one.encode("unicode_escape").decode() if one in LINE_ENDS else one for one in text)
+    return "".join(one.encode("unicode_escape").decode() if one in LINE_ENDS else one for one in readable(name))
 
 
 class _Readable:

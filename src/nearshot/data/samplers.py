@@ -311,7 +311,9 @@ def _check_batch_size(batch_size: int, n_images: int, at_most: int | None) -> No
     if batch_size < 1 or n_images < 1:
         raise InputError(f"A batch of {batch_size} from {n_images} images: both must be at least 1.")
     if at_most is not None and batch_size > at_most:
-        raise InputError(f"A batch of {batch_size} different images needs that many; there are {n_images}.")
+        raise InputError(
+            f"A batch of {batch_size} different images needs that many; there are {n_images}. Lower batch_size."
+        )
 
 
 def _batches_an_epoch(asked: int | None, fitting: int) -> int:

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -17,7 +18,7 @@ from nearshot.errors import InputError
 from nearshot.estimator.scores import Support, in_blocks
 from nearshot.evaluation.classifiers import ClassifierName
 
-__all__ = ["check_parameters", "check_whole", "listed", "refuse_pictures", "warn_of_repeated"]
+__all__ = ["check_labels", "check_parameters", "check_whole", "listed", "refuse_pictures", "warn_of_repeated"]
 
 # What rounding may differ by in two embeddings of one picture, as a share of a feature's length.
 SAME_PICTURE = 1e-5
@@ -44,6 +45,20 @@ def check_whole(value: Any, name: str) -> None:
     """Refuse what is not a whole number of at least 1."""
     if not isinstance(value, Integral) or int(value) < 1:
         raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
+
+
+def check_labels(labels: Any) -> None:
+    """Refuse texts of which some are missing, or are no texts; scikit-learn would speak of '<'. It refuses the rest."""
+    array = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
+    values = array.tolist() if array.ndim == 1 and array.dtype == object else []
+    if not any(isinstance(value, str) or value is None for value in values):
+        return
+    for place, value in enumerate(values):
+        if value is None or value != value:  # which only what is not a number does
+            raise InputError(f"Image {place} (counted from 0) has the label {value}; every image needs one.")
+        if not isinstance(value, str):
+            text = next(one for one in values if isinstance(one, str))
+            raise InputError(f"Some labels are such as {text!r} and some such as {value!r}; give labels of one type.")
 
 
 def refuse_pictures(features: Any) -> None:

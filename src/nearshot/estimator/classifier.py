@@ -17,7 +17,7 @@ from torch import Tensor
 from nearshot.errors import InputError
 from nearshot.estimator.bundle import Learnt
 from nearshot.estimator.calibration import choose_temperature, usual_temperature
-from nearshot.estimator.checks import check_parameters, listed, refuse_pictures, warn_of_repeated
+from nearshot.estimator.checks import check_labels, check_parameters, listed, refuse_pictures, warn_of_repeated
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.estimate import AccuracyEstimate, estimate_from
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
@@ -142,7 +142,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = self.classes_[self.support_labels_]
         if (known.dtype.kind in NUMBERS) != (labels.dtype.kind in NUMBERS):
             raise InputError(
-                f"The labels so far are such as {known[0]!r} and the new ones such as {labels[0]!r}; "
+                f"The labels so far are such as {known.tolist()[0]!r} and the new ones such as "
+                f"{labels.tolist()[0]!r}; "
                 "give labels of one type."
             )
         features, labels = np.concatenate([self.support_features_, features]), np.concatenate([known, labels])
@@ -152,6 +153,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Forget a class and all its images."""
         check_is_fitted(self)
         check_parameters(self.get_params(deep=False))
+        label = label.item() if isinstance(label, np.generic) else label  # which a message would call np.str_('cat')
         if label not in self.classes_.tolist():
             raise InputError(f"There is no class {label!r} to forget; there are {listed(self.classes_.tolist())}.")
         if len(self.classes_) == 1:
@@ -246,6 +248,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _labelled(self, X: Any, y: Any, *, embedder: Embedder | None, reset: bool) -> tuple[Array, Array, list[str]]:  # noqa: N803
         """Return the features of labelled images, their labels and names."""
         first = 0 if reset else len(self.support_names_)
+        check_labels(y)
         if embedder is None:
             refuse_pictures(X)
             features, labels = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))

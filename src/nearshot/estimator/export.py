@@ -28,7 +28,7 @@ from nearshot.estimator.onnx_graph import (
 )
 from nearshot.estimator.pictures import PREPROCESSING
 from nearshot.estimator.scores import n_voters
-from nearshot.files import write_whole
+from nearshot.files import readable, write_whole
 
 if TYPE_CHECKING:
     from nearshot.estimator.classifier import FewShotClassifier
@@ -182,7 +182,7 @@ def _metadata(classifier: FewShotClassifier) -> dict[str, str]:
     embedder = classifier.embedder_
     told: dict[str, Any] = {
         "nearshot_version": __version__,
-        "classes": [str(label) for label in classifier.classes_.tolist()],
+        "classes": [readable(str(label)) for label in classifier.classes_.tolist()],
         "classifier": classifier.classifier,
         "temperature": classifier.temperature_,
         "centred": classifier.centre_ is not None,
@@ -190,7 +190,7 @@ def _metadata(classifier: FewShotClassifier) -> dict[str, str]:
         "n_support": len(classifier.support_labels_),
     }
     if np.isfinite(classifier.threshold_):
-        told |= {"threshold": classifier.threshold_, "unknown_label": str(classifier.unknown_label)}
+        told |= {"threshold": classifier.threshold_, "unknown_label": readable(str(classifier.unknown_label))}
         told["unknown_rate"] = classifier.unknown_rate
     if embedder is not None:
         spec = getattr(embedder.backbone, "spec", None)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nearshot.files import readable
+
 __all__ = ["Graph", "add_scores", "add_squares", "at_least_one", "first_rows", "prepared"]
 
 PREFIX = "nearshot/"  # so that no name can be one of the network's
@@ -45,7 +47,7 @@ class Graph:
 
         array, name = np.asarray(value), self._name("constant")
         if array.dtype.kind == "U":
-            texts = [text.encode() for text in array.flatten().tolist()]
+            texts: Any = [readable(text).encode() for text in array.flatten().tolist()]
             self.constants.append(helper.make_tensor(name, TensorProto.STRING, array.shape, texts))
         else:
             self.constants.append(numpy_helper.from_array(np.array(array, dtype, order="C"), name))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import scipy.stats
 import torch
 from torch import Tensor
 
@@ -215,6 +214,8 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
     independent = together if n_different == n_seeds else together.view(n_seeds, -1).mean(0)
     between = math.nan
     if n_seeds > 1:
+        import scipy.stats  # noqa: PLC0415 (takes most of a second)
+
         between = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(means.std()) / math.sqrt(n_seeds)
     return PooledAccuracy(
         mean=float(together.mean()),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from nearshot.data import Store, open_or_prepare
@@ -23,6 +22,7 @@ from nearshot.training.checkpoints import CheckpointWriter, check_same_training,
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
 from nearshot.training.embedding import in_one_size
+from nearshot.training.fitting import fitted
 from nearshot.training.hardware import Hardware
 from nearshot.training.methods import resolve_method
 from nearshot.training.progress import Progress, load_state, state_of
@@ -32,6 +32,9 @@ from nearshot.training.schedule import learning_rate_factor
 from nearshot.training.step import captured, inner_optimiser, make_step
 from nearshot.training.validation import Validator
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 __all__ = ["Training", "open_splits", "with_resolved_path"]
 
 
@@ -39,15 +42,22 @@ class Training:
     """All parts of a training, put together, and what is done with them between two looks at the clock."""
 
     def __init__(
-        self, config: TrainConfig, hardware: Hardware, folder: str | Path | None, data_dir: str | Path | None
+        self,
+        config: TrainConfig,
+        hardware: Hardware,
+        folder: str | Path | None,
+        data_dir: str | Path | None,
+        fit: Collection[str] = (),
     ) -> None:
-        config = with_resolved_path(config)
-        self.config, self.method = config, resolve_method(config)
+        asked = config = with_resolved_path(config)
+        self.method = resolve_method(config)
         self.fabric = fabric = hardware.fabric(config)
         fabric.launch()
         device, n_ranks = fabric.device, fabric.world_size
 
         self.stores = _open_stores(config, data_dir, fabric)
+        config, self.changes = fitted(config, self.stores, fit, n_ranks=n_ranks)
+        self.config = config
         self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         images, self.labels = self.stores["train"].images, self.stores["train"].labels
         class_names = self.stores["train"].class_names
@@ -64,7 +74,9 @@ class Training:
         )
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
         self.device_labels = self.labels.to(device)
-        self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
+        self.run = RunFolder(
+            folder if folder is not None else Path("runs") / run_name(asked)
+        )  # what is fitted is in its files
         backbone = self.step.learner.backbone
         network = torch.compile(backbone, dynamic=False) if self.step.hardware.compile else backbone
         most = max(len(store.labels) for store in self.stores.values())

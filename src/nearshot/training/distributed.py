@@ -6,14 +6,16 @@ In one process every function here returns what it was given.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from nearshot.errors import NearshotError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["any_rank", "gather_batch", "on_first_rank", "synchronise_batch_norm"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -12,6 +13,7 @@ from nearshot.data.augment import centre_crop, normalise_images
 from nearshot.data.loading import ImageFeed
 from nearshot.evaluation import embed
 from nearshot.models import Backbone
+from nearshot.progress import with_progress
 
 __all__ = ["embed_images", "images_at_once", "in_one_size"]
 
@@ -25,6 +27,7 @@ def embed_images(
     device: torch.device,
     network: Callable[[Tensor], Tensor] | None = None,
     bfloat16: bool = False,
+    show: bool | None = False,
 ) -> Tensor:
     """Embed all images of a feed, each once: its centre, at the backbone's input size; (image, dim) float32.
 
@@ -34,11 +37,14 @@ def embed_images(
         device: where to embed.
         network: a function of normalised images instead, such as `backbone.multi_layer`.
         bfloat16: whether the network computes in bfloat16.
+        show: whether to show progress; None does on a terminal.
     """
     spec = backbone.spec
 
     def batches() -> Iterator[Tensor]:
-        for images in feed.batches(torch.arange(len(feed)), images_at_once(device)):
+        at_once = images_at_once(device)
+        steps = with_progress(range(math.ceil(len(feed) / at_once)), "embedding", show=show)
+        for _, images in zip(steps, feed.batches(torch.arange(len(feed)), at_once), strict=True):
             yield normalise_images(centre_crop(images, spec.input_size), *spec.normalisation)
 
     with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 
 from nearshot.data.loading import Residence
 from nearshot.devices import uses_bfloat16
@@ -15,6 +15,9 @@ from nearshot.errors import InputError
 from nearshot.models import Backbone
 from nearshot.models.norm import can_fuse
 from nearshot.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["Hardware"]
 
@@ -47,6 +50,8 @@ class Hardware:
 
     def fabric(self, config: TrainConfig) -> Fabric:
         """Return Fabric for this hardware and a configuration's precision."""
+        from lightning_fabric import Fabric  # noqa: PLC0415 (takes seconds, which help and refusals need not wait for)
+
         if self.devices < 1 or self.nodes < 1:
             raise InputError(f"There must be a device and a machine, not {self.devices} and {self.nodes}.")
         accelerator = self.accelerator

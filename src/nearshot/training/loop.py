@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from lightning_fabric import Fabric
+from typing import TYPE_CHECKING, Any
 
 from nearshot.evaluation import Accuracy
 from nearshot.training.assembly import Training
@@ -22,6 +20,9 @@ from nearshot.training.recording import Recorder, import_wandb
 from nearshot.training.runs import RunFolder
 from nearshot.training.signals import stop_signal
 from nearshot.training.step import tuned_convolutions
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["TrainResult", "train"]
 
@@ -56,6 +57,7 @@ def train(
     folder: str | Path | None = None,
     data_dir: str | Path | None = None,
     hardware: Hardware | None = None,
+    fit: Collection[str] = (),
     resume: bool = False,
     overwrite: bool = False,
     checkpoint_seconds: float = 10.0,
@@ -69,6 +71,9 @@ def train(
         folder: where the run's files go; by default runs/ and a name made from the configuration.
         data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
         hardware: on what; by default one GPU if there is one, else the CPU.
+        fit: the names of settings that may give way to the data, of those in `nearshot.training.fitting.TRAINING`:
+            a smaller batch where there are few images, fewer ways where there are few classes. Each change is said,
+            and the run's files have the settings as they were changed.
         resume: go on from the folder's checkpoint, if it has one.
         overwrite: start again where there is a run already.
         checkpoint_seconds: how old the last checkpoint must be for a new one at the end of an epoch.
@@ -78,7 +83,7 @@ def train(
     called = time.perf_counter()
     if wandb is not None:
         import_wandb()  # what is missing is said before anything is overwritten
-    training = Training(config, hardware or Hardware(), folder, data_dir)
+    training = Training(config, hardware or Hardware(), folder, data_dir, fit)
     config, fabric, run, progress = training.config, training.fabric, training.run, training.progress
     with tuned_convolutions(), _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
         exactly = training.go_on() if goes_on else True
@@ -134,6 +139,8 @@ def _say_what_is_unusual(
 ) -> None:
     if recorder is None:
         return
+    for change in training.changes:
+        recorder.say(change)
     if "val" not in training.stores:
         recorder.say("There is no validation split, so no epoch is the best; the last one is kept.")
     n_query = training.validate.n_query

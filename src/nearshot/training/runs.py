@@ -16,8 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import shutil
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +23,7 @@ from typing import Any
 
 import torch
 
-from nearshot._version import __version__
+from nearshot._version import __version__, state_of_code
 from nearshot.errors import FileFormatError, InputError
 from nearshot.files import FileLock, write_whole
 from nearshot.training.config import TrainConfig, dataset_name
@@ -190,7 +188,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         # Where things lie is the machine's affair, and may be nobody else's.
         "command": [Path(word).name if Path(word).is_absolute() else word for word in sys.argv],
-        "code": _state_of_code(),
+        "code": state_of_code(),
     }
 
 
@@ -213,24 +211,3 @@ def _version_of(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _state_of_code() -> dict[str, Any] | None:
-    """Return the commit that runs, and whether files were changed since, if that can be known; None if neither can.
-
-    An archive that git made has the commit in a file. A package that lies in somebody's repository is not of it.
-    """
-    package = Path(__file__).parents[1]
-    archived = (package / "_commit.txt").read_text().strip()
-    if not archived.startswith("$"):
-        return {"commit": archived, "changed": None}
-    git = shutil.which("git")
-    if git is None:
-        return None
-
-    def ask(*arguments: str) -> str | None:
-        answer = subprocess.run([git, *arguments], cwd=package, capture_output=True, text=True, check=False)  # noqa: S603
-        return answer.stdout.strip() if answer.returncode == 0 else None
-
-    commit = ask("rev-parse", "HEAD") if ask("ls-files", "--error-unmatch", "_commit.txt") else None
-    return None if commit is None else {"commit": commit, "changed": bool(ask("status", "--porcelain", "."))}

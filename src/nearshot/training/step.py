@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -19,6 +18,9 @@ from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
 from nearshot.training.learner import Embedded, Learner
 from nearshot.training.methods import Outputs, resolve_method
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["Step", "captured", "inner_optimiser", "make_step", "tuned_convolutions"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import load_backbone, read_notes
+from nearshot.training.fitting import check_classes, episodes_that_fit
 from nearshot.training.methods import METHODS
 from nearshot.training.runs import RunFolder
 from nearshot.training.trained import TrainedNetwork, TrainedRun, Unfinished, training_split
 from nearshot.training.unfinished import UnfinishedRun
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
+
+
+MANY = 500  # images, which a slow network takes a while for
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,8 @@ def evaluate_weights(
     data_dir: str | Path | None = None,
     device: torch.device | str | None = None,
     precision: Precision = "auto",
+    fit: Collection[str] = (),
+    tell: Callable[[str], object] | None = None,
 ) -> list[Evaluation]:
     """Measure a weights file.
 
@@ -105,6 +112,9 @@ def evaluate_weights(
         data_dir: where prepared datasets live.
         device: where; by default a GPU if there is one.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
+        fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows.
+        tell: what is called with a sentence for each that is, and, where no bar shows how far it is, with one before
+            many images are embedded.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
@@ -113,11 +123,12 @@ def evaluate_weights(
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
+    request = _fitted(request, store, fit, tell)
     training = training_split(trained_on, data_dir, request.side if dataset == trained_on else None)
     network = TrainedNetwork(
         load_backbone(path), Path(path).name, device=chosen_device(device), precision=precision, training=training
     )
-    return _measure(network, request, dataset, store)
+    return _measure(network, request, dataset, store, tell)
 
 
 def evaluate_run(
@@ -128,6 +139,8 @@ def evaluate_run(
     device: torch.device | str | None = None,
     precision: Precision = "auto",
     unfinished: bool = False,
+    fit: Collection[str] = (),
+    tell: Callable[[str], object] | None = None,
 ) -> list[Evaluation]:
     """Measure each number of shots and classifier with the epoch that was best for it on the validation split.
 
@@ -143,6 +156,9 @@ def evaluate_run(
         device: where; by default a GPU if there is one.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         unfinished: whether a run that was stopped, or is still training, is measured as it is; else it is refused.
+        fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows.
+        tell: what is called with a sentence for each that is, and, where no bar shows how far it is, with one before
+            many images are embedded.
     """
     if not isinstance(run, TrainedRun):
         kind = UnfinishedRun if unfinished and not RunFolder(run).is_finished else TrainedRun
@@ -151,6 +167,7 @@ def evaluate_run(
     usual: ClassifierName = "centroid" if method is None else method.classifier
     request = replace(request, classifiers=request.classifiers or (usual,))
     store = run.store(request.split, request.dataset, request.side)
+    request = _fitted(request, store, fit, tell)
     folder = run.run.path / "evaluations"
     names: list[str] = []
     missing: dict[Path, dict[tuple[int, ClassifierName], str]] = {}
@@ -167,7 +184,7 @@ def evaluate_run(
             classifiers=tuple(dict.fromkeys(classifier for _, classifier in wanted)),
         )
         folder.mkdir(exist_ok=True)
-        measured = _measure(run.network(weights), several, request.dataset or run.config.dataset, store)
+        measured = _measure(run.network(weights), several, request.dataset or run.config.dataset, store, tell)
         found: dict[tuple[int, str], Evaluation] = {(one.n_shot, one.classifier): one for one in measured}
         for pair, name in wanted.items():
             run.run.write(f"evaluations/{name}", replace(found[pair], unfinished=run.unfinished).as_dict())
@@ -193,8 +210,26 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
     return ",".join(parts) + ".json"
 
 
-def _measure(network: TrainedNetwork, request: Request, dataset: str, store: Store) -> list[Evaluation]:
+def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable[[str], object] | None) -> Request:
+    """Return the request with what may give way lowered to what the split has, each said."""
+    if not fit:
+        return request
+    check_classes(store.labels, request.split)
+    small = episodes_that_fit(
+        store.labels, request.split, n_way=request.n_way, shots=request.shots, n_query=request.n_query, free=fit
+    )
+    if tell is not None:
+        for sentence in small.said:
+            tell(sentence)
+    return replace(request, n_way=small.n_way, shots=small.shots, n_query=small.n_query)
+
+
+def _measure(
+    network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Callable[[str], object] | None
+) -> list[Evaluation]:
     training = network.training
+    if tell is not None and len(store) >= MANY and not sys.stderr.isatty():
+        tell(f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
     results = evaluate_many(
         network.feature_set(store, request.split, request.layers),
         n_way=request.n_way,

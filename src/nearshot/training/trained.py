@@ -124,7 +124,7 @@ class TrainedNetwork:
 
     def _embedded(self, store: Store, layers: Layers) -> Tensor:
         feed = ImageFeed(store.images, self.device)
-        return embed_images(self.backbone, feed, device=self.device, network=self.network(layers).features)
+        return embed_images(self.backbone, feed, device=self.device, network=self.network(layers).features, show=None)
 
 
 @dataclass(frozen=True)

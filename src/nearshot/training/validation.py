@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 
 from nearshot.data import Store
 from nearshot.data.loading import ImageFeed
@@ -18,6 +18,9 @@ from nearshot.training.config import TrainConfig
 from nearshot.training.embedding import embed_images
 from nearshot.training.progress import Progress
 from nearshot.training.runs import RunFolder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["Validator", "validation_queries"]
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from nearshot.errors import InputError
 from nearshot.estimator.drawing.figure import figure_of
+from nearshot.estimator.drawing.fonts import letters_that_there_are
 from nearshot.estimator.drawing.page import page_of
 from nearshot.estimator.drawing.scene import Scene
-from nearshot.files import write_whole
+from nearshot.files import readable, write_whole
 
 __all__ = ["check_ending", "draw"]
 
@@ -25,6 +26,8 @@ def draw(scene: Scene, path: str | Path) -> None:
     png = Path(path).suffix.lower() == ".png"
     with write_whole(path) as file:
         if png:
-            figure_of(scene).savefig(file, format="png", dpi=100)
+            figure = figure_of(scene)
+            with letters_that_there_are(figure):
+                figure.savefig(file, format="png", dpi=100)
         else:
-            file.write(page_of(scene).encode())
+            file.write(readable(page_of(scene)).encode())
