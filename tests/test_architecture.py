@@ -15,7 +15,18 @@ import nearshot
 SOURCE = Path(nearshot.__file__).parent
 
 # Who may import whom, beside itself. A part is a module or a package directly under nearshot.
-FOUNDATION = {"devices", "errors", "files", "html", "progress", "randomness", "episodes", "styles", "_version"}
+FOUNDATION = {
+    "devices",
+    "errors",
+    "files",
+    "html",
+    "progress",
+    "randomness",
+    "episodes",
+    "styles",
+    "telling",
+    "_version",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
@@ -24,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "html": set(),
     "styles": set(),
     "progress": {"errors"},
+    "telling": {"files"},
     "randomness": {"errors"},
     "episodes": {"errors"},
     "distances": FOUNDATION,

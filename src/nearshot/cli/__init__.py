@@ -16,9 +16,9 @@ from rich.console import Console
 
 from nearshot._version import __version__, state_of_code
 from nearshot.cli.helping import about, first_sentence
-from nearshot.cli.plain import say
 from nearshot.cli.wording import in_options
 from nearshot.errors import InputError, NearshotError
+from nearshot.telling import say
 
 __all__ = ["COMMANDS", "entry_point", "main"]
 

@@ -10,16 +10,15 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli.listing import Entry, print_entries
-from nearshot.cli.plain import plain
 from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.sources import omniglot_name
 from nearshot.data.sources.source import SPLITS
 from nearshot.data.store import data_folder, prepared_datasets, prepared_manifests, prepared_splits, read_manifest
-from nearshot.data.telling import counted
 from nearshot.data.unpacking import unpack
 from nearshot.errors import FileFormatError, InputError
+from nearshot.telling import counted, plain
 
 __all__ = ["Data"]
 

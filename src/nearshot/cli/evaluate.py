@@ -12,9 +12,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from nearshot.cli.plain import say
 from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.telling import say
 from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluate_weights
 
 __all__ = ["Evaluate"]

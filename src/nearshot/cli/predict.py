@@ -14,10 +14,10 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.cli.plain import plain, say
 from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
+from nearshot.telling import plain, say
 
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier

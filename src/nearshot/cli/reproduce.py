@@ -24,7 +24,7 @@ from nearshot.experiments.results import LeftOutWarning, Results
 from nearshot.experiments.runner import Outcome, Place, check_gpus_per_run
 from nearshot.experiments.scales import Scale, smaller
 from nearshot.experiments.tables import Table as Claims
-from nearshot.experiments.telling import plural
+from nearshot.telling import counted
 from nearshot.training.runs import run_name
 
 __all__ = ["Reproduce"]
@@ -100,7 +100,7 @@ class Reproduce:
             for result in found:
                 console.print(f"{run_name(result.config)} ({result.id})")
             are = "is" if len(found) == 1 else "are"
-            console.print(f"{plural(len(found), 'run')} {are} now among the results of {self.results / scale.name}.")
+            console.print(f"{counted(len(found), 'run')} {are} now among the results of {self.results / scale.name}.")
             return
         if not self.names and not self.all:
             raise InputError("Say which tables or figures to regenerate, or --all; --list shows them.")
@@ -125,7 +125,7 @@ class Reproduce:
             console.print(table.for_terminal(), "")
         if done.files:
             are = "is" if len(done.files) == 1 else "are"
-            console.print(f"{plural(len(done.files), 'file')} {are} in {done.files[0].parent}.")
+            console.print(f"{counted(len(done.files), 'file')} {are} in {done.files[0].parent}.")
         _report_failures(done.outcome, console)
 
     def _place(self, scale: Scale) -> Place:
@@ -161,8 +161,8 @@ def _how_it_ended(n_failed: int, n_stopped: int) -> str:
     """
     were = "was" if n_stopped == 1 else "were"
     if not n_failed:
-        return f"{plural(n_stopped, 'training')} {were} stopped"
-    return f"{plural(n_failed, 'training')} failed" + (f" and {n_stopped} {were} stopped" if n_stopped else "")
+        return f"{counted(n_stopped, 'training')} {were} stopped"
+    return f"{counted(n_failed, 'training')} failed" + (f" and {n_stopped} {were} stopped" if n_stopped else "")
 
 
 def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> None:
@@ -178,7 +178,7 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
         plan = plan_of(jobs, results, command.runs)
         cost = cost_of((*plan.trained, *plan.again), results, n_at_once)
         return (
-            f"{len(plan.done)} of {plural(len(jobs), 'training')} done"
+            f"{len(plan.done)} of {counted(len(jobs), 'training')} done"
             + (f", {len(plan.again)} to train again" if plan.again else "")
             + (f"; left: {_short(cost.images)} images, {cost}" if cost.images else "")
         )
@@ -190,7 +190,7 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
 
     everything = state(jobs_of(recipes, command.dataset, scale, range(seeds)))
     together = Entry("Together", everything, "Recipes share trainings, so that all cost less than their sum.")
-    title = f"{scale.label}; {plural(seeds, 'seed')}"
+    title = f"{scale.label}; {counted(seeds, 'seed')}"
     print_entries(title, [*map(entry, recipes), together], console)
 
 

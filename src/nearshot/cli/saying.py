@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from nearshot.cli.plain import say
+from nearshot.telling import say
 
 __all__ = ["saying_at_once"]
 

@@ -10,9 +10,9 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from nearshot.cli.plain import plain
 from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
 from nearshot.errors import InputError, NearshotError
+from nearshot.telling import plain
 
 if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nearshot.cli.plain import say
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.telling import say
 
 if TYPE_CHECKING:
     from nearshot.data.pictures import Pixels

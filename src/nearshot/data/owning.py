@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nearshot.data.telling import tell
 from nearshot.files import FileLock
+from nearshot.telling import say
 
 __all__ = ["own"]
 
@@ -25,7 +25,7 @@ def own(lock_file: Path, doing: str, *, show: bool | None = None) -> Iterator[No
     try:
         lock_file.parent.mkdir(parents=True, exist_ok=True)
         if not lock.acquire():
-            tell(f"Another process is {doing}; waiting for it.", show=show)
+            say(f"Another process is {doing}; waiting for it.", show=show)
             lock.acquire(wait=True)
     except OSError:
         pass  # a folder that cannot be written to needs no lock; if it has to be written to, that says what is wrong

@@ -17,10 +17,10 @@ from PIL import Image
 
 from nearshot.data.pictures import Fit, Pixels, decode, fit_to_square
 from nearshot.data.store import FORMAT, HASH_BYTES, VERSION, Store, fingerprint_of, hash_of
-from nearshot.data.telling import counted, tell
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.files import write_whole
 from nearshot.progress import with_progress
+from nearshot.telling import counted, say
 
 __all__ = ["Broken", "Picture", "plan_hash", "write_split"]
 
@@ -114,7 +114,7 @@ def write_split(
         try:
             store = Store(folder)
         except FileFormatError:
-            tell(f"What was prepared of {dataset} {split} in {folder} does not open; it is packed anew.", show=progress)
+            say(f"What was prepared of {dataset} {split} in {folder} does not open; it is packed anew.", show=progress)
         else:
             if store.manifest.get("plan") == job.plan:
                 return store

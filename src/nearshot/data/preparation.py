@@ -16,8 +16,8 @@ from nearshot.data.packing import Broken, plan_hash, write_split
 from nearshot.data.pictures import Fit
 from nearshot.data.sources import SOURCES, Plan, plan_folder
 from nearshot.data.store import Store, data_folder, prepared_manifests, read_manifest
-from nearshot.data.telling import tell
 from nearshot.errors import FileFormatError, InputError, look_up
+from nearshot.telling import say
 
 __all__ = ["given_path", "open_or_prepare", "prepare", "prepare_folder", "prepare_plan", "prepared_name"]
 
@@ -204,7 +204,7 @@ def prepare_plan(
     """
     _check(name, side)
     for remark in plan.remarks:
-        tell(remark, show=progress)
+        say(remark, show=progress)
     with own(data_folder(data_dir) / name / LOCK, _doing(name, data_dir), show=progress):
         return _write(name, plan, side, data_dir, fit=fit, broken=broken, origin=origin, progress=progress)
 
@@ -270,7 +270,7 @@ def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, si
         if made_of != expected.get(manifest.parent.name):
             return
     for remark in plan.remarks:
-        tell(remark)
+        say(remark)
     _write(name, plan, side, data_dir, origin=None if path is None else str(path.resolve()))
 
 

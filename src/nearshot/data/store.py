@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from nearshot.data.pictures import Pixels
-from nearshot.data.telling import counted
 from nearshot.errors import FileFormatError, InputError
 from nearshot.progress import with_progress
+from nearshot.telling import counted
 
 __all__ = [
     "FORMAT",

@@ -8,10 +8,10 @@ import numpy as np
 from PIL import Image
 
 from nearshot.data.store import Store
-from nearshot.data.telling import counted
 from nearshot.errors import InputError
 from nearshot.files import write_whole
 from nearshot.progress import with_progress
+from nearshot.telling import counted
 
 __all__ = ["unpack"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, get_args
@@ -17,8 +17,9 @@ from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError
 from nearshot.estimator.scores import Support, in_blocks
 from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.telling import listed
 
-__all__ = ["check_labels", "check_parameters", "check_whole", "listed", "refuse_pictures", "warn_of_repeated"]
+__all__ = ["check_labels", "check_parameters", "check_whole", "refuse_pictures", "warn_of_repeated"]
 
 # What rounding may differ by in two embeddings of one picture, as a share of a feature's length.
 SAME_PICTURE = 1e-5
@@ -94,13 +95,3 @@ def warn_of_repeated(support: Support, names: Sequence[str], labels: Sequence[An
         more = f"; and {n_pairs - len(named)} more" if n_pairs > len(named) else ""
         places = "; ".join(named) + more
         warnings.warn(f"The same picture is in two classes: {places}. Keep it in one.", stacklevel=4)
-
-
-def listed(values: Iterable[Any]) -> str:
-    """Return values in a row, the first ten of them.
-
-    >>> listed(["cat", 3])
-    "'cat', 3"
-    """
-    values = list(values)
-    return ", ".join(map(repr, values[:10])) + (", …" if len(values) > 10 else "")

@@ -17,7 +17,7 @@ from torch import Tensor
 from nearshot.errors import InputError
 from nearshot.estimator.bundle import Learnt
 from nearshot.estimator.calibration import choose_temperature, usual_temperature
-from nearshot.estimator.checks import check_labels, check_parameters, listed, refuse_pictures, warn_of_repeated
+from nearshot.estimator.checks import check_labels, check_parameters, refuse_pictures, warn_of_repeated
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.estimate import AccuracyEstimate, estimate_from
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
@@ -28,6 +28,7 @@ from nearshot.estimator.saving import SAVED_PARAMETERS, load_classifier, save_cl
 from nearshot.estimator.scores import Support, class_scores
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.telling import listed
 
 __all__ = ["FewShotClassifier"]
 

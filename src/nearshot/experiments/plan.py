@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nearshot.experiments.jobs import Job, has_weights
 from nearshot.experiments.results import Results
-from nearshot.experiments.telling import plural
+from nearshot.telling import counted
 from nearshot.training import RunFolder
 
 __all__ = ["Plan", "plan_of"]
@@ -49,19 +49,19 @@ class Plan:
         if not self.left and not self.as_they_are:
             return []
         n_all = len(self.done) + len(self.left) + len(self.as_they_are)
-        said = [f"{plural(n_all, 'training')}: {len(self.done)} done, {len(self.trained)} to train."]
+        said = [f"{counted(n_all, 'training')}: {len(self.done)} done, {len(self.trained)} to train."]
         if self.measured:
-            said.append(f"{plural(len(self.measured), 'training')} to measure more of; the weights are there.")
+            said.append(f"{counted(len(self.measured), 'training')} to measure more of; the weights are there.")
         if self.again:
             said.append(
-                f"{plural(len(self.again), 'training')} to train AGAIN: there are results, but more is wanted, and the "
-                f"weights are not in {self.runs}. What was measured is measured again; the results so far are kept "
+                f"{counted(len(self.again), 'training')} to train AGAIN: there are results, but more is wanted, and "
+                f"the weights are not in {self.runs}. What was measured is measured again; the results so far are kept "
                 f"beside the new ones, in folders named earlier. {_listed(self.again)}"
             )
         if self.as_they_are:
             left = "left as it is" if len(self.as_they_are) == 1 else "left as they are"
             said.append(
-                f"{plural(len(self.as_they_are), 'training')} {left}: there are results, but more is wanted, which "
+                f"{counted(len(self.as_they_are), 'training')} {left}: there are results, but more is wanted, which "
                 f"would take training again. {_listed(self.as_they_are)}"
             )
         return said

@@ -28,8 +28,8 @@ from nearshot.experiments.results import LeftOutWarning, Results, RunResult, res
 from nearshot.experiments.runner import Outcome, Place, run_jobs
 from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
-from nearshot.experiments.telling import plural, tell
 from nearshot.files import write_whole
+from nearshot.telling import counted, tell
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.runs import describe_environment
 
@@ -153,7 +153,7 @@ def _run(
         seconds = time.perf_counter() - started
         n_new = len(outcome.done) - len(plan.done)
         were = "was" if n_new == 1 else "were"
-        tell(console, f"{n_new} of {plural(len(plan.left), 'training')} {were} done in {seconds / 60:.1f} minutes.")
+        tell(console, f"{n_new} of {counted(len(plan.left), 'training')} {were} done in {seconds / 60:.1f} minutes.")
         if outcome.left:
             were = "was" if len(outcome.left) == 1 else "were"
             tell(console, f"{len(outcome.left)} would have taken longer than there was time for, and {were} not begun.")
@@ -210,7 +210,7 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
     if others:
         named = f"{', '.join(others[:SHOWN])}{' and more' if len(others) > SHOWN else ''}"
         are, they = ("is", "it is") if len(others) == 1 else ("are", "they are")
-        message = f"{plural(len(others), 'run')} under {folder} {are} left out, as {they} not of this scale: {named}."
+        message = f"{counted(len(others), 'run')} under {folder} {are} left out, as {they} not of this scale: {named}."
         warnings.warn(message, LeftOutWarning, stacklevel=2)
     if not found:
         raise InputError(f"There is no finished run under {folder} that fits: {scale.label}.")

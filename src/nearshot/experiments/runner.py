@@ -22,7 +22,7 @@ from nearshot.experiments.costs import duration
 from nearshot.experiments.jobs import InterruptedJobError, Job, do
 from nearshot.experiments.owning import ELSEWHERE, is_owned, owning
 from nearshot.experiments.results import Results
-from nearshot.experiments.telling import tell
+from nearshot.telling import tell
 from nearshot.training import Hardware
 from nearshot.training.signals import handling
 

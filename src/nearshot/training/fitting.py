@@ -15,6 +15,7 @@ from torch import Tensor
 from nearshot.data import Store
 from nearshot.episodes import ImagesByClass
 from nearshot.errors import InputError
+from nearshot.telling import counted
 from nearshot.training.config import TrainConfig
 from nearshot.training.methods import resolve_method
 
@@ -129,8 +130,8 @@ def episodes_that_fit(
     left = smallest - most
     if "n_query" in free and 1 <= left < n_query:
         said.append(
-            f"{most} shot{'' if most == 1 else 's'} and {n_query} queries need {most + n_query} images of a class; the "
-            f"{split} split has classes of {smallest}: {left} quer{'y' if left == 1 else 'ies'}."
+            f"{counted(most, 'shot')} and {n_query} queries need {most + n_query} images of a class; the "
+            f"{split} split has classes of {smallest}: {counted(left, 'query', 'queries')}."
         )
         n_query = left
     return EpisodesThatFit(n_way, shots, n_query, said)
@@ -198,8 +199,8 @@ def _check_classes(stores: Mapping[str, Store]) -> None:
         n_usable = int((ImagesByClass(stores["val"].labels).sizes >= 2).sum())
         if n_usable < 2:
             wrong.append(
-                f"the validation split has {n_usable} class{'es' if n_usable != 1 else ''} of two images or "
-                "more, and an episode needs 2"
+                f"the validation split has {counted(n_usable, 'class', 'classes')} of two images or more, "
+                "and an episode needs 2"
             )
     if wrong:
         said = "; ".join(wrong)

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from nearshot.data.archives import Files
 from nearshot.data.packing import Picture
 from nearshot.data.sources.source import SPLITS, Plan, is_picture, pictures_by_folder, read_table, reader
-from nearshot.data.telling import counted, listed
 from nearshot.errors import FileFormatError, InputError
+from nearshot.telling import counted, listed
 
 __all__ = ["plan_folder"]
 

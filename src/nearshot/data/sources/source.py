@@ -12,8 +12,8 @@ from typing import NamedTuple
 from nearshot.data.archives import Files
 from nearshot.data.downloads import Download
 from nearshot.data.packing import Picture
-from nearshot.data.telling import counted, listed
 from nearshot.errors import FileFormatError
+from nearshot.telling import counted, listed
 
 __all__ = [
     "SPLITS",

@@ -17,6 +17,7 @@ from nearshot.estimator.drawing.names import place_names
 from nearshot.estimator.drawing.scene import Places, Query, Scene, Seen
 from nearshot.html import Html, element, joined
 from nearshot.styles import class_style
+from nearshot.telling import counted
 
 __all__ = ["page_of"]
 
@@ -66,7 +67,7 @@ def _queries(scene: Scene) -> Html:
     if not scene.queries and not scene.errors:
         return Html("")
     shown = scene.queries[:MOST_QUERIES]
-    parts = [element("h2", f"{_many(len(scene.queries), 'picture')} and what nearshot says")]
+    parts = [element("h2", f"{counted(len(scene.queries), 'picture')} and what nearshot says")]
     if scene.errors:
         parts.append(element("ul", *(element("li", error) for error in scene.errors), class_="errors"))
     parts.append(
@@ -197,7 +198,3 @@ def _data_uri(pixels: Pixels) -> str:
 
 def _short(number: float) -> str:
     return f"{number:.1f}"
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -15,7 +15,7 @@ from nearshot.experiments.scales import PAPER, Scale, scale_named
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
-__all__ = ["Collected", "Part", "Traced", "collect", "counted"]
+__all__ = ["Collected", "Part", "Traced", "collect", "counted_parts"]
 
 
 class _ReadOnce(Results):
@@ -117,7 +117,7 @@ def collect(results: Results, scales: Sequence[Scale] = ()) -> list[Collected]:
     return [_collect_scale(once, name, own.get(name) or scale_named(name)) for name in names]
 
 
-def counted() -> list[Part]:
+def counted_parts() -> list[Part]:
     """Return the recipes that need no training, nor results of any."""
     found = Traced(_Nothing(), PAPER, (0,))
     parts = [_part(recipe, found, recipe.datasets[0], 0, ()) for recipe in RECIPES.values() if not _trains(recipe)]

@@ -12,7 +12,7 @@ from string import Template
 
 from nearshot._version import __version__
 from nearshot.errors import InputError
-from nearshot.experiments.report.collecting import Collected, Part, collect, counted
+from nearshot.experiments.report.collecting import Collected, Part, collect, counted_parts
 from nearshot.experiments.report.parts import (
     ClaimRow,
     badge,
@@ -24,9 +24,9 @@ from nearshot.experiments.report.parts import (
 from nearshot.experiments.report.runs import runs_table
 from nearshot.experiments.results import Results
 from nearshot.experiments.scales import Scale
-from nearshot.experiments.telling import plural
 from nearshot.files import write_whole
 from nearshot.html import Html, element, joined
+from nearshot.telling import counted
 
 __all__ = ["write_report"]
 
@@ -51,7 +51,7 @@ def write_report(results: Results, output: str | Path, *, scales: Sequence[Scale
 
 
 def _page(scales: Sequence[Collected]) -> str:
-    claims, pairs = claims_to_show(scales), counted()
+    claims, pairs = claims_to_show(scales), counted_parts()
     style, script = (_file(name) for name in ("style.css", "script.js"))
     return Template(_file("template.html")).substitute(
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -73,7 +73,7 @@ def _summary(scales: Sequence[Collected], claims: Sequence[ClaimRow]) -> Html:
     verdicts = Counter(row[4] for row in claims)
     lines = [
         element(
-            "li", badge(scale), f" {plural(len(scale.runs), 'run')}, {_hours(scale)} of training; ", _recipes(scale)
+            "li", badge(scale), f" {counted(len(scale.runs), 'run')}, {_hours(scale)} of training; ", _recipes(scale)
         )
         for scale in scales
     ]
@@ -87,7 +87,7 @@ def _recipes(scale: Collected) -> str:
     if scale.scale is None:
         return "no tables, since the scale is not known."
     n_tables, n_figures = (sum(len(getattr(part, kind)) for part in scale.parts) for kind in ("tables", "figures"))
-    return f"{plural(n_tables, 'table')} and {plural(n_figures, 'figure')}."
+    return f"{counted(n_tables, 'table')} and {counted(n_figures, 'figure')}."
 
 
 def _hours(scale: Collected) -> str:

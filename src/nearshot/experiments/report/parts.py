@@ -15,8 +15,8 @@ from nearshot.experiments.report.charts import bar
 from nearshot.experiments.report.collecting import Collected, Part
 from nearshot.experiments.results import RunResult
 from nearshot.experiments.tables import Cell, Figure, Table
-from nearshot.experiments.telling import plural
 from nearshot.html import Html, element, joined
+from nearshot.telling import counted
 
 __all__ = [
     "anchor_of",
@@ -98,7 +98,7 @@ def part_section(part: Part, scale: Collected | None) -> Html:
     done = ""
     if scale is not None:
         are = "is" if len(part.runs) == 1 else "are"
-        n_all = plural(part.n_trainings, "training")
+        n_all = counted(part.n_trainings, "training")
         done = f"{len(part.runs)} of {n_all} {are} done for {_seeds(part.found.seeds)}."
     return element(
         "section",
