@@ -132,15 +132,18 @@ def test_folders_without_pictures_are_named(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("n_classes", "missing"),
     [
-        (2, "no 'test' split, so that there is nothing to measure"),
-        (4, "no 'val' split, so that a training has nothing"),
+        (3, "no 'val' split, so that a training has nothing"),
+        (3, "no 'test' split, so that there is nothing to measure"),
+        (5, "no 'val' split, so that a training has nothing"),
     ],
 )
 def test_splits_without_classes_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], n_classes: int, missing: str
 ) -> None:
     said = said_of(class_folders(ANIMALS[:n_classes], 2, side=8), tmp_path / "few", capsys)
-    assert f"The {n_classes} classes of {tmp_path / 'few'} do not go round: there is {missing}" in said
+    assert f"The {n_classes} classes of {tmp_path / 'few'} do not go round: there is no 'val' split" in said
+    assert missing in said
+    assert said.count(" split") == (2 if n_classes == 3 else 1)
     assert "--fractions or lists of classes (in Python, fractions= or classes=)." in said
     both = {"train": 0.5, "val": 0.0, "test": 0.5}
     prepare_folder(tmp_path / "few", name="asked", fractions=both, data_dir=tmp_path / "e", side=8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, islice
 from pathlib import PurePosixPath
 
 from nearshot.data.archives import Files
@@ -63,7 +64,7 @@ def plan_folder(
         )
     remarks = () if table is not None else _about_empty_folders(files)
     if classes is None:
-        classes = split_by_lot(sorted(groups), DEFAULT_FRACTIONS if fractions is None else fractions, seed)
+        classes = split_by_lot(sorted(groups), fractions, seed)
         layout += f", classes split by lot (seed {seed})"
         remarks += _about_missing_splits(files, classes, len(groups), asked=fractions)
     for split, names in classes.items():
@@ -80,22 +81,33 @@ def plan_folder(
     )
 
 
-def split_by_lot(names: Sequence[str], fractions: Mapping[str, float], seed: int) -> dict[str, list[str]]:
-    """Share classes out by fractions that add up to 1, reproducibly by their names.
+def split_by_lot(names: Sequence[str], fractions: Mapping[str, float] | None, seed: int) -> dict[str, list[str]]:
+    """Share classes out by fractions that add up to 1, or in the usual way, reproducibly by their names.
 
     >>> split_by_lot(["ant", "bee", "cat", "dog", "elk"], {"train": 0.6, "test": 0.4}, seed=0)
     {'train': ['ant', 'dog', 'elk'], 'test': ['bee', 'cat']}
     """
-    if not (all(share >= 0 for share in fractions.values()) and abs(sum(fractions.values()) - 1) <= 1e-6):
-        raise InputError(f"The fractions must be positive and add up to 1, not {dict(fractions)}.")
-    lots = sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
-    shares, start, total = {}, 0, 0.0
-    for split, share in fractions.items():
-        total += share
-        stop = round(total * len(lots))
-        shares[split] = sorted(lots[start:stop])
-        start = stop
-    return shares
+    shares = DEFAULT_FRACTIONS if fractions is None else fractions
+    if not (all(share >= 0 for share in shares.values()) and abs(sum(shares.values()) - 1) <= 1e-6):
+        raise InputError(f"The fractions must be positive and add up to 1, not {dict(shares)}.")
+    stops = [round(total * len(names)) for total in accumulate(shares.values())]
+    sizes = {split: stop - start for split, start, stop in zip(shares, [0, *stops], stops, strict=False)}
+    if fractions is None:
+        sizes = _of_two_at_least(sizes)
+    lots = iter(sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest()))
+    return {split: sorted(islice(lots, size)) for split, size in sizes.items()}
+
+
+def _of_two_at_least(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Let no split have a single class, which makes no episode: training gives up some, or there is no such split.
+
+    >>> [tuple(_of_two_at_least({"train": n - 1, "val": 0, "test": 1}).values()) for n in (3, 5, 6, 7)]
+    [(3, 0, 0), (3, 0, 2), (2, 2, 2), (3, 2, 2)]
+    """
+    n_classes = sum(sizes.values())
+    val = max(sizes["val"], 2) if n_classes >= 6 else 0
+    test = max(sizes["test"], 2) if n_classes >= 4 else 0
+    return {"train": n_classes - val - test, "val": val, "test": test}
 
 
 def _about_empty_folders(files: Files) -> tuple[str, ...]:
