@@ -136,3 +136,20 @@ def test_only_names_that_stand_alone_are_put_into_options() -> None:
     assert in_options(said, Evaluate) == said.replace("n_way must", "--way must").replace("lower n_way", "lower --way")
     assert in_options("Seeds: seed 3 is not episodes of it.", Evaluate) == "Seeds: seed 3 is not episodes of it."
     assert in_options("seed must be 3, not data_dir", Evaluate) == "--seed must be 3, not --data-dir"
+
+
+def test_what_was_given_is_not_translated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my n_way tests").mkdir()
+    assert main(["predict", "--support", str(tmp_path / "my n_way tests"), "a.png"]) == 1
+    assert "my n_way tests" in " ".join(capsys.readouterr().err.split())
+    given = ["--data-dir", "data_dir"]
+    assert in_options("'zoo' is not in data_dir. data_dir must be a folder.", None, given).count("data_dir") == 2
+
+
+def test_names_are_there_before_they_are_imported() -> None:
+    program = (
+        "import nearshot, sys; print({'FewShotClassifier', 'losses'} <= set(dir(nearshot)), 'torch' in sys.modules, "
+        "nearshot.losses.nca_loss.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "True False nca_loss\n"

@@ -136,7 +136,10 @@ class FileLock:
         if self._file is not None:
             return False  # two in one process are two as well
         while self._file is None:
-            file = self.path.open("a")
+            try:
+                file = self.path.open("a")
+            except PermissionError:  # somebody else's, which can be locked all the same
+                file = self.path.open()
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from nearshot.data.preparation import LOCK
 from nearshot.errors import FileFormatError
 from nearshot.files import FileLock
 
-CLASSES = [f"class {i}" for i in range(5)]
+CLASSES = [f"class {i}" for i in range(6)]
 # Stops in the middle of the training split for as long as there is a file, its gate; says in the end what it has.
 PROGRAM = """
 import sys, threading, time
@@ -34,7 +35,7 @@ def counting(*arguments):
     with lock:
         n_read += 1
         number = n_read
-    while number > 80 and Path(gate).exists():
+    while number > 110 and Path(gate).exists():
         time.sleep(0.01)
     return read(*arguments)
 packing._read = counting
@@ -84,7 +85,7 @@ def test_the_second_waits_and_takes_what_the_first_made(photos: Path, gate: Path
     gate.unlink()
     (one, one_said), (other, other_said) = first.communicate(timeout=60), second.communicate(timeout=60)
     fingerprint = prepare_folder(photos, data_dir=tmp_path / "alone", side=8)["train"].fingerprint
-    assert (one, other) == (f"{fingerprint} 120\n", f"{fingerprint} 0\n"), one_said + other_said
+    assert (one, other) == (f"{fingerprint} 144\n", f"{fingerprint} 0\n"), one_said + other_said
     assert (one_said, other_said) == ("", "")
     assert os.listdir(data / "photos") == ["8"]
 
@@ -97,8 +98,8 @@ def test_a_killed_first_leaves_its_work_to_the_second(photos: Path, gate: Path, 
     output, said = second.communicate(timeout=60)
     fingerprint = prepare_folder(photos, data_dir=tmp_path / "alone", side=8)["train"].fingerprint
     assert (output.split()[0], said) == (fingerprint, "")
-    assert 0 < int(output.split()[1]) < 72  # the rest of the training split
-    assert len(Store.open("photos", "train", data)) == 72
+    assert 0 < int(output.split()[1]) < 48  # the rest of the training split
+    assert len(Store.open("photos", "train", data)) == 48
 
 
 def test_many_at_once(photos: Path, tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_many_at_once(photos: Path, tmp_path: Path) -> None:
     processes = [start(how, photos, tmp_path / "d") for how in ("open", "prepare", "open")]
     outputs = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
-    assert sorted(int(output.split()[1]) for output, _ in outputs) == [0, 0, 120]
+    assert sorted(int(output.split()[1]) for output, _ in outputs) == [0, 0, 144]
     assert sorted(os.listdir(tmp_path / "d" / "photos" / "8")) == ["test", "train", "val"]
 
 
@@ -180,6 +181,24 @@ def test_a_damaged_store_that_was_prepared_with_options_is_not_guessed_at(photos
         open_or_prepare("photos", "train", tmp_path / "d")
     again = prepare_folder(photos, classes=classes, data_dir=tmp_path / "d", side=8)["train"]
     assert again.fingerprint == made.fingerprint
+
+
+def test_a_split_of_ones_own_is_never_replaced_by_the_usual_one(photos: Path, tmp_path: Path) -> None:
+    """Where no manifest can be read, nothing tells how it was made: neither by another version nor by chance."""
+    classes = {"train": CLASSES[:3], "test": CLASSES[3:]}
+    stores = prepare_folder(photos, classes=classes, data_dir=tmp_path / "d", side=8)
+    for damage, said in (('"version": 99', "another version"), ('"version": "', "damaged")):
+        for store in stores.values():
+            manifest = store.folder / "manifest.json"
+            text = manifest.read_text()
+            manifest.write_text(re.sub(r'"version": (1|99)', damage, text))
+            assert manifest.read_text() != text
+        with pytest.raises(FileFormatError, match=said):
+            open_or_prepare(photos, "train", tmp_path / "d")
+        assert sorted(os.listdir(tmp_path / "d" / "photos" / "8")) == ["test", "train"]
+    with pytest.raises(FileFormatError, match="another version"):
+        manifest.write_text(re.sub(r'"version": "', '"version": 99', manifest.read_text()))
+        prepare_folder(photos, classes=classes, data_dir=tmp_path / "d", side=8)
 
 
 def test_what_was_stopped_between_two_splits_goes_on(photos: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ Photos = Callable[..., list[str]]
 def photos(tmp_path: Path) -> Photos:
     """Make a folder of the user's own pictures, ten classes of twelve; gives the options that train on it."""
 
-    def make(n_classes: int = 10, n_images: int = 12) -> list[str]:
+    def make(n_classes: int = 10, n_images: int = 12, *options: str) -> list[str]:
         chance = np.random.default_rng(0)
         folder = tmp_path / f"photos-{n_classes}"
         for number in range(n_classes):
@@ -44,7 +44,7 @@ def photos(tmp_path: Path) -> Photos:
                 pixels = chance.integers(256, size=(16, 16, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / f"kind {number}" / f"{image}.png")
         where = ["--data-dir", str(tmp_path / "data")]
-        assert main(["data", "prepare", str(folder), *where, "--side", "16"]) == 0
+        assert main(["data", "prepare", str(folder), *where, "--side", "16", *options]) == 0
         return ["--dataset", str(folder), *where]
 
     return make
@@ -119,7 +119,7 @@ def test_episodes_of_a_training_fit_too(photos: Photos, capsys: pytest.CaptureFi
 def test_where_nothing_fits_one_message_says_all(
     photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = photos(n_classes=2)
+    data = photos(2, 12, "--fractions", "0.5", "0.5", "0")
     capsys.readouterr()
     assert main(["train", *data, *QUICK]) == 1
     said = capsys.readouterr().err

@@ -50,7 +50,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _read(arguments, console).run(console)
     except NearshotError as error:
-        say(in_options(str(error), _class(arguments[0]) if arguments and arguments[0] in COMMANDS else None))
+        say(
+            in_options(
+                str(error), _class(arguments[0]) if arguments and arguments[0] in COMMANDS else None, arguments[1:]
+            )
+        )
         return 1
     except BrokenPipeError:  # whoever was reading has enough
         sys.stderr.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -25,13 +26,20 @@ OTHERWISE: dict[str, dict[str, str]] = {
 IN_WORDS = {"n_way": "ways", "n_shot": "shots", "n_query": "queries", "n_episodes": "episodes"}
 
 
-def in_options(text: str, command: type | None) -> str:
+def in_options(text: str, command: type | None, given: Sequence[str] = ()) -> str:
     """Return an error's text with the options of a command where Python's names were.
 
     A name with an underscore is one wherever it stands by itself; a word such as "epochs" only where it begins the
-    text and something is said that it must be.
+    text and something is said that it must be. What was given, such as the path of a folder, stays as it is.
     """
     options = IN_WORDS | ({} if command is None else _options(command) | OTHERWISE.get(command.__name__, {}))
+    values = [value for one in given for value in (one, one.partition("=")[2]) if value and not value.startswith("-")]
+    kept = "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True))
+    parts = re.split(f"({kept})", text) if kept else [text]
+    return "".join(part if place % 2 else _translated(part, options) for place, part in enumerate(parts))
+
+
+def _translated(text: str, options: Mapping[str, str]) -> str:
     for name, option in options.items():
         if "_" in name:
             text = re.sub(rf"(?<![\w./\\'\"=-]){name}(?![\w/\\'\"=-]|\.\w)", option, text)

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from nearshot.data.pictures import Fit, Pixels, decode, fit_to_square
-from nearshot.data.store import FORMAT, HASH_BYTES, VERSION, Store, fingerprint_of, hash_of
+from nearshot.data.store import FORMAT, HASH_BYTES, VERSION, OtherVersionError, Store, fingerprint_of, hash_of
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.files import write_whole
 from nearshot.progress import with_progress
@@ -113,6 +113,8 @@ def write_split(
     if (folder / "manifest.json").is_file():
         try:
             store = Store(folder)
+        except OtherVersionError:
+            raise
         except FileFormatError:
             say(f"What was prepared of {dataset} {split} in {folder} does not open; it is packed anew.", show=progress)
         else:

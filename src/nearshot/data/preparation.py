@@ -15,7 +15,7 @@ from nearshot.data.owning import own
 from nearshot.data.packing import Broken, plan_hash, write_split
 from nearshot.data.pictures import Fit
 from nearshot.data.sources import SOURCES, Plan, plan_folder
-from nearshot.data.store import Store, data_folder, prepared_manifests, read_manifest
+from nearshot.data.store import OtherVersionError, Store, data_folder, prepared_manifests, read_manifest
 from nearshot.errors import FileFormatError, InputError, look_up
 from nearshot.telling import say
 
@@ -251,7 +251,8 @@ def _write(
 def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, side: int | None) -> None:
     """Prepare a folder, or a dataset that is made here, without any options; or what is missing or damaged of it.
 
-    What was prepared with other options, or of other pictures, is left as it is.
+    What was prepared with other options, or of other pictures, is left as it is; and so is what cannot be read, unless
+    a split beside it tells that it was prepared so.
     """
     manifests = prepared_manifests(name, data_dir, side=side)
     sides = {int(manifest.parent.parent.name) for manifest in manifests}
@@ -262,16 +263,25 @@ def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, si
     _check(name, side)
     plan = SOURCES[name].plan(NoFiles()) if path is None else plan_folder(open_files(path))
     expected = {split: plan_hash(pictures, side) for split, pictures in plan.splits.items()}
-    for manifest in manifests:
-        try:
-            made_of = read_manifest(manifest.parent).get("plan")
-        except FileFormatError:
-            continue  # it can only be made anew
-        if made_of != expected.get(manifest.parent.name):
-            return
+    made_of = {manifest.parent.name: _plan_of(manifest.parent) for manifest in manifests}
+    known = {split: plan for split, plan in made_of.items() if plan is not None}
+    is_usual = all(plan == expected.get(split) for split, plan in known.items())
+    if not is_usual or (path is not None and manifests and not known):
+        return
     for remark in plan.remarks:
         say(remark)
     _write(name, plan, side, data_dir, origin=None if path is None else str(path.resolve()))
+
+
+def _plan_of(folder: Path) -> str | None:
+    """Return the mark of what a split was made of, None where its manifest is damaged."""
+    try:
+        plan: str | None = read_manifest(folder).get("plan")
+    except OtherVersionError:
+        raise
+    except FileFormatError:
+        return None
+    return plan
 
 
 def _check(name: str, side: int) -> None:

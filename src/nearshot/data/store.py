@@ -35,6 +35,7 @@ __all__ = [
     "FORMAT",
     "HASH_BYTES",
     "VERSION",
+    "OtherVersionError",
     "Store",
     "data_folder",
     "fingerprint_of",
@@ -82,13 +83,18 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
 def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
     """Return the manifests of a dataset's finished splits, <side>/<split>/manifest.json; none where there are none."""
     # A name with a dot is one that is being made, and may have its manifest already.
-    return sorted((data_folder(data_dir) / dataset).glob(f"{'[0-9]*' if side is None else side}/[!.]*/manifest.json"))
+    found = (data_folder(data_dir) / dataset).glob(f"{'[0-9]*' if side is None else side}/[!.]*/manifest.json")
+    return sorted(manifest for manifest in found if manifest.parent.parent.name.isdecimal())  # 84, and no 84.old
 
 
 def prepared_datasets(data_dir: str | Path | None = None) -> list[str]:
     """Return the names of all datasets that have a finished split."""
     folders = sorted(data_folder(data_dir).glob("[!.]*/"))
     return [folder.name for folder in folders if prepared_manifests(folder.name, data_dir)]
+
+
+class OtherVersionError(FileFormatError):
+    """A split was prepared by another version of nearshot, and is not replaced unasked."""
 
 
 class Store:
@@ -225,8 +231,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not complete:
         raise FileFormatError(f"{file} is damaged. Prepare the dataset again.")
     if is_another:
-        raise FileFormatError(
+        raise OtherVersionError(
             f"{folder} was prepared by another version of nearshot (format {manifest['version']}, this one has "
-            f"{VERSION}). Prepare the dataset again."
+            f"{VERSION}). Use that version, or delete the folder and prepare the dataset again."
         )
     return manifest

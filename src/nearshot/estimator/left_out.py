@@ -49,7 +49,7 @@ def rounds(support: Support, most: int = MOST_ROUNDS) -> Iterator[Round]:
 
     An only image of a class always stays, and is never asked about. A class with fewer images than others has nothing
     left to ask in later rounds, but still gives up one image, in turn. Of more than a thousand images a thousand are
-    asked about, spread evenly over the classes: in every round others of them.
+    asked about, spread evenly over the images of all classes.
 
     >>> support = Support(torch.zeros(5, 1), torch.tensor([0, 0, 0, 1, 1]), 2)
     >>> [(one.kept.tolist(), one.tested.tolist()) for one in rounds(support)]
@@ -62,19 +62,23 @@ def rounds(support: Support, most: int = MOST_ROUNDS) -> Iterator[Round]:
     position = torch.empty_like(order)  # of an image in its class
     position[order] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[support.codes[order]]
     count = counts[support.codes]
+    chosen = torch.zeros_like(count, dtype=torch.bool)
+    possible = order[(count > 1)[order]]  # class by class
+    n_chosen = min(len(possible), MOST_TESTED)
+    chosen[possible[torch.arange(n_chosen) * len(possible) // n_chosen]] = True
     n_rounds = min(int(counts.max()), most)
     for number in range(n_rounds):
         asked = (position % n_rounds == number) & (count > 1)
         given_up = (position == number % count) & (number >= count) & (count > 1)
-        by_class = order[asked[order]]
-        step = -(-len(by_class) // (MOST_TESTED // n_rounds))
-        yield Round((~(asked | given_up)).nonzero()[:, 0], by_class[number % step :: step].sort().values)
+        yield Round((~(asked | given_up)).nonzero()[:, 0], (asked & chosen).nonzero()[:, 0])
 
 
 def left_out_scores(support: Support, classifier: ClassifierName, n_neighbors: int | None = None) -> LeftOut:
     """Leave images out, round by round, and score the classes for them by what is left."""
     scores, codes, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
     for kept, tested in rounds(support):
+        if not len(tested):
+            continue
         known, asked = support.subset(kept), support.codes[tested]
         usual = usual_temperature(known, classifier, n_neighbors)
         scores.append(class_scores(support.features[tested], known, classifier, n_neighbors) / usual)

@@ -20,9 +20,9 @@ from nearshot.training import TrainConfig
 __all__ = ["LUCK", "SAME", "Gap", "Side", "gap", "over_seeds", "pooled"]
 
 SAME = 1.0  # differences within so many points are none, as the paper speaks of them
-# How far two trainings may be apart by chance, in points. With one seed there is no telling, so a point is allowed: our
-# first six trainings of the comparison on CIFAR-FS were 0.8 points (1-shot) and 0.6 (5-shot), root mean square, off the
-# paper's means of three.
+# What is allowed for the chance in trainings, in points, where one seed does not tell it. It is a margin, no interval:
+# our first six trainings of the comparison on CIFAR-FS were 0.8 points (1-shot) and 0.6 (5-shot), root mean square, off
+# the paper's means of three, so that two trainings can be further apart than that.
 LUCK = 1.0
 
 Side = tuple[TrainConfig, Measurement]
@@ -36,7 +36,7 @@ class Gap(NamedTuple):
         difference: their mean difference.
         interval95: half its 95 % interval: over episodes for one training seed, otherwise between seeds.
         n_seeds: over how many training seeds.
-        luck: half a 95 % interval for what the interval does not know of, the chance in a training.
+        luck: a margin for what the interval does not know of, the chance in a training.
         kind: gaps of one kind are taken to have the same chance in them.
         spread: the standard deviation of the difference between seeds.
         freedom: how many degrees of freedom the spread has.
@@ -49,7 +49,7 @@ class Gap(NamedTuple):
     luck: float = 0.0
     kind: str = ""
     spread: float = 0.0
-    freedom: int = 0
+    freedom: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.what}: {self.in_points}"
@@ -62,12 +62,12 @@ class Gap(NamedTuple):
     @property
     def low(self) -> float:
         """The least that it may be."""
-        return self.difference - math.hypot(self.interval95, self.luck)
+        return self.difference - self.interval95 - self.luck
 
     @property
     def high(self) -> float:
         """The most that it may be."""
-        return self.difference + math.hypot(self.interval95, self.luck)
+        return self.difference + self.interval95 + self.luck
 
     @property
     def is_positive(self) -> bool:
@@ -97,7 +97,7 @@ class Gap(NamedTuple):
         """
         chance = scipy.stats.t(self.freedom) if self.freedom else scipy.stats.norm()
         wider = float(chance.isf(0.025 / number) / chance.isf(0.025))
-        return self._replace(interval95=wider * self.interval95, luck=wider * self.luck)
+        return self._replace(interval95=wider * self.interval95)
 
 
 def gap(found: Found, what: str, better: Side, other: Side) -> Gap | None:
@@ -138,9 +138,13 @@ def over_seeds(what: str, comparisons: Sequence[Comparison], *, luck: float, kin
 def pooled(gaps: Sequence[Gap]) -> list[Gap]:
     """Return gaps with the spread between seeds of all of their kind together: three seeds alone hardly tell it.
 
+    Comparisons share trainings, so that many know less than as many of their own would. Degrees of freedom are counted
+    as if all had one side in common, with as much chance in it as in the other (Satterthwaite): of k comparisons of n
+    seeds they are 4k(n − 1) / (k + 3), which never comes to more than those of four.
+
     >>> two = Gap("a", 1.0, 2.5, 3, 0.0, "5-shot", 1.0, 2), Gap("b", 2.0, 0.0, 3, 0.0, "5-shot", 0.0, 2)
-    >>> [round(one.interval95, 2) for one in pooled(two)]  # of a spread of √½, with four degrees of freedom
-    [1.13, 1.13]
+    >>> [round(one.interval95, 2) for one in pooled(two)]  # of a spread of √½, with 3.2 degrees of freedom
+    [1.25, 1.25]
     """
     return [_pooled(one, [other for other in gaps if other.kind == one.kind]) for one in gaps]
 
@@ -148,12 +152,13 @@ def pooled(gaps: Sequence[Gap]) -> list[Gap]:
 def _pooled(one: Gap, alike: Sequence[Gap]) -> Gap:
     if not one.freedom:
         return one
-    freedom = sum(other.freedom for other in alike)
-    spread = math.sqrt(sum(other.freedom * other.spread**2 for other in alike) / freedom)
+    total = sum(other.freedom for other in alike)
+    spread = math.sqrt(sum(other.freedom * other.spread**2 for other in alike) / total)
+    freedom = 4 * total / (sum(other.freedom > 0 for other in alike) + 3)
     return one._replace(interval95=_interval95(spread, one.n_seeds, freedom), spread=spread, freedom=freedom)
 
 
-def _interval95(spread: float, n_seeds: int, freedom: int) -> float:
+def _interval95(spread: float, n_seeds: int, freedom: float) -> float:
     """Return half the 95 % interval of a mean over seeds."""
     return float(scipy.stats.t.isf(0.025, freedom)) * spread / math.sqrt(n_seeds)
 

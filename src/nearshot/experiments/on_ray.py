@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,16 +213,25 @@ def do_on_node(
         command: by which the jobs were asked for.
         n_sharing: how many jobs share a GPU.
     """
-    log = Path(run_folder) / "log.txt"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    node = socket.gethostname()
+    log, node = Path(run_folder) / "log.txt", socket.gethostname()
+
+    def train() -> RunResult:
+        return do(Job.from_dict(job), log.parent, data_dir=data_dir, hardware=hardware, n_sharing=n_sharing)
+
+    try:
+        with owning(log.parent):  # before a word is said in its log
+            return _do_in_log(train, log, command, node)
+    except NearshotError as error:  # such as that another process is at it
+        return Report(None, str(error), "", node)
+
+
+def _do_in_log(train: Callable[[], RunResult], log: Path, command: tuple[str, ...], node: str) -> Report:
     content, problem = None, ""
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
         sys.stderr.write(f"on {node}, process {os.getpid()}\n")
         try:
-            with called(command), _saving_when_cancelled(), owning(log.parent):
-                result = do(Job.from_dict(job), log.parent, data_dir=data_dir, hardware=hardware, n_sharing=n_sharing)
-                content = result.content
+            with called(command), _saving_when_cancelled():
+                content = train().content
         except InterruptedJobError as stopped:
             sys.stderr.write(f"{stopped}\n")
         except NearshotError as error:

@@ -157,13 +157,15 @@ def _run(
         if outcome.left:
             were = "was" if len(outcome.left) == 1 else "were"
             tell(console, f"{len(outcome.left)} would have taken longer than there was time for, and {were} not begun.")
+        if outcome.elsewhere:
+            tell(console, f"Another process is still at {counted(len(outcome.elsewhere), 'training')}.")
         content = {
             "seconds": round(seconds, 1),
             "done_before": len(plan.done),
             "done": n_new,
             "trained_again": len(plan.again),
             "failed": len(outcome.failed),
-            "left": len(outcome.left),
+            "left": len(outcome.left) + len(outcome.elsewhere),
             "at_once": place.n_at_once,
             "cores": n_cores(),
             "environment": describe_environment(_device_of(place)),

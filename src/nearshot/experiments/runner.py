@@ -6,6 +6,7 @@ import math
 import signal
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ SECONDS_TO_SAVE = 60.0
 SMALLEST_SHARE = 0.01  # of a GPU; each training has a process of its own there
 SECONDS_BETWEEN_TABLES = 0.5
 SECONDS_BETWEEN_LOOKS = 1.0  # at what other processes do
+MOST_SECONDS_BETWEEN_TRIES = 60.0  # of a job that a place could not have, where only trying tells whose it is
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Outcome:
     failed: list[Failure] = field(default_factory=list)
     stopped: list[Job] = field(default_factory=list)
     left: list[Job] = field(default_factory=list)  # for another time
+    elsewhere: list[Job] = field(default_factory=list)  # that another process is still at
 
     def add(self, job: Job, problem: str | None, log: Path) -> None:
         """Add a job that has ended; `problem` is None for a good end and "" for one that was asked to stop."""
@@ -223,7 +226,8 @@ def run_jobs(
             raise
         finally:
             place.close()
-    outcome.left += waiting + elsewhere.jobs
+    outcome.left += waiting
+    outcome.elsewhere += elsewhere.jobs
     return outcome
 
 
@@ -233,8 +237,8 @@ class _Elsewhere:
     def __init__(self, results: Results, runs: Path, console: Console, clock: Callable[[], float]) -> None:
         self.results, self.runs, self.console, self.clock = results, runs, console, clock
         self.jobs: list[Job] = []
-        self._told: set[str] = set()
-        self._looked = -math.inf
+        self._tries: Counter[str] = Counter()
+        self._next_look: dict[str, float] = {}
 
     def has(self, job: Job) -> bool:
         """Whether another process has done a job meanwhile, or is at it; then it is kept here."""
@@ -244,11 +248,12 @@ class _Elsewhere:
         return True
 
     def add(self, job: Job) -> None:
-        """Leave a job to another process, and say so once."""
+        """Leave a job to another process, and say so once; each time it was tried in vain, for longer."""
         self.jobs.append(job)
-        self._looked = self.clock()
-        if job.id not in self._told and not job.is_done(self.results):
-            self._told.add(job.id)
+        pause = min(SECONDS_BETWEEN_LOOKS * 2 ** self._tries[job.id], MOST_SECONDS_BETWEEN_TRIES)
+        self._next_look[job.id] = self.clock() + pause
+        self._tries[job.id] += 1
+        if self._tries[job.id] == 1 and not job.is_done(self.results):
             tell(self.console, f"{job.name} is being trained by another process; waiting for it.")
 
     def done(self) -> list[Job]:
@@ -257,11 +262,14 @@ class _Elsewhere:
 
     def free(self) -> list[Job]:
         """Return the jobs that nobody is at any more, though they are not done, and forget them."""
-        if self.clock() - self._looked < SECONDS_BETWEEN_LOOKS:
-            return []
-        self._looked = self.clock()
-        free = [job for job in self.jobs if not is_owned(self.runs / job.id)]
-        return self._without([job for job in free if not job.is_done(self.results)])
+        now = self.clock()
+        free = []
+        for job in self.jobs:
+            if now >= self._next_look[job.id]:
+                self._next_look[job.id] = now + SECONDS_BETWEEN_LOOKS
+                if not is_owned(self.runs / job.id) and not job.is_done(self.results):
+                    free.append(job)
+        return self._without(free)
 
     def _without(self, jobs: list[Job]) -> list[Job]:
         self.jobs = [job for job in self.jobs if job not in jobs]

@@ -17,6 +17,7 @@ from nearshot.data.loading import ImageFeed
 from nearshot.data.preparation import given_path
 from nearshot.errors import InputError, NearshotError
 from nearshot.models import Backbone
+from nearshot.telling import listed
 from nearshot.training.batches import compositions, make_batches
 from nearshot.training.checkpoints import CheckpointWriter, check_same_training, read_checkpoint
 from nearshot.training.config import TrainConfig
@@ -205,6 +206,12 @@ def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, S
     stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=config.side)}
     if (stores["train"].folder.parent / "val").is_dir():
         stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
+        shared = set(stores["train"].class_names) & set(stores["val"].class_names)
+        if shared:  # such as where preparing other pictures again has failed half-way
+            raise InputError(
+                f"The training and the validation split of {config.dataset} share {listed(sorted(shared))}; prepare "
+                "the dataset again, so that they do not."
+            )
     return stores
 
 

@@ -60,14 +60,11 @@ class Claim:
 Pairs = Callable[[str], Sequence[tuple[str, Side, Side]]]  # of a dataset: what is compared, one side, the other
 
 
-def judged(
-    gaps: Sequence[Gap | None], *, holds: Callable[[Gap], bool], fails: Callable[[Gap], bool] | None = None
-) -> Verdict:
+def judged(gaps: Sequence[Gap | None], *, holds: Callable[[Gap], bool], fails: Callable[[Gap], bool]) -> Verdict:
     """Confirm if all gaps that were run hold, contradict if one fails, and leave it open otherwise; say which."""
     there = pooled([one for one in gaps if one is not None])
     if not there:
         return Verdict("not yet run", "")
-    fails = fails or (lambda one: not holds(one))
     missing = f" {len(gaps) - len(there)} of {len(gaps)} comparisons are not run yet." if len(there) < len(gaps) else ""
     failing = [one for one in there if fails(one.among(len(there)))]
     open_ones = [one for one in there if not holds(one) and one not in failing]
