@@ -94,6 +94,23 @@ def test_fine_tuning_is_the_plain_loop(network: Any, images: Tensor, episodes_at
         assert torch.equal(tensor, before[name])
 
 
+def test_episodes_side_by_side_do_without_channels_last(images: Tensor) -> None:
+    """In that format batch norm on a GPU, cuDNN's, cannot be mapped over episodes."""
+    network: Any = build_backbone("resnet12", input_size=16).double().eval()
+    network.to(memory_format=torch.channels_last)
+    network.blocks[0].requires_grad_(False)  # what is frozen is in this format too
+    strides: list[tuple[int, ...]] = []
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.register_forward_pre_hook(lambda _, given: strides.append(given[0].stride()))
+    pictures = images.to(memory_format=torch.channels_last)
+    shape: dict[str, Any] = {"n_way": 2, "n_shot": 2, "n_query": 1, "n_episodes": 2}
+    once = Adam(n_steps=1)
+    evaluate_fine_tuned(network, pictures, LABELS, loss=nca_loss, optimiser=once, episodes_at_once=2, **shape)
+    assert strides
+    assert all(channel >= row >= column for _, channel, row, column in strides)
+
+
 def test_fine_tuning_changes_the_answers_and_helps_here(network: Any, images: Tensor) -> None:
     plain = evaluate_features(embed(network, images), LABELS, n_way=3, n_shot=5, n_query=5, n_episodes=20)
     tuned = evaluate_fine_tuned(

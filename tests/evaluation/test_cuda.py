@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from nearshot.episodes import EpisodeShape
-from nearshot.evaluation import CLASSIFIERS, evaluate_features, evaluate_many
+from nearshot.evaluation import CLASSIFIERS, evaluate_features, evaluate_fine_tuned, evaluate_many
 from nearshot.evaluation.answering import count_correct
 from nearshot.evaluation.classifiers import FROM_IMAGES, Scores
 from nearshot.evaluation.nearness import Nearness, NearnessFinder
+from nearshot.losses import nca_loss
+from nearshot.models import build_backbone
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -64,3 +66,15 @@ def test_nothing_in_a_chunk_waits_for_the_gpu() -> None:
         for classify in FROM_IMAGES.values():
             count_correct(classify(nearness.to_images), tolerance)
         count_correct(Scores(nearness.to_means[5]), tolerance)
+
+
+def test_networks_are_fine_tuned_side_by_side_in_any_format() -> None:
+    torch.manual_seed(0)
+    backbone: Any = build_backbone("resnet12", input_size=32).eval().cuda()
+    images = torch.randn(60, 3, 32, 32, device="cuda")
+    asked: dict[str, Any] = {"loss": nca_loss, "n_shot": 2, "n_query": 4, "n_episodes": 6, "episodes_at_once": 3}
+    plain = evaluate_fine_tuned(backbone, images, torch.arange(6).repeat_interleave(10), **asked)
+    backbone.to(memory_format=torch.channels_last)
+    pictures = images.to(memory_format=torch.channels_last)
+    other = evaluate_fine_tuned(backbone, pictures, torch.arange(6).repeat_interleave(10), **asked)
+    assert torch.equal(plain.per_episode, other.per_episode)

@@ -133,6 +133,8 @@ def evaluate_fine_tuned(
     device = next(iter(trained.values())).device
     if episodes_at_once is None:
         episodes_at_once = 1 if device.type == "cpu" else 4
+    if episodes_at_once > 1:
+        trained, frozen = ({name: _plain(p) for name, p in some.items()} for some in (trained, frozen))
     shape = EpisodeShape(n_way, n_shot, n_query)
     source = _source(images, labels, shape, n_episodes, seed, episodes, small_classes)
     shape = source.shape
@@ -151,6 +153,7 @@ def evaluate_fine_tuned(
 
     def features_after(drawn: Tensor) -> Tensor:
         batch = images[_support_then_query(drawn, shape).to(images.device)].to(device)  # (episode, image, 3, h, w)
+        batch = batch if len(batch) == 1 else _plain(batch)
         support = batch[:, : shape.n_support]
         if len(batch) == 1:
             adapted = optimiser.minimise(lambda p: grad(support_loss)(p, support[0]), trained)
@@ -306,6 +309,14 @@ def _parameters(network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor
     if low is not None:
         raise InputError(f"Adam needs float32 parameters, not {low}: its steps would vanish. Call network.float().")
     return trained, {**frozen, **dict(network.named_buffers())}
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a tensor whose last axis lies together: batch norm on a GPU maps over episodes in no other format.
+
+    A copy, since a 1×1 convolution with channels last passes for one without.
+    """
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _source(

@@ -58,17 +58,19 @@ def measure(
         raise InputError(f"{run.run.path} is not a finished run ({run.unfinished}), and recipes measure no others.")
     found: dict[Measurement, Evaluation] = {}
     plain: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
+    others = []
     for one in wanted:
         if one.adapted is None and one.treatment == "centred and normalised":
             plain.setdefault((one.split, one.layers, one.classifier), []).append(one.n_shot)
         else:
-            few = n_episodes if one.adapted is None else min(n_episodes, adapted_episodes)
-            found[one] = _remembered(
-                run, one, _request(one.split, one.layers, one.classifier, [one.n_shot], few, n_way)
-            )
+            others.append(one)
     for (split, layers, classifier), shots in plain.items():
         for evaluation in evaluate_run(run, _request(split, layers, classifier, shots, n_episodes, n_way)):
             found[Measurement(split, evaluation.n_shot, classifier, layers)] = evaluation
+    # What takes longest comes last: if it is stopped or fails, the run's folder has all else.
+    for one in sorted(others, key=lambda one: one.adapted is not None):
+        few = n_episodes if one.adapted is None else min(n_episodes, adapted_episodes)
+        found[one] = _remembered(run, one, _request(one.split, one.layers, one.classifier, [one.n_shot], few, n_way))
     return found
 
 
