@@ -158,7 +158,7 @@ def test_classes_with_too_few_images() -> None:
         ({"n_episodes": 0}, "n_episodes must be a whole number, at least 1"),
         ({"seed": -1}, "seed must be a whole number from 0"),
         ({"seed": 1.5}, "seed must be a whole number from 0"),
-        ({"small_classes": "ignore"}, "'raise' or 'leave out', not 'ignore'"),
+        ({"small_classes": "ignore"}, "'raise' or 'leave out', or a number, not 'ignore'"),
     ],
 )
 def test_impossible_requests(keywords: dict[str, object], message: str) -> None:
