@@ -25,6 +25,9 @@ def _usually(what: str, metavar: str) -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {what}, or what the split allows)")
 
 
+_TINY = tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1, or more where a few classes are tiny)")
+
+
 @dataclass(frozen=True)
 class Evaluate:
     """Measure a trained network on episodes of classes it has not seen: a run's best epochs, or any weights.
@@ -54,8 +57,8 @@ class Evaluate:
     lowered to what it has, which is said; what you give is never changed."""
     queries: Annotated[int | None, _usually("15", "INT")] = None
     """Query images of each class."""
-    least_images: Annotated[int | None, _usually("1", "INT")] = None
-    """Classes of fewer images are left out. By default a few classes that are far smaller than the others are, which
+    least_images: Annotated[int | None, _TINY] = None
+    """Classes of fewer images are left out. By default it is a few classes that are far smaller than the others, which
     is said with their names."""
     episodes: int = 10_000
     """How many episodes."""

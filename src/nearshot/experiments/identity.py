@@ -79,6 +79,12 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
 
 
 def run_id(config: TrainConfig) -> str:
-    """Return a short name for a training: equal for equal ones, different for different ones."""
+    """Return a short name for a training: equal for equal ones, different for different ones.
+
+    >>> run_id(TrainConfig(least_images=8)) == run_id(TrainConfig())  # whose batches are no episodes
+    True
+    >>> run_id(TrainConfig(batches="episodes", least_images=8)) == run_id(TrainConfig(batches="episodes"))
+    False
+    """
     content = json.dumps(resolved(config), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]

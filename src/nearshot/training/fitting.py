@@ -6,7 +6,7 @@ What somebody has asked for is never changed. What nobody has, may be: a folder 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from nearshot.data import Store
