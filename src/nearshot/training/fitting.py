@@ -89,7 +89,8 @@ def _with_episodes(
     config: TrainConfig, store: Store, free: Collection[str], n_ranks: int
 ) -> tuple[TrainConfig, list[str]]:
     """Choose what is free of batch size, images per class and shots, so that all go together and fit the classes."""
-    by_class, said = ImagesByClass(store.labels, store.class_names), list[str]()
+    said: list[str] = []
+    by_class = ImagesByClass(store.labels, store.class_names)
     if "least_images" in free:
         wanted = config.images_per_class if config.n_query is None else config.n_shot + config.n_query
         ways_are_free = "batch_size" in free or "images_per_class" in free

@@ -73,7 +73,8 @@ def episodes_that_fit(
     5-way episodes need 5 classes; the test split has 2: 2-way.
     5 shots and 15 queries need 20 images of a class; the test split has classes of 12: 7 queries.
     """
-    by_class, said = ImagesByClass(labels, class_names), list[str]()
+    said: list[str] = []
+    by_class = ImagesByClass(labels, class_names)
     shots, ways_needed = tuple(shots), 2 if "n_way" in free else n_way
     if "least_images" in free and not leave_out:
         wanted = max(shots, default=1) + n_query
@@ -92,8 +93,9 @@ def episodes_that_fit(
     most = max(shots, default=1)
     enough = sum(size > most for size in sizes) if leave_out else len(sizes)
     if "n_way" in free and 2 <= enough < n_way:
-        of_size = f" of more than {most} images" if leave_out else " left"
-        of_size = of_size if enough < len(by_class.sizes) else ""
+        of_size = ""
+        if enough < len(by_class.sizes):
+            of_size = f" of more than {most} images" if leave_out else " left"
         said.append(
             f"{n_way}-way episodes need {n_way} classes; the {split} split has {enough}{of_size}: {enough}-way."
         )
