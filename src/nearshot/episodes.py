@@ -122,6 +122,11 @@ class ImagesByClass:
         rest.images, rest._names = self.images, self._names
         return rest
 
+    def name(self, place: int) -> str | int:
+        """Return what to call the class at a place among `classes`: its name, or else its label."""
+        label = int(self.classes[place])
+        return dict(enumerate(self._names or ())).get(label, label)
+
     @property
     def digest(self) -> str:
         """A hash of which image is of which class."""
@@ -135,9 +140,7 @@ class ImagesByClass:
             raise InputError(f"There {there}; episodes need {shape.n_way}. Ask for fewer ways.")
         too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
         if len(too_small):
-            label, size = int(self.classes[too_small[0]]), int(self.sizes[too_small[0]])
-            names = dict(enumerate(self._names or ()))
-            name = names.get(label, label)
+            name, size = self.name(int(too_small[0])), int(self.sizes[too_small[0]])
             n_others = len(too_small) - 1
             more = "1 more class is" if n_others == 1 else f"{n_others} more classes are"
             others = f" (and {more} too small)" if n_others else ""

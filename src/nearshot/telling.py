@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -47,7 +47,7 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def listed(values: Iterable[Any]) -> str:
+def listed(values: Iterable[Any], in_words: Callable[[Any], str] = repr) -> str:
     """Return some values in a row, the first few if they are many.
 
     >>> listed(["ant", 3]), listed("abcdefg")
@@ -55,4 +55,4 @@ def listed(values: Iterable[Any]) -> str:
     """
     values = list(values)
     more = f" and {len(values) - SHOWN:,} more" if len(values) > SHOWN else ""
-    return ", ".join(map(repr, islice(values, SHOWN))) + more
+    return ", ".join(map(in_words, islice(values, SHOWN))) + more

@@ -314,6 +314,19 @@ def test_default_number_of_episodes_fits_the_images_once() -> None:
     assert len(EpisodeBatches(LABELS, SHAPE, n_batches=7)) == 7
 
 
+@pytest.mark.parametrize("replacement", [True, False])
+def test_small_classes_are_left_out_where_they_may_be(replacement: bool) -> None:
+    labels = torch.tensor([0, *[1] * 10, *[2] * 3, *[3] * 10, *[4] * 10])
+    shape = EpisodeShape(2, 1, 3)
+    batches = EpisodeBatches(labels, shape, replacement=replacement, least_images=4, n_batches=3)
+    drawn = batches.epoch_indices()
+    assert set(labels[drawn].tolist()) == {1, 3, 4}
+    assert replacement or len(set(drawn.tolist())) == len(drawn)
+    assert len(EpisodeBatches(labels, shape, least_images=4)) == 30 // 8  # of the images that take part
+    with pytest.raises(InputError, match="Class 2 has 3 images"):
+        EpisodeBatches(labels, shape, replacement=replacement, least_images=2)
+
+
 def test_impossible_episodes_name_the_class() -> None:
     labels = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)
     names = ["seal", "otter", "whale"]

@@ -148,6 +148,9 @@ def test_classes_with_too_few_images() -> None:
     assert set(labels[episodes.images].unique().tolist()) == {0, 6, 9, 12, 15}
     with pytest.raises(InputError, match="There are 5 classes; episodes need 6"):
         sample_episodes(labels, n_way=6, small_classes="leave out")
+    assert sample_episodes(labels, n_episodes=200, small_classes=13).digest == episodes.digest
+    with pytest.raises(InputError, match="Class 3 has 12 images"):
+        sample_episodes(labels, small_classes=12)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ def test_classes_with_too_few_images() -> None:
         ({"n_episodes": 0}, "n_episodes must be a whole number, at least 1"),
         ({"seed": -1}, "seed must be a whole number from 0"),
         ({"seed": 1.5}, "seed must be a whole number from 0"),
-        ({"small_classes": "ignore"}, "'raise' or 'leave out', not 'ignore'"),
+        ({"small_classes": "ignore"}, "'raise' or 'leave out', or a number, not 'ignore'"),
     ],
 )
 def test_impossible_requests(keywords: dict[str, object], message: str) -> None:

@@ -21,7 +21,6 @@ from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.scales import QUICK, Scale, smaller
 from nearshot.training import Hardware, TrainConfig
 from nearshot.training.batches import make_batches
-from nearshot.training.methods import resolve_method
 
 QUIET = Console(quiet=True)
 
@@ -184,7 +183,7 @@ def test_every_training_of_a_scale_has_images_for_its_batches(scale: Scale) -> N
         n_classes = 64 if config.dataset != "glyphs" else 800
         labels = torch.arange(TRAINING_IMAGES[config.dataset]) % n_classes
         names = [f"class {label}" for label in range(n_classes)]
-        batches = make_batches(config, resolve_method(config), labels, names)
+        batches = make_batches(config, labels, names)
         assert config.epochs * len(batches) * batches.batch_size == images_of(config)
 
 

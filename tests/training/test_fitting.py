@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,13 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from settings import TINY
+from torch import Tensor
 
 from nearshot.cli import main
+from nearshot.cli.train import fitted_settings
+from nearshot.data import Store
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation.episodes import EpisodeSource
-from nearshot.training import train
-from nearshot.training.fitting import EVALUATION, TRAINING, episodes_that_fit
+from nearshot.evaluation.episodes import EpisodeSource, SmallClasses
+from nearshot.models import build_backbone, save_backbone
+from nearshot.training import PRESETS, TrainConfig, train
+from nearshot.training.batches import make_batches
+from nearshot.training.fitting import TRAINING, fitted
+from nearshot.training.small_splits import EVALUATION, episodes_that_fit
 
 QUICK = ["--backbone", "conv4-32", "--input-size", "16", "--epochs", "1", "--validation-episodes", "10"]
 CHANGES = [
@@ -28,6 +36,7 @@ CHANGES = [
     "5-way episodes need 5 classes; the validation split has 2: 2-way.",
     "5 shots and 15 queries need 20 images of a class; the validation split has classes of 12: 7 queries.",
 ]
+EPISODIC = TrainConfig(method="prototypical")
 Photos = Callable[..., list[str]]
 
 
@@ -35,12 +44,12 @@ Photos = Callable[..., list[str]]
 def photos(tmp_path: Path) -> Photos:
     """Make a folder of the user's own pictures, ten classes of twelve; gives the options that train on it."""
 
-    def make(n_classes: int = 10, n_images: int = 12, *options: str) -> list[str]:
+    def make(n_classes: int = 10, n_images: int = 12, *options: str, tiny: int | None = None) -> list[str]:
         chance = np.random.default_rng(0)
         folder = tmp_path / f"photos-{n_classes}"
         for number in range(n_classes):
             (folder / f"kind {number}").mkdir(parents=True)
-            for image in range(n_images):
+            for image in range(2 if number == tiny else n_images):
                 pixels = chance.integers(256, size=(16, 16, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / f"kind {number}" / f"{image}.png")
         where = ["--data-dir", str(tmp_path / "data")]
@@ -112,8 +121,37 @@ def test_episodes_of_a_training_fit_too(photos: Photos, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main(["train", *data, *QUICK, "--dry-run", "--method", "prototypical"]) == 0
     out = capsys.readouterr().out
-    assert "has 6 classes of 12 images or more: episodes of 6 × 12, 5-shot." in out
+    assert "has 6 classes of 12 images or more: episodes of 6 × 12 = 72 images, 5-shot." in out
     assert settings_of(out)["batch_size"] == 72
+    assert main(["train", *data, *QUICK, "--dry-run", "--method", "prototypical", "--batch-size", "64"]) == 1
+    said = capsys.readouterr().err
+    assert "No training episodes have --batch-size 64: the training split has 6 classes, and the smallest" in said
+    assert "has 12 images. 5 × 12 = 60 images, 5-shot, would fit." in said
+
+
+def test_a_batch_that_nobody_gave_goes_with_the_images_per_class_that_somebody_did(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "--dataset", "tiny", "--data-dir", str(data_dir), "--method", "prototypical", "--dry-run"]
+    given = ["--images-per-class", "12", "--n-shot", "2"]
+    assert main([*command, *given]) == 0
+    out = capsys.readouterr().out
+    assert re.search(
+        r"^A batch of \d+ does not divide into classes of 12 images: episodes of .* images, 2-shot.$", out, re.M
+    )
+    assert settings_of(out)["images_per_class"] == 12
+    assert int(str(settings_of(out)["batch_size"])) % 12 == 0
+    assert main([*command, *given, "--batch-size", "64"]) == 1
+    assert "A batch of 64 does not divide into classes of 12 images. Use" in capsys.readouterr().err
+    assert main([*command, "--images-per-class", "5", "--n-shot", "5"]) == 1
+    assert "5 images per class leave no query beside 5 shots." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_never_gives_way_and_its_dataset_needs_not(preset: str) -> None:
+    assert fitted_settings(["train", "--preset", preset, "--images-per-class", "12"]) == ()
+    assert "batch_size" in fitted_settings(["train", "--dataset", PRESETS[preset].dataset, "--images-per-class", "12"])
+    assert fitted_to([600] * 64, {}, config=PRESETS[preset]) == (PRESETS[preset], [])
 
 
 def test_where_nothing_fits_one_message_says_all(
@@ -148,7 +186,7 @@ def test_from_python_nothing_gives_way_unasked(data_dir: Path, tmp_path: Path) -
 def test_what_fits_can_be_drawn(sizes: list[int], n_way: int, shots: list[int], n_query: int, leave_out: bool) -> None:
     if not leave_out:
         sizes = [max(size, 2) for size in sizes]
-    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    labels = labels_of(*sizes)
     small = episodes_that_fit(
         labels, "test", n_way=n_way, shots=shots, n_query=n_query, free=EVALUATION, leave_out=leave_out
     )
@@ -157,6 +195,185 @@ def test_what_fits_can_be_drawn(sizes: list[int], n_way: int, shots: list[int], 
     assert max(small.shots) <= max(shots)
     for n_shot in small.shots:
         shape = EpisodeShape(small.n_way, n_shot, small.n_query)
-        EpisodeSource(labels, shape, n_episodes=1, seed=0, small_classes="leave out" if leave_out else "raise")
-    changed = (small.n_way, small.shots, small.n_query) != (n_way, tuple(shots), n_query)
+        small_classes: SmallClasses = "leave out" if leave_out else small.least_images
+        source = EpisodeSource(labels, shape, n_episodes=1, seed=0, small_classes=small_classes)
+        assert leave_out or source.n_classes_left_out <= len(sizes) // 5
+    changed = (small.n_way, small.shots, small.n_query, small.least_images) != (n_way, tuple(shots), n_query, 1)
     assert bool(small.said) == changed
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected", "left_out"),
+    [
+        ([30] * 7 + [2], (5, (1, 5), 15), 1),
+        ([30] * 7 + [1], (5, (1, 5), 15), 1),
+        ([30] * 4 + [2], (4, (1, 5), 15), 1),  # rather fewer ways than fewer shots
+        ([30] * 7 + [11], (5, (1, 5), 6), 0),  # over half of what an episode has: fewer queries
+        ([2, 1, *[30] * 10], (5, (1, 5), 15), 2),
+        ([30, 30, 2, 2, 2, 2], (5, (1,), 1), 0),  # most are small: these are the data
+        ([12] * 9 + [5], (5, (1, 5), 7), 1),
+    ],
+)
+def test_a_tiny_class_does_not_ruin_a_measurement(
+    sizes: list[int], expected: tuple[int, tuple[int, ...], int], left_out: int
+) -> None:
+    names = [f"kind {number}" for number in range(len(sizes))]
+    small = episodes_that_fit(labels_of(*sizes), "test", n_way=5, shots=(1, 5), n_query=15, class_names=names)
+    assert (small.n_way, small.shots, small.n_query) == expected
+    tiny = [number for number, size in enumerate(sizes) if size < small.least_images]
+    assert len(tiny) == left_out
+    for number in tiny:
+        assert f"'kind {number}' ({sizes[number]} image" in small.said[0]
+
+
+def test_ways_that_were_given_keep_a_tiny_class() -> None:
+    small = episodes_that_fit(labels_of(*[30] * 4, 2), "test", n_way=5, shots=(1, 5), n_query=15, free=["least_images"])
+    assert (small.least_images, small.said) == (1, [])  # which is refused, and the class named
+
+
+def labels_of(*sizes: int) -> Tensor:
+    return torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+
+
+class Labelled:
+    """What fitting looks at in a store."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.labels, self.class_names = labels_of(*sizes), tuple(f"kind {number}" for number in range(len(sizes)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def fitted_to(
+    sizes: Sequence[int], given: Mapping[str, int], *, n_ranks: int = 1, config: TrainConfig = EPISODIC
+) -> tuple[TrainConfig, list[str]]:
+    free = set(TRAINING) - given.keys()
+    config = replace(config, **given)  # type: ignore[arg-type]
+    return fitted(config, {"train": cast(Store, Labelled(*sizes))}, free, n_ranks=n_ranks)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes", "shape"),
+    [
+        ({"images_per_class": 12}, [12] * 10, EpisodeShape(10, 5, 7)),
+        ({"images_per_class": 12}, [600] * 64, EpisodeShape(42, 5, 7)),  # as of CIFAR-FS
+        ({"images_per_class": 4}, [40] * 200, EpisodeShape(128, 2, 2)),
+        ({"batch_size": 64}, [12] * 10, EpisodeShape(8, 5, 3)),
+        ({"batch_size": 64}, [40] * 3, EpisodeShape(2, 5, 27)),
+        ({"batch_size": 68}, [40] * 20, EpisodeShape(4, 5, 12)),
+        ({"n_shot": 7}, [10] * 6, EpisodeShape(6, 7, 3)),
+        ({"n_shot": 10}, [600] * 64, EpisodeShape(32, 10, 6)),  # these go together as they are
+        ({"n_shot": 20}, [600] * 64, EpisodeShape(12, 20, 20)),
+        ({"n_way": 5, "n_query": 4}, [7] * 6, EpisodeShape(5, 3, 4)),
+        ({}, [200] * 19 + [12], EpisodeShape(20, 5, 7)),
+        ({}, [200] * 19 + [2], EpisodeShape(19, 5, 11)),
+    ],
+)
+def test_what_is_free_goes_with_what_is_given(given: dict[str, int], sizes: list[int], shape: EpisodeShape) -> None:
+    config, said = fitted_to(sizes, given)
+    assert config.shape == shape
+    make_batches(config, labels_of(*sizes), [])
+    assert bool(said) == (config != replace(EPISODIC, **given))  # type: ignore[arg-type]
+
+
+@given(
+    sizes=st.lists(st.integers(2, 40), min_size=2, max_size=30),
+    batch_size=st.none() | st.integers(1, 300),
+    per_class=st.none() | st.integers(2, 20),
+    n_shot=st.none() | st.integers(1, 20),
+    n_ranks=st.integers(1, 4),
+)
+def test_episodes_fit_or_one_sentence_says_why(
+    sizes: list[int], batch_size: int | None, per_class: int | None, n_shot: int | None, n_ranks: int
+) -> None:
+    values = {"batch_size": batch_size, "images_per_class": per_class, "n_shot": n_shot}
+    given = {name: value for name, value in values.items() if value is not None}
+    try:
+        config, said = fitted_to(sizes, given, n_ranks=n_ranks)
+    except InputError as error:
+        assert all(f"{name} {value}" in str(error) for name, value in given.items())
+        return
+    assert all(getattr(config, name) == value for name, value in given.items())
+    left = [size for size in sizes if size >= config.least_images]
+    assert len(sizes) - len(left) <= len(sizes) // 5
+    for number in range(len(sizes)):
+        assert sizes[number] in left or len(sizes) - len(left) > 5 or f"'kind {number}'" in said[0]
+    if len(given) < 3 and (per_class or 0) <= min(left):
+        make_batches(config, labels_of(*sizes), [], n_ranks=n_ranks)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes", "n_ranks", "said"),
+    [
+        (
+            {"batch_size": 61},
+            [12] * 10,
+            1,
+            r"have batch_size 61: .* 10 classes.* 5 × 12 = 60 images, 5-shot, would fit",
+        ),
+        ({"n_shot": 12}, [40, 12, 40], 1, r"have n_shot 12: .* smallest, 'kind 1', has 12 .* 3 × 12 = 36 images, 6-sh"),
+        (
+            {},
+            [9, 1, 9],
+            1,
+            r"have two images of a class: .* 'kind 1', has 1 image\. Add images, or have least_images 2\.",
+        ),
+        ({}, [2, 2], 8, r"that 8 devices share have .* Use fewer devices\."),
+    ],
+)
+def test_what_cannot_fit_is_refused_in_one_sentence(
+    given: dict[str, int], sizes: list[int], n_ranks: int, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        fitted_to(sizes, given, n_ranks=n_ranks)
+
+
+def test_batches_divide_among_devices() -> None:
+    config, said = fitted_to([300, 300], {}, n_ranks=3, config=TrainConfig())
+    assert (config.batch_size, said) == (510, ["A batch of 512 does not divide among 3 devices: batches of 510."])
+    config, said = fitted_to([40] * 64, {}, n_ranks=3)
+    assert (config.shape, said) == (
+        EpisodeShape(30, 5, 11),
+        ["A batch of 512 does not divide among 3 devices: episodes of 30 × 16 = 480 images, 5-shot."],
+    )
+    with pytest.raises(InputError, match="The training split has 3 images, too few for 8 devices"):
+        fitted_to([2, 1], {}, n_ranks=8, config=TrainConfig())
+
+
+def test_a_tiny_class_is_left_out_by_name(photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    all_classes = tmp_path / "all"
+    all_classes.write_text("".join(f"kind {number}\n" for number in range(6)))
+    data = photos(6, 21, "--test-classes", str(all_classes), tiny=3)
+    save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
+    measure = ["evaluate", str(tmp_path / "weights.safetensors"), *data, "--episodes", "10"]
+    capsys.readouterr()
+    assert main([*measure, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "Far smaller than the other classes of the test split, and so left out of episodes: 'kind 3' (2 im" in err
+    for found in json.loads(out):
+        protocol = found["accuracy"]["protocol"]
+        assert (protocol["n_way"], protocol["n_query"], protocol["classes_left_out"]) == (5, 15, 1)
+    assert [found["n_shot"] for found in json.loads(out)] == [1, 5]
+    assert main(measure) == 0
+    assert "1 small class left out" in " ".join(capsys.readouterr().out.split())
+    assert main([*measure, "--least-images", "2", "--shots", "1", "5", "--queries", "15"]) == 1  # nothing is left out
+    assert "'kind 3' has 2 images" in capsys.readouterr().err
+
+
+def test_a_training_on_episodes_leaves_a_tiny_class_out_by_name(
+    photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    all_classes = tmp_path / "all"
+    all_classes.write_text("".join(f"kind {number}\n" for number in range(6)))
+    data = photos(6, 21, "--train-classes", str(all_classes), tiny=3)
+    run = ["train", *data, *QUICK, "--method", "prototypical", "--output", str(tmp_path / "run")]
+    assert main(run) == 0
+    said = capsys.readouterr().err
+    assert "Far smaller than the other classes of the training split, and so left out of episodes: 'kind 3' (2" in said
+    assert "has 5 classes of 21 images or more: episodes of 5 × 16 = 80 images, 5-shot." in said
+    config = TrainConfig.from_dict(json.loads((tmp_path / "run" / "config.json").read_text()))
+    assert (config.least_images, config.shape) == (3, EpisodeShape(5, 5, 11))
+    assert main([*run, "--resume"]) == 0
+    assert main([*run, "--overwrite", "--least-images", "1", "--images-per-class", "16"]) == 1
+    assert "'kind 3' has 2 images" in capsys.readouterr().err

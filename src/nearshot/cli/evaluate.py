@@ -14,7 +14,7 @@ from rich.table import Table
 
 from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.telling import say
+from nearshot.telling import counted, say
 from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluate_weights
 
 __all__ = ["Evaluate"]
@@ -23,6 +23,9 @@ __all__ = ["Evaluate"]
 def _usually(what: str, metavar: str) -> Any:
     """Say in the help what an option is where nobody gives it, and the data allow it."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {what}, or what the split allows)")
+
+
+_TINY = tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1, or more where a few classes are tiny)")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class Evaluate:
     lowered to what it has, which is said; what you give is never changed."""
     queries: Annotated[int | None, _usually("15", "INT")] = None
     """Query images of each class."""
+    least_images: Annotated[int | None, _TINY] = None
+    """Classes of fewer images are left out. By default it is a few classes that are far smaller than the others, which
+    is said with their names."""
     episodes: int = 10_000
     """How many episodes."""
     seed: int = 0
@@ -71,7 +77,12 @@ class Evaluate:
 
     def run(self, console: Console) -> None:
         """Measure, and print a table or JSON."""
-        asked: dict[str, Any] = {"n_way": self.way, "shots": self.shots, "n_query": self.queries}
+        asked: dict[str, Any] = {
+            "n_way": self.way,
+            "shots": self.shots,
+            "n_query": self.queries,
+            "least_images": self.least_images,
+        }
         given = {name: value for name, value in asked.items() if value is not None}
         request = Request(
             dataset=self.dataset,
@@ -116,12 +127,13 @@ def _as_json(evaluation: Evaluation) -> dict[str, Any]:
 
 def _table(found: list[Evaluation]) -> Table:
     protocol = found[0].accuracy.protocol
-    unfinished = found[0].unfinished
+    unfinished, left_out = found[0].unfinished, protocol.classes_left_out
     table = Table(
         title=("" if unfinished is None else f"UNFINISHED RUN, after {unfinished}\n")
         + f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way, {protocol.n_query} queries a class, "
         f"{protocol.n_episodes:,} episodes, seed {protocol.seed}, inductive"
         + (f"; features of layers {', '.join(map(str, found[0].layers))}" if found[0].layers else "")
+        + (f"; {counted(left_out, 'small class', 'small classes')} left out" if left_out else "")
     )
     for heading in ("shots", "classifier", "accuracy %", "weights"):
         table.add_column(heading)

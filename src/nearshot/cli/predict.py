@@ -14,7 +14,8 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
+from nearshot.cli.saying import saying_warnings
+from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
 from nearshot.telling import plain, say

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli.listing import Entry, print_entries
-from nearshot.cli.saying import saying_at_once
+from nearshot.cli.saying import saying_warnings
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import cost_of
@@ -85,7 +85,7 @@ class Reproduce:
 
     def run(self, console: Console) -> None:
         """Run, show the tables, and say where everything is; files that cannot be used are named, and left out."""
-        with saying_at_once(LeftOutWarning):
+        with saying_warnings(LeftOutWarning, others=True):
             self._run(console)
 
     def _run(self, console: Console) -> None:

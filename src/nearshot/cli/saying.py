@@ -9,12 +9,12 @@ from typing import TextIO
 
 from nearshot.telling import say
 
-__all__ = ["saying_at_once"]
+__all__ = ["saying_warnings"]
 
 
 @contextmanager
-def saying_at_once(kind: type[Warning]) -> Iterator[None]:
-    """Say warnings of a kind when they come, and each once; others are shown as ever."""
+def saying_warnings(kind: type[Warning] = UserWarning, *, others: bool = False) -> Iterator[None]:
+    """Say warnings of a kind when they come, and each once; others are for programmers: shown as ever, or not."""
     said: set[str] = set()
     usual = warnings.showwarning
 
@@ -33,6 +33,8 @@ def saying_at_once(kind: type[Warning]) -> Iterator[None]:
             say(f"warning: {message}")
 
     with warnings.catch_warnings():
+        if not others:
+            warnings.simplefilter("ignore")
         warnings.simplefilter("always", kind)
         warnings.showwarning = show
         yield

@@ -10,7 +10,8 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares, saying_warnings
+from nearshot.cli.saying import saying_warnings
+from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares
 from nearshot.errors import InputError, NearshotError
 from nearshot.telling import plain
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from nearshot.cli.saying import saying_warnings
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.telling import say
 
 if TYPE_CHECKING:
     from nearshot.data.pictures import Pixels
     from nearshot.estimator import FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
-__all__ = ["SOME_UNREADABLE", "Making", "MakingOptions", "read_squares", "saying_warnings"]
+__all__ = ["SOME_UNREADABLE", "Making", "MakingOptions", "read_squares"]
 
 BACKBONE = "resnet12-nca-cifar-fs"
 SOME_UNREADABLE = 3  # the status where pictures could not be read, but all others were done
@@ -149,17 +148,6 @@ def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterat
         raise InputError("This bundle classifies features, not pictures: it has no backbone.")
     side = classifier.embedder_.input_size
     return read_each(list(paths), lambda content: content.square(side))
-
-
-@contextmanager
-def saying_warnings() -> Iterator[None]:
-    """Say warnings as sentences on the error output."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        if issubclass(warning.category, UserWarning):  # others are for programmers
-            say(f"warning: {warning.message}")
 
 
 def _about_ignored(ignored: Sequence[Path]) -> str:

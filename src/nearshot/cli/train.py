@@ -11,14 +11,13 @@ import torch
 import tyro
 from rich.console import Console
 
-from nearshot.data import SOURCES
 from nearshot.errors import InputError
 from nearshot.models import build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import open_splits, with_resolved_path
 from nearshot.training.batches import compositions, make_batches
 from nearshot.training.fitting import TRAINING, fitted
-from nearshot.training.methods import resolve_method
+from nearshot.training.methods import batch_kind, resolve_method
 from nearshot.training.runs import run_name
 from nearshot.training.validation import validation_queries
 
@@ -31,7 +30,8 @@ STOPPED = 143  # as the shell has it for what SIGTERM has ended, so that nobody 
 class Train:
     """Train a network, validate it as it learns, and keep its best epochs in a run's folder.
 
-    On pictures of your own, batches and episodes that you do not choose are made to fit what there is, which is said.
+    Without a preset, batches and episodes that you do not choose are made to fit what you do and the pictures that
+    there are, which is said.
 
     Examples: nearshot train --preset glyphs-nca;
     nearshot train --preset cifar-fs-prototypical --batch-size 256 --seed 1;
@@ -108,19 +108,15 @@ def chosen_preset(arguments: list[str]) -> TrainConfig:
 
 
 def fitted_settings(arguments: list[str]) -> tuple[str, ...]:
-    """Return the settings that may give way to the data: on a dataset of one's own, those that nobody has given.
+    """Return the settings that may give way to each other and to the data: those that neither one nor a preset gives.
 
     >>> fitted_settings(["train", "--dataset", "./my-photos", "--batch-size", "64", "--validation-way=2"])
-    ('images_per_class', 'n_shot', 'validation_shots', 'validation_queries')
+    ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
     >>> fitted_settings(["train", "--dataset", "./my-photos", "--preset", "cifar-fs-nca"])
     ()
     """
-    given = {argument.partition("=")[0].replace("_", "-"): place for place, argument in enumerate(arguments)}
-    if "--preset" in given or "--dataset" not in given:
-        return ()
-    _, _, dataset = arguments[given["--dataset"]].partition("=")
-    dataset = dataset or "".join(arguments[given["--dataset"] + 1 : given["--dataset"] + 2])
-    if dataset in SOURCES:
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    if "--preset" in given:
         return ()
     return tuple(name for name in TRAINING if f"--{name.replace('_', '-')}" not in given)
 
@@ -128,7 +124,7 @@ def fitted_settings(arguments: list[str]) -> tuple[str, ...]:
 def _describe(command: Train, console: Console) -> None:
     """Say what would be trained; all that a training refuses before its first step is refused here."""
     config = with_resolved_path(command.config)
-    method = resolve_method(config)
+    method = resolve_method(config, command.fit)
     fabric = command.hardware.fabric(config)
     stores = open_splits(config, command.data_dir)
     store = stores["train"]
@@ -136,12 +132,12 @@ def _describe(command: Train, console: Console) -> None:
     backbone = build_backbone(config.backbone, input_size=input_size)
     config, changes = fitted(config, stores, command.fit, n_ranks=fabric.world_size)
     n_query = validation_queries(config, stores)
-    batches = make_batches(config, method, store.labels, store.class_names)
+    batches = make_batches(config, store.labels, store.class_names, n_ranks=fabric.world_size)
     n_steps = config.epochs * len(batches)
     command.hardware.resolved(fabric.device, config, backbone, n_ranks=fabric.world_size, n_steps=n_steps)
     config = replace(
         config,
-        batches=config.batches or method.batches,
+        batches=batch_kind(config),
         input_size=input_size,
         warm_up=config.warm_up_epochs,
         validation_queries=n_query,

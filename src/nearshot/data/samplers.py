@@ -208,6 +208,8 @@ class EpisodeBatches(Batches):
         replacement: whether an image may be drawn again in the same epoch.
         n_batches: episodes an epoch; by default as many as fit the images once, or, without replacement, as many as
             there can be.
+        least_images: leave out classes with fewer images than this; by default none, and one that is too small for the
+            shape is an error.
         class_names: names for the labels 0, 1, …, used in messages.
         seed: a seed, or a CPU generator.
         rank: which rank's share of each episode to yield. An episode is cut in the middle of its layout; the loss has
@@ -227,16 +229,18 @@ class EpisodeBatches(Batches):
         *,
         replacement: bool = True,
         n_batches: int | None = None,
+        least_images: int = 1,
         class_names: Sequence[str] | None = None,
         seed: int | torch.Generator = 0,
         rank: int = 0,
         n_ranks: int = 1,
     ) -> None:
-        self._by_class = ImagesByClass(labels, class_names)
+        self._by_class = ImagesByClass(labels, class_names).without_small_classes(least_images)
         self._by_class.check(shape)
         super().__init__(shape.batch_size, len(labels), seed, rank, n_ranks)
         self.shape, self.replacement = shape, replacement
-        most = len(labels) // shape.batch_size if replacement else self._most_without_replacement()
+        n_images = int(self._by_class.sizes.sum())
+        most = n_images // shape.batch_size if replacement else self._most_without_replacement()
         self.n_batches = _batches_an_epoch(n_batches, most)
         if not replacement and self.n_batches > most:
             raise InputError(
@@ -270,12 +274,10 @@ class EpisodeBatches(Batches):
 
     def _draw_without_replacement(self, generator: torch.Generator) -> Tensor:
         hands = self._by_class.sizes // self.shape.images_per_class  # how often each class can still be dealt
-        shuffled = torch.cat(
-            [
-                images[torch.randperm(len(images), generator=generator)]
-                for images in self._by_class.images.split(self._by_class.sizes.tolist())
-            ]
-        )
+        shuffled = self._by_class.images.clone()
+        for start, size in zip(self._by_class.starts.tolist(), self._by_class.sizes.tolist(), strict=True):
+            of_class = shuffled[start : start + size]
+            of_class.copy_(of_class[torch.randperm(size, generator=generator)])
         next_image = self._by_class.starts.clone()
         episodes = []
         for n_left in range(self.n_batches, 0, -1):

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 FORMAT, VERSION = "nearshot-episodes", "1"
-SmallClasses = Literal["raise", "leave out"]
+SmallClasses = Literal["raise", "leave out"] | int
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,8 @@ class EpisodeSource:
         shape: ways, shots and queries.
         n_episodes: how many episodes there are.
         seed: which ones.
-        small_classes: whether classes with too few images are an error or are left out.
+        small_classes: whether classes with too few images are an error or are left out; or a number: those with fewer
+            images are left out, and others that are too small are an error.
         class_names: names for the labels, used in messages.
     """
 
@@ -169,12 +170,13 @@ class EpisodeSource:
             raise InputError(f"n_episodes must be a whole number, at least 1 and under 2³¹, not {n_episodes}.")
         if not _is_whole(seed) or not 0 <= seed < 2**64:
             raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1, not {seed!r}.")
-        if small_classes not in ("raise", "leave out"):
-            raise InputError(f"small_classes must be 'raise' or 'leave out', not {small_classes!r}.")
+        if small_classes not in ("raise", "leave out") and not _is_whole(small_classes):
+            raise InputError(f"small_classes must be 'raise' or 'leave out', or a number, not {small_classes!r}.")
         by_class = ImagesByClass(labels, class_names)
         n_classes = len(by_class.classes)
-        if small_classes == "leave out":
-            by_class = by_class.without_small_classes(shape.images_per_class)
+        if small_classes != "raise":
+            least = shape.images_per_class if small_classes == "leave out" else int(small_classes)
+            by_class = by_class.without_small_classes(least)
         by_class.check(shape)
         if max(shape.n_way, shape.images_per_class) >= 2**16 - 1 or len(labels) >= 2**31:
             raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
@@ -241,7 +243,8 @@ def sample_episodes(
         n_query: query images of each class, m.
         n_episodes: how many episodes.
         seed: which ones.
-        small_classes: "raise" names a class with too few images in an error; "leave out" goes on without such classes.
+        small_classes: "raise" names a class with too few images in an error; "leave out" goes on without such classes;
+            a number goes on without those that have fewer images.
         class_names: names for the labels 0, 1, …, used in messages.
 
     >>> labels = torch.arange(10).repeat_interleave(30)

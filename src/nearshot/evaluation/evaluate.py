@@ -71,7 +71,8 @@ def evaluate_features(
         normalise: whether to divide each feature by its length.
         seed: which episodes.
         episodes: these episodes instead; then the ways, queries, number and seed are theirs.
-        small_classes: "raise" names a class with too few images; "leave out" goes on without such classes.
+        small_classes: "raise" names a class with too few images; "leave out" goes on without such classes; a number
+            goes on without those that have fewer images.
         training_classes: the names of the classes that were trained on; evaluating one of them is refused. Needs a
             `FeatureSet` with class names.
         inductive: for a function of your own, whether it looks at each query alone; the result says so.

@@ -9,7 +9,7 @@ from typing import Any
 
 from nearshot.training import TrainConfig
 from nearshot.training.config import BatchKind
-from nearshot.training.methods import Method, resolve_method
+from nearshot.training.methods import batch_kind, resolve_method
 
 __all__ = ["batches_of", "has_own_loss", "resolved", "run_id"]
 
@@ -28,8 +28,9 @@ def has_own_loss(config: TrainConfig) -> bool:
 
 def batches_of(config: TrainConfig) -> BatchKind:
     """Return what a training's batches are; settings that do not go together are refused."""
-    usual = Method.batches if has_own_loss(config) else resolve_method(config).batches
-    return config.batches or usual
+    if not has_own_loss(config):  # whose code is not here
+        resolve_method(config)
+    return batch_kind(config)
 
 
 def resolved(config: TrainConfig) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
     """
     kind = batches_of(config)
     settings = {name: value for name, value in config.as_dict().items() if name not in WATCHING}
-    for name in ("n_way", "n_query", "n_shot", "images_per_class", "batch_size", "batches", "method"):
+    for name in ("n_way", "n_query", "n_shot", "images_per_class", "least_images", "batch_size", "batches", "method"):
         del settings[name]
     settings["warm_up"] = config.warm_up_epochs
     name = config.method_name
@@ -55,6 +56,8 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
             name = {"prototypical": "matching", "nca-prototypes": "nca"}.get(name, name)
         has_roles = name in ("prototypical", "matching", "nca-prototypes")
         settings["batches"] = ["episodes", shape.n_way, shape.images_per_class, shape.n_shot if has_roles else None]
+        if config.least_images > 1:
+            settings["least_images"] = config.least_images
     else:
         settings["batches"] = [kind, config.batch_size]
     if name == "simpleshot":
@@ -76,6 +79,12 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
 
 
 def run_id(config: TrainConfig) -> str:
-    """Return a short name for a training: equal for equal ones, different for different ones."""
+    """Return a short name for a training: equal for equal ones, different for different ones.
+
+    >>> run_id(TrainConfig(least_images=8)) == run_id(TrainConfig())  # whose batches are no episodes
+    True
+    >>> run_id(TrainConfig(batches="episodes", least_images=8)) == run_id(TrainConfig(batches="episodes"))
+    False
+    """
     content = json.dumps(resolved(config), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -51,7 +51,7 @@ class Training:
         fit: Collection[str] = (),
     ) -> None:
         asked = config = with_resolved_path(config)
-        self.method = resolve_method(config)
+        self.method = resolve_method(config, fit)
         self.fabric = fabric = hardware.fabric(config)
         fabric.launch()
         device, n_ranks = fabric.device, fabric.world_size
@@ -64,7 +64,7 @@ class Training:
         class_names = self.stores["train"].class_names
         n_local_ranks = n_ranks // fabric.strategy.num_nodes if n_ranks > 1 else 1  # type: ignore[attr-defined]
         self.feed = ImageFeed(images, device, residence=hardware.residence, n_processes=n_local_ranks)
-        self.sampler = make_batches(config, self.method, self.labels, class_names, n_ranks=n_ranks)
+        self.sampler = make_batches(config, self.labels, class_names, n_ranks=n_ranks)
         self.n_steps = config.epochs * len(self.sampler)
 
         torch.manual_seed(config.seed)

@@ -13,7 +13,7 @@ from nearshot.data import EpisodeBatches, IndependentBatches, ShuffledBatches
 from nearshot.data.samplers import Batches
 from nearshot.losses import count_pairs
 from nearshot.training.config import TrainConfig
-from nearshot.training.methods import Method
+from nearshot.training.methods import Method, batch_kind
 
 __all__ = ["Composition", "compositions", "make_batches"]
 
@@ -26,16 +26,15 @@ class Composition(NamedTuple):
     negative_pairs: float
 
 
-def make_batches(
-    config: TrainConfig, method: Method, labels: Tensor, class_names: Sequence[str], *, n_ranks: int = 1
-) -> Batches:
+def make_batches(config: TrainConfig, labels: Tensor, class_names: Sequence[str], *, n_ranks: int = 1) -> Batches:
     """Return the sampler of a configuration's batches, in the order that all ranks share."""
-    kind = config.batches or method.batches
+    kind = batch_kind(config)
     if kind == "episodes":
         return EpisodeBatches(
             labels,
             config.shape,
             n_batches=config.steps_per_epoch,
+            least_images=config.least_images,
             class_names=class_names,
             seed=config.seed,
             n_ranks=n_ranks,

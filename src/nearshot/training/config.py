@@ -73,6 +73,9 @@ class TrainConfig:
     """Classes in an episode, together with --n-query, instead of the batch size and images per class."""
     n_query: int | None = None
     """Query images of a class in an episode, together with --n-way."""
+    least_images: int = 1
+    """Classes of fewer images are left out of training episodes. On the command line and without a preset it is a few
+    classes that are far smaller than the others, which is said; else a class that is too small is refused."""
 
     background: float = 0.0
     """0 for the exact loss; 1e-10 for the arithmetic of the published experiments, which leaves out anchors that are
@@ -137,7 +140,14 @@ class TrainConfig:
     """On several devices: batch norm over the whole batch instead of each device's share."""
 
     def __post_init__(self) -> None:
-        at_least_one = ("epochs", "batch_size", "validate_every", "validation_episodes", "validation_queries")
+        at_least_one = (
+            "epochs",
+            "batch_size",
+            "least_images",
+            "validate_every",
+            "validation_episodes",
+            "validation_queries",
+        )
         optional = ("steps_per_epoch", "micro_batch", "projection", "input_size", "side")
         for name in (*at_least_one, *(name for name in optional if getattr(self, name) is not None)):
             if getattr(self, name) < 1:

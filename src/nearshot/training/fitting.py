@@ -6,36 +6,32 @@ What somebody has asked for is never changed. What nobody has, may be: a folder 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
-
-from torch import Tensor
 
 from nearshot.data import Store
-from nearshot.episodes import ImagesByClass
+from nearshot.episodes import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
 from nearshot.telling import counted
 from nearshot.training.config import TrainConfig
-from nearshot.training.methods import resolve_method
+from nearshot.training.methods import batch_kind
+from nearshot.training.small_splits import check_classes, episodes_that_fit, leaving_out_tiny
 
-__all__ = ["EVALUATION", "TRAINING", "EpisodesThatFit", "check_classes", "episodes_that_fit", "fitted"]
+__all__ = ["TRAINING", "fitted"]
 
-# The settings that may give way, of a training and of a measurement.
+# The settings that may give way.
 TRAINING = (
     "batch_size",
     "images_per_class",
     "n_shot",
+    "least_images",
     "validation_way",
     "validation_shots",
     "validation_queries",
 )
-EVALUATION = ("n_way", "shots", "n_query")
+_OF_EPISODES = ("batch_size", "images_per_class", "n_shot")
 _OF_VALIDATION = {"validation_way": "n_way", "validation_shots": "shots", "validation_queries": "n_query"}
-SHARING_OUT = (
-    "nearshot data prepare FOLDER --fractions TRAIN VAL TEST, such as 0.5 0.25 0.25, or lists of classes with "
-    "--train-classes, --val-classes and --test-classes"
-)
+_TITLES = {"train": "training", "val": "validation"}
 
 
 def fitted(
@@ -51,7 +47,7 @@ def fitted(
     """
     if not free:
         return config, []
-    _check_classes(stores)
+    check_classes({_TITLES[split]: store.labels for split, store in stores.items()})
     config, about_batches = _with_batches(config, stores["train"], free, n_ranks)
     if "val" not in stores:
         return config, about_batches
@@ -68,147 +64,120 @@ def fitted(
     return config, [*about_batches, *small.said]
 
 
-class EpisodesThatFit(NamedTuple):
-    """Ways, shots and queries that a split has the classes and images for, and what is said about the change."""
-
-    n_way: int
-    shots: tuple[int, ...]
-    n_query: int
-    said: list[str]
-
-
-def episodes_that_fit(
-    labels: Tensor,
-    split: str,
-    *,
-    n_way: int,
-    shots: Sequence[int],
-    n_query: int,
-    free: Collection[str] = EVALUATION,
-    leave_out: bool = False,
-) -> EpisodesThatFit:
-    r"""Lower what is free of ways, shots and queries to what a split allows; the rest stays, to be refused elsewhere.
-
-    Args:
-        labels: (image,) of the split.
-        split: what to call it.
-        n_way: classes in an episode.
-        shots: the numbers of shots.
-        n_query: queries of each class.
-        free: which of "n_way", "shots" and "n_query" may be lowered.
-        leave_out: whether classes that are too small do not take part; else all of them do.
-
-    >>> import torch
-    >>> small = episodes_that_fit(torch.arange(2).repeat_interleave(12), "test", n_way=5, shots=(1, 5), n_query=15)
-    >>> small.n_way, small.shots, small.n_query
-    (2, (1, 5), 7)
-    >>> print(*small.said, sep="\n")
-    5-way episodes need 5 classes; the test split has 2: 2-way.
-    5 shots and 15 queries need 20 images of a class; the test split has classes of 12: 7 queries.
-    """
-    sizes = sorted(ImagesByClass(labels).sizes.tolist(), reverse=True)
-    shots, said = tuple(shots), []
-    ways_needed = 2 if "n_way" in free else n_way
-    room = (sizes[ways_needed - 1] if len(sizes) >= ways_needed else 0) if leave_out else sizes[-1]
-    if "shots" in free and 2 <= room <= max(shots, default=0):
-        kept = tuple(n_shot for n_shot in shots if n_shot < room) or (room - 1,)
-        too_many = [n_shot for n_shot in shots if n_shot >= room]
-        said.append(
-            f"{_and(too_many)}-shot episodes need {min(too_many) + 1} images of a class; the {split} split has classes "
-            f"of {room}: {_and(kept)}-shot."
-        )
-        shots = kept
-    most = max(shots, default=1)
-    enough = sum(size > most for size in sizes) if leave_out else len(sizes)
-    if "n_way" in free and 2 <= enough < n_way:
-        of_size = "" if enough == len(sizes) else f" of more than {most} images"
-        said.append(
-            f"{n_way}-way episodes need {n_way} classes; the {split} split has {enough}{of_size}: {enough}-way."
-        )
-        n_way = enough
-    smallest = (sizes[n_way - 1] if len(sizes) >= n_way else 0) if leave_out else sizes[-1]
-    left = smallest - most
-    if "n_query" in free and 1 <= left < n_query:
-        said.append(
-            f"{counted(most, 'shot')} and {n_query} queries need {most + n_query} images of a class; the "
-            f"{split} split has classes of {smallest}: {counted(left, 'query', 'queries')}."
-        )
-        n_query = left
-    return EpisodesThatFit(n_way, shots, n_query, said)
-
-
-def check_classes(labels: Tensor, split: str) -> None:
-    """Refuse a split that has no episode of any shape: two classes, and two images of every class."""
-    by_class = ImagesByClass(labels)
-    if len(by_class.classes) < 2:
-        raise InputError(
-            f"The {split} split has {len(by_class.classes)} class, and an episode needs 2. Add classes, or share them "
-            f"out in another way: {SHARING_OUT}."
-        )
-
-
 def _with_batches(
     config: TrainConfig, store: Store, free: Collection[str], n_ranks: int
 ) -> tuple[TrainConfig, list[str]]:
-    if (config.batches or resolve_method(config).batches) == "episodes":
+    if batch_kind(config) == "episodes":
         return _with_episodes(config, store, free, n_ranks)
     size, n_images = config.batch_size, len(store)
-    if "batch_size" not in free or size <= n_images:
+    fits = min(size, n_images) // n_ranks * n_ranks
+    if "batch_size" not in free or fits == size:
         return config, []
-    fits = n_images - n_images % n_ranks
-    said = f"A batch of {size} different images needs that many; the training split has {n_images}: batches of {fits}."
-    return replace(config, batch_size=fits), [said]
+    if not fits:
+        raise InputError(
+            f"The training split has {counted(n_images, 'image')}, too few for {n_ranks} devices to share a batch: add "
+            "images, or use fewer devices."
+        )
+    if size > n_images:
+        why = f"A batch of {size} different images needs that many; the training split has {n_images}"
+    else:
+        why = f"A batch of {size} does not divide among {n_ranks} devices"
+    return replace(config, batch_size=fits), [f"{why}: batches of {fits}."]
 
 
 def _with_episodes(
     config: TrainConfig, store: Store, free: Collection[str], n_ranks: int
 ) -> tuple[TrainConfig, list[str]]:
-    """Make training episodes of fewer classes and fewer images of each; ways and queries that were given stay."""
-    if config.n_way is not None:
-        return config, []
-    sizes = ImagesByClass(store.labels).sizes
-    n_classes, smallest, before = len(sizes), int(sizes.min()), config.shape
-    per_class, n_shot, batch_size = config.images_per_class, config.n_shot, config.batch_size
-    if "images_per_class" in free and 2 <= smallest < per_class:
-        per_class = smallest
-    if "n_shot" in free and n_shot >= per_class:
-        n_shot = max(1, per_class // 2)
-    if "batch_size" in free:
-        ways = min(batch_size // per_class, n_classes)
-        while ways > 2 and ways * per_class % n_ranks:
-            ways -= 1
-        batch_size = ways * per_class
-    if (batch_size, n_shot, per_class) == (config.batch_size, config.n_shot, config.images_per_class):
-        return config, []
-    config = replace(config, batch_size=batch_size, n_shot=n_shot, images_per_class=per_class)
-    said = (
-        f"Episodes of {before.n_way} classes × {before.images_per_class} images are too large; the training split has "
-        f"{n_classes} classes of {smallest} images or more: episodes of {batch_size // per_class} × {per_class}, "
-        f"{n_shot}-shot."
-    )
-    return config, [said]
-
-
-def _check_classes(stores: Mapping[str, Store]) -> None:
-    """Refuse what no batch and no episode can be made of, all of it in one message."""
-    wrong = []
-    n_classes = len(stores["train"].class_names)
-    if n_classes < 2:
-        wrong.append(f"the training split has {n_classes} class, and to tell classes apart takes 2")
-    if "val" in stores:
-        n_usable = int((ImagesByClass(stores["val"].labels).sizes >= 2).sum())
-        if n_usable < 2:
-            wrong.append(
-                f"the validation split has {counted(n_usable, 'class', 'classes')} of two images or more, "
-                "and an episode needs 2"
-            )
-    if wrong:
-        said = "; ".join(wrong)
-        raise InputError(
-            f"{said[0].upper()}{said[1:]}. Add classes, or share them out in another way: {SHARING_OUT}. Without a "
-            "validation split the last epoch is kept."
+    """Choose what is free of batch size, images per class and shots, so that all go together and fit the classes."""
+    said: list[str] = []
+    by_class = ImagesByClass(store.labels, store.class_names)
+    if "least_images" in free:
+        wanted = config.images_per_class if config.n_query is None else config.n_shot + config.n_query
+        ways_are_free = "batch_size" in free or "images_per_class" in free
+        n_needed = config.n_way or (2 if ways_are_free else config.batch_size // wanted)
+        least_images, said = leaving_out_tiny(
+            by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed
         )
+        config = replace(config, least_images=least_images)
+    by_class = by_class.without_small_classes(config.least_images)
+    may_change = set(free) & (set(_OF_EPISODES) if config.n_way is None else {"n_shot"})
+    if not may_change or not len(by_class.sizes):
+        return config, said
+    shape = _nearest(config, by_class, free, n_ranks)
+    if shape is None:
+        raise _nothing_fits(config, by_class, free, n_ranks)
+    changed = replace(config, n_shot=shape.n_shot)
+    if config.n_way is None:
+        changed = replace(changed, batch_size=shape.batch_size, images_per_class=shape.images_per_class)
+    if changed == config:
+        return config, said
+    why = _why_not(config, by_class, n_ranks)
+    return changed, [*said, f"{why}: episodes of {_described(shape)}."]
 
 
-def _and(numbers: Sequence[int]) -> str:
-    return " and ".join(map(str, numbers))
+def _nearest(config: TrainConfig, by_class: ImagesByClass, free: Collection[str], n_ranks: int) -> EpisodeShape | None:
+    """Return of all episodes that fit those nearest to the settings: shots first, then images per class, then ways."""
+    usual = config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
+    return min(
+        (shape for shape in _shapes(config, by_class, free) if shape.batch_size % n_ranks == 0),
+        key=lambda shape: (abs(shape.n_shot - config.n_shot), abs(shape.images_per_class - usual), -shape.n_way),
+        default=None,
+    )
+
+
+def _shapes(config: TrainConfig, by_class: ImagesByClass, free: Collection[str]) -> Iterator[EpisodeShape]:
+    """Yield the episodes that keep what is given, in batches no larger than the settings'.
+
+    What is given may be more than the data have: the sampler refuses it, and names the class.
+    """
+    n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
+    if config.n_way is not None and config.n_query is not None:
+        for n_shot in range(1, max(1, smallest - config.n_query) + 1):
+            yield EpisodeShape(config.n_way, n_shot, config.n_query)
+        return
+    most = min(smallest, max(2, config.batch_size // 2))
+    for per_class in range(2, most + 1) if "images_per_class" in free else (config.images_per_class,):
+        n_shot = config.n_shot
+        if "n_shot" in free and n_shot >= per_class:
+            n_shot = per_class // 2
+        for n_way in range(2, max(2, min(n_classes, config.batch_size // per_class)) + 1):
+            if n_shot < per_class and ("batch_size" in free or n_way * per_class == config.batch_size):
+                yield EpisodeShape(n_way, n_shot, per_class - n_shot)
+
+
+def _why_not(config: TrainConfig, by_class: ImagesByClass, n_ranks: int) -> str:
+    """Say why the episodes of the settings do not fit."""
+    try:
+        shape = config.shape
+    except InputError as error:  # it says so, and then what to do
+        return str(error).partition(". ")[0]
+    n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
+    if shape.n_way <= n_classes and shape.images_per_class <= smallest:
+        return f"A batch of {shape.batch_size} does not divide among {n_ranks} devices"
+    return (
+        f"Episodes of {shape.n_way} classes × {shape.images_per_class} images are too large; the training split has "
+        f"{n_classes} classes of {counted(smallest, 'image')} or more"
+    )
+
+
+def _nothing_fits(config: TrainConfig, by_class: ImagesByClass, free: Collection[str], n_ranks: int) -> InputError:
+    """Say what was given, what there is, and what would fit."""
+    names = _OF_EPISODES if config.n_way is None else ("n_way", "n_query")
+    given = [f"{name} {getattr(config, name)}" for name in names if name not in free]
+    place = int(by_class.sizes.argmin())
+    size = int(by_class.sizes[place])
+    instead = _nearest(config, by_class, _OF_EPISODES, n_ranks)
+    if instead is not None:
+        advice = f"{_described(instead)}, would fit"
+    else:
+        advice = "Use fewer devices" if n_ranks > 1 else f"Add images, or have least_images {size + 1}"
+    shared = f" that {n_ranks} devices share" if n_ranks > 1 else ""
+    return InputError(
+        f"No training episodes{shared} have {' and '.join(given) or 'two images of a class'}: the training split has "
+        f"{len(by_class.sizes)} classes, and the smallest, {by_class.name(place)!r}, has {counted(size, 'image')}. "
+        f"{advice}."
+    )
+
+
+def _described(shape: EpisodeShape) -> str:
+    return f"{shape.n_way} × {shape.images_per_class} = {shape.batch_size} images, {shape.n_shot}-shot"

@@ -5,7 +5,7 @@ To add a method, write its loss in `nearshot.losses` and one line in `METHODS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.losses import (
@@ -24,7 +25,7 @@ from nearshot.losses import (
 )
 from nearshot.training.config import BatchKind, Loss, TrainConfig
 
-__all__ = ["METHODS", "Method", "Outputs", "resolve_method"]
+__all__ = ["METHODS", "Method", "Outputs", "batch_kind", "resolve_method"]
 
 
 class Outputs(NamedTuple):
@@ -153,15 +154,25 @@ _UNUSED: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def resolve_method(config: TrainConfig) -> Method:
-    """Return a configuration's method, and refuse settings that do not go together."""
+def batch_kind(config: TrainConfig) -> BatchKind:
+    """Return what a training's batches are: what is asked for, or else what its method usually has."""
+    return config.batches or METHODS.get(config.method_name, Method).batches
+
+
+def resolve_method(config: TrainConfig, free: Collection[str] = ()) -> Method:
+    """Return a configuration's method, and refuse settings that do not go together.
+
+    Args:
+        config: the settings.
+        free: the names of those that may yet change, so that nothing has to go together with them.
+    """
     if not isinstance(config.method, str):
         method = Method(config.method_name, _own(config.method))
         if config.learn_temperature:
             raise InputError("A loss of your own has no temperature to learn; leave it out.")
     else:
         method = look_up(METHODS, config.method, "method")
-    kind = config.batches or method.batches
+    kind = batch_kind(config)
     if method.needs_episodes and kind != "episodes":
         raise InputError(f"{method.title} are trained on episodes; batches of the kind {kind!r} have none.")
     if config.method != "nca":
@@ -176,5 +187,15 @@ def resolve_method(config: TrainConfig) -> Method:
     if config.nesterov and config.optimiser != "sgd":
         raise InputError("Nesterov's momentum is of the optimiser sgd.")
     if kind == "episodes":
-        _ = config.shape  # checks the numbers
+        _check_shape(config, free)
     return method
+
+
+def _check_shape(config: TrainConfig, free: Collection[str]) -> None:
+    """Refuse numbers of an episode that do not go together, whatever those that are free will be."""
+    if config.n_way is not None:
+        _ = config.shape  # checks the numbers
+    elif "images_per_class" not in free:
+        per_class = config.images_per_class
+        batch_size = 2 * per_class if "batch_size" in free else config.batch_size
+        EpisodeShape.from_batch(batch_size, 1 if "n_shot" in free else config.n_shot, per_class)

@@ -16,9 +16,9 @@ from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import load_backbone, read_notes
-from nearshot.training.fitting import check_classes, episodes_that_fit
 from nearshot.training.methods import METHODS
 from nearshot.training.runs import RunFolder
+from nearshot.training.small_splits import check_classes, episodes_that_fit
 from nearshot.training.trained import TrainedNetwork, TrainedRun, Unfinished, training_split
 from nearshot.training.unfinished import UnfinishedRun
 
@@ -41,6 +41,7 @@ class Request:
         layers: the stages whose pooled outputs are the features, counted from 1; none for the network's embedding.
         n_way: classes in an episode.
         n_query: queries of each class.
+        least_images: classes of fewer images are left out.
         n_episodes: how many episodes.
         seed: which episodes.
         side: the side of the prepared images, where there are several.
@@ -53,6 +54,7 @@ class Request:
     layers: tuple[int, ...] = ()
     n_way: int = 5
     n_query: int = 15
+    least_images: int = 1
     n_episodes: int = 10_000
     seed: int = 0
     side: int | None = None
@@ -112,7 +114,8 @@ def evaluate_weights(
         data_dir: where prepared datasets live.
         device: where; by default a GPU if there is one.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
-        fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows.
+        fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows; with "least_images", a few
+            classes that are far smaller than the others are left out.
         tell: what is called with a sentence for each that is, and, where no bar shows how far it is, with one before
             many images are embedded.
     """
@@ -156,7 +159,8 @@ def evaluate_run(
         device: where; by default a GPU if there is one.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         unfinished: whether a run that was stopped, or is still training, is measured as it is; else it is refused.
-        fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows.
+        fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows; with "least_images", a few
+            classes that are far smaller than the others are left out.
         tell: what is called with a sentence for each that is, and, where no bar shows how far it is, with one before
             many images are embedded.
     """
@@ -203,6 +207,7 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
     """
     parts = [] if run.unfinished is None else [f"unfinished-{run.unfinished}".replace(" ", "-")]
     parts += [request.split, weights.stem, f"{request.n_way}-way-{request.shots[0]}-shot-{request.n_query}-query"]
+    parts += [f"classes-of-{request.least_images}-images-or-more"] if request.least_images > 1 else []
     parts += [request.classifiers[0], f"{request.n_episodes}-episodes-seed-{request.seed}"]
     parts += [f"layers-{'+'.join(map(str, request.layers))}"] if request.layers else []
     parts += [word.replace(" ", "-") for word in also]
@@ -211,17 +216,26 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
 
 
 def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable[[str], object] | None) -> Request:
-    """Return the request with what may give way lowered to what the split has, each said."""
+    """Return the request with what may give way made to fit what the split has, each said."""
     if not fit:
         return request
-    check_classes(store.labels, request.split)
+    check_classes({request.split: store.labels})
     small = episodes_that_fit(
-        store.labels, request.split, n_way=request.n_way, shots=request.shots, n_query=request.n_query, free=fit
+        store.labels,
+        request.split,
+        n_way=request.n_way,
+        shots=request.shots,
+        n_query=request.n_query,
+        least_images=request.least_images,
+        free=fit,
+        class_names=store.class_names,
     )
     if tell is not None:
         for sentence in small.said:
             tell(sentence)
-    return replace(request, n_way=small.n_way, shots=small.shots, n_query=small.n_query)
+    return replace(
+        request, n_way=small.n_way, shots=small.shots, n_query=small.n_query, least_images=small.least_images
+    )
 
 
 def _measure(
@@ -238,6 +252,7 @@ def _measure(
         n_episodes=request.n_episodes,
         classifiers=request.classifiers,
         seed=request.seed,
+        small_classes=request.least_images,
         training_classes=training.class_names if training is not None and request.split != "train" else None,
     )
     return [
