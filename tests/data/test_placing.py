@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from killing import KilledError, killed_before
 from layouts import class_folders, write_folder
@@ -114,22 +114,42 @@ def test_a_preparation_that_is_killed_anywhere(photos: Path, tmp_path: Path, bef
     assert seen == {"refused", "old", "new"}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(kills=st.lists(st.tuples(st.booleans(), st.integers(0, 70)), min_size=1, max_size=5))
-def test_killed_again_and_again(photos: Path, tmp_path: Path, kills: list[tuple[bool, int]]) -> None:
-    """Whether it is opened or prepared, and wherever that is killed: nobody ever sees parts of two datasets."""
+CHOICES: list[dict[str, list[str]] | None] = [None, NEW, BEFORE["other"], BEFORE["a split stays"]]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kills=st.lists(st.tuples(st.sampled_from(CHOICES), st.integers(0, 120)), min_size=1, max_size=4))
+@example(kills=[(NEW, ".train.old"), (BEFORE["other"], 75)])
+def test_killed_again_and_again(
+    photos: Path, tmp_path: Path, kills: list[tuple[dict[str, list[str]] | None, int | str]]
+) -> None:
+    """Whether it is opened or prepared, in whichever way, and wherever that is killed: it is one dataset or another."""
     shutil.rmtree(tmp_path)
-    data = tmp_path / "d"
-    whole = [prepare_as(photos, data, classes) for classes in (NEW, BEFORE["other"]) if classes is not None]
-    for is_opened, n_allowed in kills:
+    data, copy = tmp_path / "d", tmp_path / "copy"
+    whole = [prepare_as(photos, data, classes) for classes in CHOICES if classes is not None]
+    for classes, n_allowed in kills:
         with killed_before(n_allowed, data):
-            if is_opened:
+            if classes is None:
                 open_or_prepare("photos", "train", data)
             else:
-                prepare_as(photos, data, NEW)
+                prepare_as(photos, data, classes)
         assert opened(lambda split: Store.open("photos", split, data)) in (None, *whole)
+        shutil.copytree(data, copy)
+        assert opened(lambda split: open_or_prepare("photos", split, copy)) in whole
+        shutil.rmtree(copy)
     prepare_as(photos, data, NEW)
     assert_whole(data, whole[0])
+
+
+def test_what_is_packed_anew_does_not_look_complete(photos: Path, tmp_path: Path) -> None:
+    partial = tmp_path / "d" / "photos" / "8" / ".val.partial"
+    with killed_before(PLACING, tmp_path / "d"):
+        prepare_as(photos, tmp_path / "d", NEW)
+    assert (partial / "manifest.json").is_file()
+    with killed_before("names.txt", tmp_path / "d"):
+        prepare_as(photos, tmp_path / "d", {"train": [A, C], "val": [D, E], "test": [B, F]})
+    assert (partial / "hashes.bin").stat().st_size
+    assert not (partial / "manifest.json").exists()
 
 
 def test_what_fails_leaves_all_as_it_was(photos: Path, tmp_path: Path) -> None:

@@ -142,8 +142,8 @@ def write_splits(
         except OSError as error:
             raise NearshotError(f"{dataset} {job.split} could not be written to {job.folder}: {error}.") from error
     if wanted or is_left_over or not are_together({split: store.manifest for split, store in there.items()}):
-        for split in there:
-            _give_up(partial_folder(folder / split))
+        for split in there:  # nothing that was begun and given up is to take the place of one that stays
+            shutil.rmtree(partial_folder(folder / split), ignore_errors=True)
         place_splits(folder, {job.split: job.plan for job in jobs})
     clear_leftovers(folder)
     return {split: Store(folder / split) for split in splits}
@@ -171,15 +171,6 @@ def _pack(job: _Job, broken: Broken, progress: bool | None) -> None:
     state = _resume(job, broken)
     _read_all(job, state, broken, progress)
     _describe(job, state)
-
-
-def _give_up(partial: Path) -> None:
-    """Remove what was begun of a split that stays as it is."""
-    try:
-        if partial.exists():
-            shutil.rmtree(partial)
-    except OSError as error:
-        raise NearshotError(f"{partial} could not be removed: {error}.") from error
 
 
 def _state_of(partial: Path) -> dict[str, Any]:
