@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from killing import KilledError, killed_before
 from layouts import class_folders, write_folder
 
+from nearshot.cli import main
 from nearshot.data import Store, open_or_prepare, prepare_folder
 from nearshot.data.placing import finish_placing
 from nearshot.data.store import PLACING, check_together
@@ -181,7 +182,9 @@ def test_skipped_pictures_are_of_the_preparation_too(photos: Path, tmp_path: Pat
     assert_whole(tmp_path / "d", new)
 
 
-def test_splits_of_two_preparations_are_refused_with_the_command(photos: Path, tmp_path: Path) -> None:
+def test_splits_of_two_preparations_are_refused_with_the_command(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As an older version could leave them: nothing beside them tells what was to become of them."""
     data = tmp_path / "d"
     prepare_as(photos, data, BEFORE["other"] or {})
@@ -195,9 +198,11 @@ def test_splits_of_two_preparations_are_refused_with_the_command(photos: Path, t
             with pytest.raises(FileFormatError) as caught:
                 open_or_prepare(dataset, split, data)
             assert str(caught.value).startswith(said)
-            assert str(caught.value).endswith(f"Run: nearshot data prepare {how} --data-dir {data}")
+            assert str(caught.value).endswith(f"Run: nearshot data prepare {how} --data-dir {data} --side 8")
     with pytest.raises(FileFormatError, match="two preparations"):
         open_splits(TrainConfig(dataset="photos"), data)
+    assert main(["data", "verify", "photos", "--data-dir", str(data)]) == 1
+    assert said in capsys.readouterr().err
     forget_marks(data)
     check_together(folder)  # splits of older versions do not tell
     assert_whole(data, prepare_as(photos, data, NEW))

@@ -203,7 +203,7 @@ def test_a_damaged_store_that_was_prepared_with_options_is_not_guessed_at(photos
     with pytest.raises(FileFormatError) as caught:
         open_or_prepare(photos, "train", tmp_path / "d")
     damage = f"The store is damaged: {made.folder / 'labels.npy'} is missing or damaged."
-    command = f"nearshot data prepare {photos} --data-dir {tmp_path / 'd'}"
+    command = f"nearshot data prepare {photos} --data-dir {tmp_path / 'd'} --side 8"
     assert str(caught.value) == f"{damage} Prepare the dataset 'photos' again. Run: {command}"
     with pytest.raises(FileFormatError, match=f"Run: nearshot data prepare photos --from {photos} --data-dir"):
         open_or_prepare("photos", "train", tmp_path / "d")

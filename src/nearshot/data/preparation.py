@@ -329,10 +329,14 @@ def _not_prepared(name: str, data_dir: str | Path | None, side: int | None) -> I
 
 
 def _command(name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None) -> str:
-    """Return the command that prepares a dataset."""
-    is_had = name in SOURCES and (bool(SOURCES[name].downloads) or not SOURCES[name].needs_files)
-    needs_nothing = path is not None or is_had
-    known = next((origin for manifest in prepared_manifests(name, data_dir) if (origin := _origin(manifest))), "PATH")
+    """Return the command that prepares a dataset, at the side that it has if that is not the usual one."""
+    source = SOURCES.get(name)
+    needs_nothing = path is not None or (source is not None and (bool(source.downloads) or not source.needs_files))
+    manifests = prepared_manifests(name, data_dir)
+    known = next((origin for manifest in manifests if (origin := _origin(manifest))), "PATH")
+    sides = {int(manifest.parent.parent.name) for manifest in manifests}
+    if side is None and len(sides) == 1:
+        side = next(iter(sides - {FOLDER_SIDE if source is None else source.side}), None)
     parts = [f"nearshot data prepare {path or name}", "" if needs_nothing else f"--from {known}"]
     parts += ["" if data_dir is None else f"--data-dir {data_dir}", "" if side is None else f"--side {side}"]
     return " ".join(part for part in parts if part)

@@ -6,7 +6,7 @@ A split is a folder:
     labels.npy      (image,) int64
     hashes.bin      16 bytes an image, the BLAKE2b hash of its pixels
     names.txt       a line an image: its name in the source
-    manifest.json   size, class names, how it was made, and the fingerprint; written last
+    manifest.json   size, class names, how it and the splits beside it were made, and the fingerprint; written last
 
 Opening reads the manifest and the labels and maps the images; no image is read until it is used.
 """
@@ -258,7 +258,7 @@ def check_together(folder: Path) -> None:
     if (folder / PLACING).exists() or not are_together(manifests):
         raise FileFormatError(
             f"The splits in {folder} are of two preparations, of which the last is not finished. Prepare the dataset "
-            "again, with the options that it is to have."
+            "again (nearshot data prepare …), with the options that it is to have."
         )
 
 
