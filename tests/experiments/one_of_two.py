@@ -11,8 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from tiny_jobs import tiny_job
 
+from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.results import Results
-from nearshot.experiments.runner import ThisProcess, run_jobs
+from nearshot.experiments.runner import run_jobs
 
 
 def main(folder: Path, epochs: int, seeds: list[int]) -> int:

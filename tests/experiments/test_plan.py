@@ -22,9 +22,9 @@ from nearshot.experiments import RECIPES, Results, reproduce
 from nearshot.experiments.costs import cost_of, images_of
 from nearshot.experiments.jobs import Job, chosen_jobs, do, jobs_of
 from nearshot.experiments.measuring import TREATMENTS
+from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.plan import plan_of
 from nearshot.experiments.results import Measurement, RunResult
-from nearshot.experiments.runner import ThisProcess
 from nearshot.experiments.scales import PAPER, QUICK, smaller
 from nearshot.training import PRESETS
 

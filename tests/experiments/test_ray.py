@@ -20,7 +20,8 @@ from tiny_jobs import CPU, tiny_job
 from nearshot.experiments import Results
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.on_ray import RayCluster
-from nearshot.experiments.runner import Outcome, Place, ThisProcess, run_jobs
+from nearshot.experiments.places import Place, ThisProcess
+from nearshot.experiments.runner import Outcome, run_jobs
 
 pytestmark = pytest.mark.slow
 

@@ -25,8 +25,9 @@ from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.costs import SECONDS_TO_MEASURE, cost_of, seconds_of
 from nearshot.experiments.jobs import Job, do
 from nearshot.experiments.local import LocalMachine
+from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.results import Measurement, Results, RunResult
-from nearshot.experiments.runner import ThisProcess, run_jobs
+from nearshot.experiments.runner import run_jobs
 from nearshot.experiments.scales import smaller
 
 QUIET = Console(quiet=True)

@@ -21,8 +21,9 @@ from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.owning import ELSEWHERE, LOCK, BusyJobError, is_owned, owning
+from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.results import Results
-from nearshot.experiments.runner import ThisProcess, run_jobs
+from nearshot.experiments.runner import run_jobs
 
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {

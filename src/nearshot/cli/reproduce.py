@@ -17,11 +17,12 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import cost_of
 from nearshot.experiments.jobs import Job, jobs_of
 from nearshot.experiments.local import LocalMachine
+from nearshot.experiments.places import Place, check_gpus_per_run
 from nearshot.experiments.plan import plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
 from nearshot.experiments.results import LeftOutWarning, Results
-from nearshot.experiments.runner import Outcome, Place, check_gpus_per_run
+from nearshot.experiments.runner import Outcome
 from nearshot.experiments.scales import Scale, smaller
 from nearshot.experiments.tables import Table as Claims
 from nearshot.telling import counted

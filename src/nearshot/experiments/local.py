@@ -22,8 +22,8 @@ from nearshot.data.loading import available_memory
 from nearshot.errors import NearshotError
 from nearshot.experiments.jobs import BUSY, STOPPED, Job
 from nearshot.experiments.owning import ELSEWHERE
+from nearshot.experiments.places import SECONDS_TO_SAVE, check_gpus_per_run
 from nearshot.experiments.results import Results, trainings_a_gpu
-from nearshot.experiments.runner import SECONDS_TO_SAVE, check_gpus_per_run
 
 __all__ = ["LocalMachine", "n_cores"]
 

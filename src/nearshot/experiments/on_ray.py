@@ -22,8 +22,8 @@ from typing import Any
 from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
 from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
 from nearshot.experiments.owning import ELSEWHERE, owning
+from nearshot.experiments.places import SECONDS_TO_SAVE, check_gpus_per_run
 from nearshot.experiments.results import Results, RunResult, trainings_a_gpu
-from nearshot.experiments.runner import SECONDS_TO_SAVE, check_gpus_per_run
 from nearshot.training import Hardware
 from nearshot.training.signals import handling
 

@@ -14,18 +14,19 @@ from rich.console import Console
 
 from nearshot.devices import chosen_device
 from nearshot.episodes import EpisodeShape
-from nearshot.errors import InputError, NearshotError, look_up
+from nearshot.errors import InputError, look_up
 from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
 from nearshot.experiments.identity import WATCHING
 from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
 from nearshot.experiments.local import LocalMachine, n_cores
+from nearshot.experiments.places import Place
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
-from nearshot.experiments.results import LeftOutWarning, Results, RunResult, result_of
-from nearshot.experiments.runner import Outcome, Place, run_jobs
+from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
+from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.files import write_whole
@@ -200,9 +201,8 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
         try:
             result = result_of(RunFolder(path.parent), scale.name, {})
             result.check()
-        except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-            reason = str(error).rstrip(".") if isinstance(error, NearshotError) else f"{type(error).__name__}: {error}"
-            warnings.warn(f"{path.parent} is left out: {reason}.", LeftOutWarning, stacklevel=2)
+        except DAMAGED as error:
+            warnings.warn(f"{path.parent} is left out: {reason_of(error)}.", LeftOutWarning, stacklevel=2)
             continue
         if _fits(result.config, scale):
             store.put(result)

@@ -12,14 +12,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nearshot.errors import FileFormatError
+from nearshot.errors import FileFormatError, NearshotError
 from nearshot.evaluation import Accuracy
 from nearshot.experiments.identity import run_id
 from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.testing import Evaluation
 
-__all__ = ["LeftOutWarning", "Measurement", "Results", "RunResult", "result_of", "trainings_a_gpu"]
+__all__ = [
+    "DAMAGED",
+    "LeftOutWarning",
+    "Measurement",
+    "Results",
+    "RunResult",
+    "reason_of",
+    "result_of",
+    "trainings_a_gpu",
+]
 
 FORMAT, VERSION = "nearshot-result", 1
 # What stands in a result for the tables and the report to take, and its types.
@@ -34,6 +43,8 @@ NEEDED: dict[str, tuple[type, ...]] = {
     "accuracies": (dict,),
     "history": (list,),
 }
+# What reading a damaged file may raise, whatever is wrong with it.
+DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class LeftOutWarning(UserWarning):
@@ -267,12 +278,18 @@ def _read_result(path: Path) -> RunResult | str:
             )
         result = RunResult(content)
         result.check()
-    except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        reason = f"{error}".rstrip(".") if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    except DAMAGED as error:
         return (
-            f"{path} is damaged ({reason}) and counts as not done; delete it, or let nearshot reproduce train it again."
+            f"{path} is damaged ({reason_of(error)}) and counts as not done; delete it, or let nearshot reproduce "
+            "train it again."
         )
     return result
+
+
+def reason_of(error: Exception) -> str:
+    """Say what is wrong with a file, by what was raised when it was read; no full stop at the end."""
+    says_all = isinstance(error, NearshotError | ValueError)
+    return f"{error}".rstrip(".") if says_all else f"{type(error).__name__}: {error}"
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Running jobs in a place: this process, this machine (`local`), or a Ray cluster (`on_ray`)."""
+"""Running jobs in a place: which wait, which run, what other processes do meanwhile, and how it all ended."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ import signal
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.ahead import Ahead, TimeLimit, look_ahead
 from nearshot.experiments.costs import duration
-from nearshot.experiments.jobs import InterruptedJobError, Job, do
-from nearshot.experiments.owning import ELSEWHERE, is_owned, owning
+from nearshot.experiments.jobs import Job
+from nearshot.experiments.owning import ELSEWHERE, is_owned
+from nearshot.experiments.places import Place
 from nearshot.experiments.results import Results
 from nearshot.telling import tell
-from nearshot.training import Hardware
 from nearshot.training.signals import handling
 
-__all__ = ["Failure", "Outcome", "Place", "ThisProcess", "check_gpus_per_run", "run_jobs"]
+__all__ = ["Failure", "Outcome", "run_jobs"]
 
-SECONDS_TO_SAVE = 60.0
-SMALLEST_SHARE = 0.01  # of a GPU; each training has a process of its own there
 SECONDS_BETWEEN_TABLES = 0.5
 SECONDS_BETWEEN_LOOKS = 1.0  # at what other processes do
 MOST_SECONDS_BETWEEN_TRIES = 60.0  # of a job that a place could not have, where only trying tells whose it is
@@ -65,83 +62,6 @@ class Outcome:
             self.failed.append(Failure(job, problem, log))
 
 
-class Place(Protocol):
-    """Where jobs run: this machine, or a cluster."""
-
-    n_sharing: int
-    """How many jobs share a GPU."""
-
-    @property
-    def n_at_once(self) -> int:
-        """How many jobs to start at once."""
-
-    def start(self, job: Job, run_folder: Path) -> None:
-        """Start a job."""
-
-    def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs that have ended since the last call, each with None, or with what went wrong.
-
-        That another process is at it, which is no failure, is `ELSEWHERE`.
-        """
-
-    def stop(self) -> None:
-        """Ask all jobs to save and stop, and wait for them."""
-
-    def close(self) -> None:
-        """Let go of what was kept for further jobs."""
-
-    def log_of(self, job: Job) -> Path:
-        """Return where a job's log is."""
-
-
-class ThisProcess:
-    """The process that this runs in: one job after the other, for small ones and for debugging."""
-
-    n_at_once = n_sharing = 1
-
-    def __init__(
-        self, results: Results, runs: Path, data_dir: str | Path | None = None, hardware: Hardware | None = None
-    ) -> None:
-        self.results, self.runs, self.data_dir, self.hardware = results, runs, data_dir, hardware
-        self._ended: list[tuple[Job, str | None]] = []
-
-    def start(self, job: Job, run_folder: Path) -> None:
-        """Do the job at once."""
-        try:
-            with owning(run_folder):
-                self.results.put(do(job, run_folder, data_dir=self.data_dir, hardware=self.hardware, show=False))
-        except InterruptedJobError:
-            self._ended.append((job, ""))
-        except NearshotError as error:
-            self._ended.append((job, str(error)))
-        else:
-            self._ended.append((job, None))
-
-    def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs that were done."""
-        ended, self._ended = self._ended, []
-        return ended
-
-    def stop(self) -> None:
-        """Nothing runs between calls."""
-
-    def close(self) -> None:
-        """Nothing is kept."""
-
-    def log_of(self, job: Job) -> Path:
-        """Return where a job's log is: its metrics."""
-        return self.runs / job.id / "metrics.jsonl"
-
-
-def check_gpus_per_run(gpus_per_run: float) -> None:
-    """Refuse what no place can give a job."""
-    if gpus_per_run != 0 and not SMALLEST_SHARE <= gpus_per_run <= 1:
-        raise InputError(
-            f"A training takes one GPU, a fraction of one that is not under {SMALLEST_SHARE}, or 0 for none; not "
-            f"{gpus_per_run}."
-        )
-
-
 def run_jobs(
     jobs: Sequence[Job],
     results: Results,
@@ -169,66 +89,144 @@ def run_jobs(
         began: when the time of the limit began, by the clock; by default now.
     """
     began = clock() if began is None else began
-    waiting = [job for job in jobs if not job.is_done(results)]
-    outcome = Outcome(done=[job for job in jobs if job.is_done(results)])
-    running: dict[str, tuple[Job, float]] = {}
-    elsewhere = _Elsewhere(results, runs, console, clock)
-    seconds: list[float] = []  # that jobs took
-    shown = -math.inf
-
-    def to_begin() -> Sequence[Job]:
-        return waiting if limit is None else limit.allowed(waiting, clock() - began)
-
-    def report(what: str) -> None:
-        if not console.is_terminal:  # where a table that changes would be seen at the end only
-            tell(console, f"{len(outcome.done)}/{len(jobs)}: {what}")
-
+    queue = _Queue(jobs, results, runs, place, console, clock, _Time(limit, began, clock))
     with (
         Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
-        handling(_end, signal.SIGTERM),
+        handling(_leave, signal.SIGTERM),
     ):
         try:
-            for_now = to_begin()
-            while for_now or running or elsewhere.jobs:
-                while for_now and len(running) < place.n_at_once:
-                    job, *for_now = for_now
-                    waiting.remove(job)
-                    if not elsewhere.has(job):
-                        place.start(job, runs / job.id)
-                        running[job.id] = (job, clock())
+            while queue.goes_on():
+                queue.begin()
                 time.sleep(0.05)
-                for job, problem in place.ended():
-                    took = clock() - running.pop(job.id)[1]
-                    if problem == ELSEWHERE:
-                        elsewhere.add(job)
-                    else:
-                        seconds.append(took)
-                        outcome.add(job, problem, place.log_of(job))
-                        how = "done" if problem is None else "stopped" if problem == "" else "failed"
-                        report(f"{job.name} {how} in {took:.0f} s")
-                    for_now = to_begin()
-                for job in elsewhere.done():
-                    outcome.add(job, None, place.log_of(job))
-                    report(f"{job.name} done by another process")
-                free = elsewhere.free()
-                if free:
-                    waiting += free
-                    for_now = to_begin()
-                if limit is not None and not for_now and not running and clock() - began >= limit.seconds:
-                    break
-                if clock() - shown >= SECONDS_BETWEEN_TABLES:
-                    shown = clock()
-                    ahead = _ahead(waiting, running, seconds, place.n_at_once, shown, limit, began)
-                    live.update(_table(running, len(waiting), len(elsewhere.jobs), outcome, place, shown, ahead))
+                queue.look()
+                queue.show(live)
         except BaseException:  # whatever ends this, nothing goes on running behind its back
             place.stop()
-            outcome.stopped += [job for job, _ in running.values()] + waiting + elsewhere.jobs
+            queue.outcome.stopped += queue.not_ended()
             raise
         finally:
             place.close()
-    outcome.left += waiting
-    outcome.elsewhere += elsewhere.jobs
-    return outcome
+    queue.outcome.left += queue.waiting
+    queue.outcome.elsewhere += queue.elsewhere.jobs
+    return queue.outcome
+
+
+class _Time(NamedTuple):
+    """The time that jobs have, since it began."""
+
+    limit: TimeLimit | None
+    began: float
+    clock: Callable[[], float]
+
+    def allowed(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Return the jobs that there is time for."""
+        return jobs if self.limit is None else self.limit.allowed(jobs, self.clock() - self.began)
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return math.inf if self.limit is None else self.limit.seconds - (self.clock() - self.began)
+
+    @property
+    def expected(self) -> Mapping[str, float]:
+        """How long jobs are expected to take, by their identities, as far as that was asked."""
+        return {} if self.limit is None else self.limit.expected
+
+
+class _Queue:
+    """Jobs on their way: those that wait, that run, that other processes are at, and what became of the others."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        results: Results,
+        runs: Path,
+        place: Place,
+        console: Console,
+        clock: Callable[[], float],
+        time_left: _Time,
+    ) -> None:
+        self.n_jobs, self.runs, self.place, self.console, self.clock = len(jobs), runs, place, console, clock
+        self.time = time_left
+        self.outcome = Outcome(done=[job for job in jobs if job.is_done(results)])
+        self.waiting = [job for job in jobs if not job.is_done(results)]
+        self.running: dict[str, tuple[Job, float]] = {}
+        self.elsewhere = _Elsewhere(results, runs, console, clock)
+        self._for_now = self.time.allowed(self.waiting)
+        self._seconds: list[float] = []  # that jobs took
+        self._shown = -math.inf
+
+    def goes_on(self) -> bool:
+        """Whether there is anything to begin or to wait for; other processes are not waited for beyond the time."""
+        return bool(self._for_now or self.running or (self.elsewhere.jobs and self.time.left > 0))
+
+    def not_ended(self) -> list[Job]:
+        """Return the jobs that nothing has become of yet."""
+        return [job for job, _ in self.running.values()] + self.waiting + self.elsewhere.jobs
+
+    def begin(self) -> None:
+        """Begin jobs for which there is room and time."""
+        while self._for_now and len(self.running) < self.place.n_at_once:
+            job, *self._for_now = self._for_now
+            self.waiting.remove(job)
+            if not self.elsewhere.has(job):
+                self.place.start(job, self.runs / job.id)
+                self.running[job.id] = (job, self.clock())
+
+    def look(self) -> None:
+        """See what has ended, here and elsewhere, and what there is time for now."""
+        n_waiting, n_running = len(self.waiting), len(self.running)
+        for job, problem in self.place.ended():
+            took = self.clock() - self.running.pop(job.id)[1]
+            if problem == ELSEWHERE:
+                self.elsewhere.add(job)
+            else:
+                self._seconds.append(took)
+                how = "done" if problem is None else "stopped" if problem == "" else "failed"
+                self._end(job, problem, f"{how} in {took:.0f} s")
+        for job in self.elsewhere.done():
+            self._end(job, None, "done by another process")
+        self.waiting += self.elsewhere.free()
+        if (len(self.waiting), len(self.running)) != (n_waiting, n_running):
+            self._for_now = self.time.allowed(self.waiting)
+
+    def _end(self, job: Job, problem: str | None, how: str) -> None:
+        self.outcome.add(job, problem, self.place.log_of(job))
+        if not self.console.is_terminal:  # where a table that changes would be seen at the end only
+            tell(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {how}")
+
+    def show(self, live: Live) -> None:
+        """Show how things stand, now and then."""
+        now = self.clock()
+        if now - self._shown < SECONDS_BETWEEN_TABLES:
+            return
+        self._shown = now
+        ahead, n_waiting = self._ahead(now), len(self.waiting)
+        n_left = n_waiting if ahead is None else ahead.n_to_begin
+        parts = [f"{len(self.outcome.done)} done", f"{len(self.running)} running", f"{n_left} left"]
+        parts += [f"{len(self.elsewhere.jobs)} in another process"] if self.elsewhere.jobs else []
+        parts += [f"about {duration(ahead.seconds)} to go"] if ahead is not None else []
+        parts += [f"{n_waiting - n_left} for another time"] if n_waiting > n_left else []
+        parts += [f"{len(self.outcome.failed)} failed"] if self.outcome.failed else []
+        table = Table(title=", ".join(parts))
+        for heading in ("running", "for", "since", "last word"):
+            table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
+        for job, started in self.running.values():
+            last_word = _last_line(self.place.log_of(job))
+            table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", last_word)
+        live.update(table)
+
+    def _ahead(self, now: float) -> Ahead | None:
+        """Return what is ahead, by what is expected or by how long others took; None where nothing is known yet."""
+        if (self.time.limit is None and not self._seconds) or not (self.waiting or self.running):
+            return None
+        usual, expected = statistics.fmean(self._seconds or [0.0]), self.time.expected
+        return look_ahead(
+            [expected.get(job.id, usual) for job in self.waiting],
+            [max(expected.get(job.id, usual) - (now - started), 0.0) for job, started in self.running.values()],
+            self.place.n_at_once,
+            self.time.left,
+        )
 
 
 class _Elsewhere:
@@ -276,53 +274,9 @@ class _Elsewhere:
         return jobs
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _leave(number: int, frame: FrameType | None) -> None:
     """End this process at SIGTERM, which clusters send, as at Ctrl-C: in order, with the status a shell gives it."""
     raise SystemExit(128 + number)
-
-
-def _ahead(
-    waiting: Sequence[Job],
-    running: Mapping[str, tuple[Job, float]],
-    seconds: Sequence[float],
-    n_at_once: int,
-    now: float,
-    limit: TimeLimit | None,
-    began: float,
-) -> Ahead | None:
-    """Return what is ahead, by what the limit expects or by how long others took; None where nothing is known yet."""
-    if (limit is None and not seconds) or not (waiting or running):
-        return None
-    usual = statistics.fmean(seconds or [0.0])
-    expected = {} if limit is None else limit.expected
-    return look_ahead(
-        [expected.get(job.id, usual) for job in waiting],
-        [max(expected.get(job.id, usual) - (now - started), 0.0) for job, started in running.values()],
-        n_at_once,
-        math.inf if limit is None else limit.seconds - (now - began),
-    )
-
-
-def _table(
-    running: Mapping[str, tuple[Job, float]],
-    n_waiting: int,
-    n_elsewhere: int,
-    outcome: Outcome,
-    place: Place,
-    now: float,
-    ahead: Ahead | None,
-) -> Table:
-    n_left = n_waiting if ahead is None else ahead.n_to_begin
-    title = f"{len(outcome.done)} done, {len(running)} running, {n_left} left"
-    title += f", {n_elsewhere} in another process" if n_elsewhere else ""
-    title += f", about {duration(ahead.seconds)} to go" if ahead is not None else ""
-    title += f", {n_waiting - n_left} for another time" if n_waiting > n_left else ""
-    table = Table(title=title + (f", {len(outcome.failed)} failed" if outcome.failed else ""))
-    for heading in ("running", "for", "since", "last word"):
-        table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
-    for job, started in running.values():
-        table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", _last_line(place.log_of(job)))
-    return table
 
 
 def _last_line(log: Path) -> str:
