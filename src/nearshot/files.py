@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -120,7 +120,8 @@ def _written_out(surrogate: str) -> str:
 class FileLock:
     """A file that one process owns at a time, until it lets go or ends, however it ends.
 
-    Where the system or the disk knows no such locks, everybody owns it.
+    Where the system or the disk knows no such locks, everybody owns it. What cannot be opened, such as a folder of that
+    name, is an error that says so.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -136,10 +137,7 @@ class FileLock:
         if self._file is not None:
             return False  # two in one process are two as well
         while self._file is None:
-            try:
-                file = self.path.open("a")
-            except PermissionError:  # somebody else's, which can be locked all the same
-                file = self.path.open()
+            file = self._open()
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
@@ -156,12 +154,27 @@ class FileLock:
         return True
 
     def release(self, *, remove: bool = False) -> None:
-        """Let others have it; `remove` leaves no file behind."""
+        """Let others have it; `remove` leaves no file behind, if it may be removed."""
         if self._file is not None:
-            if remove:
-                self.path.unlink(missing_ok=True)  # whoever waits for it will see that it is another then
-            self._file.close()  # which unlocks it
-            self._file = None
+            try:
+                if remove:
+                    with suppress(OSError):  # in a folder of somebody else it stays
+                        self.path.unlink()  # whoever waits for it will see that it is another then
+            finally:
+                self._file.close()  # which unlocks it
+                self._file = None
+
+    def _open(self) -> IO[str]:
+        try:
+            return self.path.open("a")
+        except OSError as error:
+            try:
+                return self.path.open()  # somebody else's, which can be locked all the same
+            except OSError:
+                raise NearshotError(
+                    f"{self.path} cannot be locked: {error.strerror}. Remove it if nothing else is at work there, or "
+                    "choose another folder."
+                ) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from layouts import class_folders, encoded, picture, write_folder, write_zip
 
 from nearshot.data import packing
 from nearshot.data.archives import open_files
-from nearshot.data.packing import Picture, write_split
+from nearshot.data.packing import Picture, write_splits
 from nearshot.data.preparation import prepare_plan
 from nearshot.data.sources import plan_folder
 from nearshot.data.store import Store, data_folder, prepared_splits
@@ -30,6 +31,12 @@ def make(tmp_path: Path, side: int = 16, **keywords: object) -> dict[str, Store]
     files = open_files(write_folder(tmp_path / "source", class_folders(ANIMALS, 4)))
     plan = plan_folder(files, classes={"train": ANIMALS[:3], "test": ANIMALS[3:]})
     return prepare_plan("zoo", plan, side=side, data_dir=tmp_path / "d", **keywords)  # type: ignore[arg-type]
+
+
+def write_split(folder: Path, pictures: list[Picture], **keywords: Any) -> Store:
+    """A split alone."""
+    options: dict[str, Any] = {"dataset": "d", "source": "", "side": 8} | keywords
+    return write_splits(folder.parent, {folder.name: pictures}, **options)[folder.name]
 
 
 def test_a_store_is_opened_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +77,7 @@ def test_a_split_that_was_killed_just_before_its_end_is_not_listed(tmp_path: Pat
 
 def test_the_fingerprint_tells_what_differs(tmp_path: Path) -> None:
     def one(name: str, pictures: list[Picture], **keywords: object) -> str:
-        options = {"dataset": "d", "split": "s", "source": "", "side": 8} | keywords
-        return write_split(tmp_path / name, pictures, **options).fingerprint  # type: ignore[arg-type]
+        return write_split(tmp_path / name, pictures, **keywords).fingerprint
 
     def pictures(seed: int = 0, label: str = "a", name: str = "n") -> list[Picture]:
         return [Picture(label, name, lambda: picture(seed, 10, 20)), Picture("b", "other", lambda: picture(9, 10, 20))]
@@ -91,7 +97,7 @@ def test_the_fingerprint_tells_what_differs(tmp_path: Path) -> None:
 
 def test_content_groups_equal_pictures(tmp_path: Path) -> None:
     pictures = [Picture("a", str(i), lambda s=s: picture(s)) for i, s in enumerate([1, 2, 1, 3, 2])]  # type: ignore[misc]
-    store = write_split(tmp_path / "s", pictures, dataset="d", split="s", source="", side=32)
+    store = write_split(tmp_path / "s", pictures, side=32)
     assert torch.equal(
         store.content[:, None] == store.content, torch.tensor([1, 2, 1, 3, 2])[:, None] == torch.tensor([1, 2, 1, 3, 2])
     )
@@ -176,9 +182,7 @@ def test_a_missing_file_is_said_to_be_damage(tmp_path: Path) -> None:
 
 def test_what_a_store_is_can_be_seen(tmp_path: Path) -> None:
     assert repr(make(tmp_path)["train"]) == "<Store zoo train: 12 images of 3 classes, 16×16>"
-    alone = write_split(
-        tmp_path / "s", [Picture("a", "n", lambda: picture(0))], dataset="d", split="s", source="", side=8
-    )
+    alone = write_split(tmp_path / "s", [Picture("a", "n", lambda: picture(0))])
     assert repr(alone) == "<Store d s: 1 image of 1 class, 8×8>"
 
 
@@ -186,7 +190,7 @@ SLOW_PREPARE = """
 import sys, time
 from pathlib import Path
 from nearshot.data import packing
-from nearshot.data.packing import Picture, write_split
+from nearshot.data.packing import Picture, write_splits
 from layouts import picture
 
 packing.PICTURES_PER_STEP = 10
@@ -194,13 +198,15 @@ def read(i):
     time.sleep(0.002)
     return picture(i, 8)
 pictures = [Picture(f"class {i % 3}", str(i), lambda i=i: read(i)) for i in range(400)]
-write_split(Path(sys.argv[1]), pictures, dataset="d", split="s", source="", side=8)
+split = Path(sys.argv[1])
+write_splits(split.parent, {split.name: pictures}, dataset="d", source="", side=8)
 """
 
 
 def test_a_killed_preparation_leaves_nothing_finished_and_continues(tmp_path: Path) -> None:
     """Real processes, killed without warning at several moments; the result is that of an undisturbed one."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths.rstrip(os.pathsep)}
     command = [sys.executable, "-c", SLOW_PREPARE, str(tmp_path / "split")]
     state = tmp_path / ".split.partial" / "state.json"
     reached = 0
@@ -235,7 +241,7 @@ def test_another_source_does_not_continue_what_was_begun(tmp_path: Path, monkeyp
 
     def write(names: str, reads: list[object]) -> Store:
         pictures = [Picture("a", names + str(i), read) for i, read in enumerate(reads)]  # type: ignore[arg-type]
-        return write_split(tmp_path / "s", pictures, dataset="d", split="s", source="", side=8)
+        return write_split(tmp_path / "s", pictures)
 
     def good() -> bytes:
         return encoded(picture(1, 8))
@@ -248,10 +254,10 @@ def test_another_source_does_not_continue_what_was_begun(tmp_path: Path, monkeyp
 
 def test_nothing_to_prepare(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="d s has no pictures"):
-        write_split(tmp_path / "s", [], dataset="d", split="s", source="", side=8)
+        write_split(tmp_path / "s", [])
     with pytest.raises(InputError, match="none could be read"):
         bad = [Picture("a", "x", lambda: b"")]
-        write_split(tmp_path / "s", bad, dataset="d", split="s", source="", side=8, broken="skip")
+        write_split(tmp_path / "s", bad, broken="skip")
     for side in (0, -3, 4097):
         with pytest.raises(InputError, match=f"side must be from 1 to 4096, not {side}"):
             make(tmp_path, side=side)

@@ -18,7 +18,7 @@ from layouts import class_folders, write_folder
 
 from nearshot.data import Store, open_or_prepare, prepare_folder
 from nearshot.data.preparation import LOCK
-from nearshot.errors import FileFormatError
+from nearshot.errors import FileFormatError, NearshotError
 from nearshot.files import FileLock
 
 CLASSES = [f"class {i}" for i in range(6)]
@@ -68,7 +68,8 @@ def start_two(how: str, photos: Path, data: Path, gate: Path) -> tuple[subproces
     """One that is in the middle of its work, and another that has just said that it waits for it."""
     first = start("prepare", photos, data, gate)
     end = time.monotonic() + 60
-    while not (data / "photos" / "8" / ".train.partial" / "state.json").exists():
+    state = data / "photos" / "8" / ".train.partial" / "state.json"
+    while not state.exists() or json.loads(state.read_text())["n_read"] == 0:
         assert first.poll() is None, first.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -129,6 +130,33 @@ def test_a_lock_is_had_by_one_and_can_be_removed(tmp_path: Path) -> None:
     first.release()
 
 
+def test_what_cannot_be_locked_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "file")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    names = ["folder", "link", "circle", "missing/file"]
+    said = [
+        "Is a directory",
+        "No such file or directory",
+        "Too many levels of symbolic links",
+        "No such file or directory",
+    ]
+    for name, reason in zip(names, said, strict=True):
+        with pytest.raises(NearshotError, match=f"{tmp_path / name} cannot be locked: {reason}. Remove it if nothing"):
+            FileLock(tmp_path / name).acquire()
+
+
+def test_a_lock_is_let_go_of_where_it_cannot_be_removed(tmp_path: Path) -> None:
+    first = FileLock(tmp_path / LOCK)
+    assert first.acquire()
+    (tmp_path / LOCK).rename(tmp_path / "elsewhere")
+    (tmp_path / LOCK).mkdir()
+    first.release(remove=True)
+    second = FileLock(tmp_path / "elsewhere")
+    assert second.acquire()
+    second.release()
+
+
 def test_what_is_prepared_is_used_where_no_lock_can_be_had(photos: Path, tmp_path: Path) -> None:
     made = prepare_folder(photos, data_dir=tmp_path / "d", side=8)
     (tmp_path / "d" / "photos" / LOCK).mkdir()  # as in a folder that cannot be written to, also for a superuser
@@ -175,7 +203,7 @@ def test_a_damaged_store_that_was_prepared_with_options_is_not_guessed_at(photos
     with pytest.raises(FileFormatError) as caught:
         open_or_prepare(photos, "train", tmp_path / "d")
     damage = f"The store is damaged: {made.folder / 'labels.npy'} is missing or damaged."
-    command = f"nearshot data prepare {photos} --data-dir {tmp_path / 'd'}"
+    command = f"nearshot data prepare {photos} --data-dir {tmp_path / 'd'} --side 8"
     assert str(caught.value) == f"{damage} Prepare the dataset 'photos' again. Run: {command}"
     with pytest.raises(FileFormatError, match=f"Run: nearshot data prepare photos --from {photos} --data-dir"):
         open_or_prepare("photos", "train", tmp_path / "d")

@@ -20,7 +20,7 @@ from tiny_jobs import tiny_job
 from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.local import LocalMachine
-from nearshot.experiments.owning import ELSEWHERE, BusyJobError, is_owned, owning
+from nearshot.experiments.owning import ELSEWHERE, LOCK, BusyJobError, is_owned, owning
 from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import run_jobs
@@ -121,3 +121,18 @@ def test_there_is_no_waiting_beyond_the_time_that_there_is(tmp_path: Path) -> No
     assert not is_owned(runs / job.id)
     assert not is_owned(runs / "never")
     assert run_jobs([job], results, runs, place, console=Console(quiet=True)).done == [job]
+
+
+def test_a_job_that_cannot_be_owned_fails_with_the_reason(tmp_path: Path) -> None:
+    results, runs, job = Results(tmp_path / "results"), tmp_path / "runs", tiny_job()
+    (runs / job.id / LOCK).mkdir(parents=True)
+    assert not is_owned(runs / job.id)
+    place = ThisProcess(results, runs, tmp_path / "data")
+    (failure,) = run_jobs([job], results, runs, place, console=Console(quiet=True)).failed
+    assert failure.text.startswith(f"{runs / job.id / LOCK} cannot be locked: Is a directory. Remove it if")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="a superuser may open every file")
+def test_whether_a_job_is_owned_can_be_asked_where_nobody_may_look(tmp_path: Path) -> None:
+    (tmp_path / LOCK).touch(mode=0)
+    assert not is_owned(tmp_path)

@@ -235,6 +235,11 @@ def test_a_folder_has_one_training_at_a_time(data_dir: Path, tmp_path: Path) -> 
             train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
     finally:
         owner.release()
+    (tmp_path / "run" / ".lock").unlink()
+    (tmp_path / "run" / ".lock").mkdir()
+    with pytest.raises(NearshotError, match=r"run/.lock cannot be locked: Is a directory. Remove it"):
+        train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
+    (tmp_path / "run" / ".lock").rmdir()
     assert train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False).finished
 
 

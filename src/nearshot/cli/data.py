@@ -15,7 +15,14 @@ from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_cl
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.sources import omniglot_name
 from nearshot.data.sources.source import SPLITS
-from nearshot.data.store import data_folder, prepared_datasets, prepared_manifests, prepared_splits, read_manifest
+from nearshot.data.store import (
+    check_together,
+    data_folder,
+    prepared_datasets,
+    prepared_manifests,
+    prepared_splits,
+    read_manifest,
+)
 from nearshot.data.unpacking import unpack
 from nearshot.errors import FileFormatError, InputError
 from nearshot.telling import counted, plain
@@ -172,6 +179,7 @@ class DataVerify:
         """Verify all splits; what has changed is an error, repetitions are only reported."""
         name = prepared_name(self.name, self.data_dir)
         splits = prepared_splits(name, self.data_dir, side=self.side)
+        check_together(next(iter(splits.values())).parent)
         stores = {split: Store(folder) for split, folder in splits.items()}
         for store in stores.values():
             store.verify()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nearshot.errors import NearshotError
 from nearshot.files import FileLock
 from nearshot.telling import say
 
@@ -27,7 +28,7 @@ def own(lock_file: Path, doing: str, *, show: bool | None = None) -> Iterator[No
         if not lock.acquire():
             say(f"Another process is {doing}; waiting for it.", show=show)
             lock.acquire(wait=True)
-    except OSError:
+    except (OSError, NearshotError):
         pass  # a folder that cannot be written to needs no lock; if it has to be written to, that says what is wrong
     try:
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,13 +16,23 @@ import numpy as np
 from PIL import Image
 
 from nearshot.data.pictures import Fit, Pixels, decode, fit_to_square
-from nearshot.data.store import FORMAT, HASH_BYTES, VERSION, OtherVersionError, Store, fingerprint_of, hash_of
+from nearshot.data.placing import clear_leftovers, finish_placing, partial_folder, place_splits
+from nearshot.data.store import (
+    FORMAT,
+    HASH_BYTES,
+    VERSION,
+    OtherVersionError,
+    Store,
+    are_together,
+    fingerprint_of,
+    hash_of,
+)
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.files import write_whole
 from nearshot.progress import with_progress
 from nearshot.telling import counted, say
 
-__all__ = ["Broken", "Picture", "plan_hash", "write_split"]
+__all__ = ["Broken", "Picture", "begun_plans", "plan_hash", "write_splits"]
 
 PICTURES_PER_STEP = 512
 INTERPOLATION = "bilinear, Pillow"
@@ -60,7 +70,7 @@ class _Job:
     @property
     def partial(self) -> Path:
         """Where the work lies until it is done."""
-        return self.folder.with_name(f".{self.folder.name}.partial")
+        return partial_folder(self.folder)
 
     @cached_property
     def plan(self) -> str:
@@ -74,74 +84,115 @@ def plan_hash(pictures: Sequence[Picture], side: int, fit: Fit = "crop") -> str:
     return hashlib.sha256(f"{VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
 
 
-def write_split(
+def begun_plans(folder: Path) -> dict[str, str]:
+    """Return the hash of what each split is made of that was begun in a folder and is not finished."""
+    states = {partial: _state_of(partial) for partial in sorted(folder.glob(".*.partial"))}
+    return {
+        partial.name.removeprefix(".").removesuffix(".partial"): str(state["plan"])
+        for partial, state in states.items()
+        if "plan" in state
+    }
+
+
+def write_splits(
     folder: Path,
-    pictures: Sequence[Picture],
+    splits: Mapping[str, Sequence[Picture]],
     *,
     dataset: str,
-    split: str,
     source: str,
     side: int,
     fit: Fit = "crop",
     broken: Broken = "refuse",
     origin: str | None = None,
     progress: bool | None = None,
-) -> Store:
-    """Read, resize and pack the pictures of a split, or go on where an earlier call was stopped.
+) -> dict[str, Store]:
+    """Read, resize and pack the pictures of a dataset's splits, or go on where an earlier call was stopped.
 
-    Until all is done, what there is lies in a folder of another name. A finished split that was made of the same
-    pictures in the same way is left as it is; one that does not open is packed anew. Two processes must not write a
-    split at once; `prepare_plan` sees to that.
+    Until all splits are complete, what there is lies in folders of other names, and what was there before stays. A
+    finished split that was made of the same pictures in the same way is left as it is; one that does not open is packed
+    anew. Two processes must not write a dataset at once; `prepare_plan` sees to that.
 
     Args:
-        folder: where the split will be.
-        pictures: what it is made of, in order.
+        folder: where the splits will be.
+        splits: the pictures that each is made of, in order.
         dataset: the dataset's name, for the record.
-        split: the split's name, for the record.
         source: which layout it was read from, for the record.
         side: the side of the square images.
         fit: how pictures are brought to it.
         broken: whether pictures that cannot be read stop everything, or are left out and listed in the manifest.
         origin: the path of the user's own folder or archive, for the record.
-        progress: whether to show a bar; by default on a terminal.
+        progress: whether to show bars; by default on a terminal.
     """
-    if not pictures:
-        raise InputError(f"{dataset} {split} has no pictures.")
     if broken not in ("refuse", "skip"):
         raise InputError(f"broken must be 'refuse' or 'skip', not {broken!r}.")
-    job = _Job(folder, pictures, dataset, split, source, side, fit, origin)
-    if (folder / "manifest.json").is_file():
+    jobs = [
+        _Job(folder / split, splits[split], dataset, split, source, side, fit, origin)
+        for split in sorted(splits, key="train".__eq__)  # in the order in which they take their places
+    ]
+    for job in jobs:
+        if not job.pictures:
+            raise InputError(f"{dataset} {job.split} has no pictures.")
+    # An earlier preparation that was stopped when all was packed; if it cannot be finished, this one replaces it.
+    is_left_over = not finish_placing(folder)
+    there = {job.split: store for job in jobs if (store := _finished(job, progress)) is not None}
+    wanted = [job for job in jobs if job.split not in there]
+    for job in wanted:
         try:
-            store = Store(folder)
-        except OtherVersionError:
-            raise
-        except FileFormatError:
-            say(f"What was prepared of {dataset} {split} in {folder} does not open; it is packed anew.", show=progress)
-        else:
-            if store.manifest.get("plan") == job.plan:
-                return store
-    try:
-        job.partial.mkdir(parents=True, exist_ok=True)
-        state = _resume(job)
-        _pack(job, state, broken, progress)
-        _finish(job, state)
-    except OSError as error:
-        raise NearshotError(f"{dataset} {split} could not be written to {folder}: {error}.") from error
-    return Store(folder)
+            _pack(job, broken, progress)
+        except OSError as error:
+            raise NearshotError(f"{dataset} {job.split} could not be written to {job.folder}: {error}.") from error
+    if wanted or is_left_over or not are_together({split: store.manifest for split, store in there.items()}):
+        for split in there:  # nothing that was begun and given up is to take the place of one that stays
+            shutil.rmtree(partial_folder(folder / split), ignore_errors=True)
+        place_splits(folder, {job.split: job.plan for job in jobs})
+    clear_leftovers(folder)
+    return {split: Store(folder / split) for split in splits}
 
 
-def _resume(job: _Job) -> dict[str, Any]:
-    """Return how far an interrupted job came, with its files cut back to there; or start anew."""
+def _finished(job: _Job, progress: bool | None) -> Store | None:
+    """Return a split that is in its place, opens, and is made of the same pictures in the same way."""
+    if not (job.folder / "manifest.json").is_file():
+        return None
     try:
-        noted = json.loads((job.partial / "state.json").read_text())
+        store = Store(job.folder)
+    except OtherVersionError:
+        raise
+    except FileFormatError:
+        what = f"What was prepared of {job.dataset} {job.split} in {job.folder}"
+        say(f"{what} does not open; it is packed anew.", show=progress)
+        return None
+    return store if store.manifest.get("plan") == job.plan else None
+
+
+def _pack(job: _Job, broken: Broken, progress: bool | None) -> None:
+    """Make a split beside its place, complete but for its name."""
+    job.partial.mkdir(parents=True, exist_ok=True)
+    (job.partial / "manifest.json").unlink(missing_ok=True)  # which says that it is complete
+    state = _resume(job, broken)
+    _read_all(job, state, broken, progress)
+    _describe(job, state)
+
+
+def _state_of(partial: Path) -> dict[str, Any]:
+    """Return how far an interrupted job came, and of what plan it is; nothing where that is not known."""
+    try:
+        noted = json.loads((partial / "state.json").read_text())
     except (OSError, ValueError):
         noted = None
-    state: dict[str, Any] = noted if isinstance(noted, dict) else {}
+    return noted if isinstance(noted, dict) else {}
+
+
+def _resume(job: _Job, broken: Broken) -> dict[str, Any]:
+    """Return how far an interrupted job came, with its files cut back to there; or start anew."""
+    state = _state_of(job.partial)
+    if broken == "refuse" and state.get("broken"):
+        state = {}  # it left pictures out, which now have to be mended
     sizes = {"images.u8": job.side**2 * 3, "hashes.bin": HASH_BYTES, "kept.bin": 8}
     files = {job.partial / name: size * state.get("n_kept", 0) for name, size in sizes.items()}
     if state.get("plan") != job.plan or any(not f.is_file() or f.stat().st_size < size for f, size in files.items()):
         state = {"plan": job.plan, "n_read": 0, "n_kept": 0, "broken": []}
         files = dict.fromkeys(files, 0)
+        _note(job, state)
     for file, size in files.items():
         file.touch()
         with file.open("r+b") as opened:
@@ -149,7 +200,13 @@ def _resume(job: _Job) -> dict[str, Any]:
     return state
 
 
-def _pack(job: _Job, state: dict[str, Any], broken: Broken, progress: bool | None) -> None:
+def _note(job: _Job, state: dict[str, Any]) -> None:
+    """Write down how far a job came."""
+    with write_whole(job.partial / "state.json") as file:
+        file.write(json.dumps(state).encode())
+
+
+def _read_all(job: _Job, state: dict[str, Any], broken: Broken, progress: bool | None) -> None:
     """Append picture after picture, and note how far it came after every few hundred."""
     steps = range(state["n_read"], len(job.pictures), PICTURES_PER_STEP)
     with (
@@ -179,12 +236,11 @@ def _pack(job: _Job, state: dict[str, Any], broken: Broken, progress: bool | Non
             for file in (images, hashes, kept):
                 file.flush()
             state["n_read"] = stop
-            with write_whole(job.partial / "state.json") as note:
-                note.write(json.dumps(state).encode())
+            _note(job, state)
 
 
-def _finish(job: _Job, state: dict[str, Any]) -> None:
-    """Write what describes the images, the manifest last, and give the folder its name."""
+def _describe(job: _Job, state: dict[str, Any]) -> None:
+    """Write what describes the images, the manifest last."""
     kept = np.fromfile(job.partial / "kept.bin", np.int64)
     pictures = [job.pictures[index] for index in kept]
     if not pictures:
@@ -217,14 +273,6 @@ def _finish(job: _Job, state: dict[str, Any]) -> None:
         file.write("\n".join(names).encode())
     with write_whole(job.partial / "manifest.json") as file:
         file.write(json.dumps(manifest, indent=1).encode())
-    old = job.folder.with_name(f".{job.folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if job.folder.exists():  # deleting takes longer than two new names, and somebody may want to open it
-        job.folder.rename(old)
-    job.partial.rename(job.folder)
-    shutil.rmtree(old, ignore_errors=True)
-    for leftover in ("state.json", "kept.bin"):
-        (job.folder / leftover).unlink()
 
 
 def _read(picture: Picture, side: int, fit: Fit) -> Pixels | FileFormatError:

@@ -12,10 +12,11 @@ from pathlib import Path
 from nearshot.data.archives import TAR_SUFFIXES, NoFiles, open_files
 from nearshot.data.downloads import download
 from nearshot.data.owning import own
-from nearshot.data.packing import Broken, plan_hash, write_split
+from nearshot.data.packing import Broken, begun_plans, plan_hash, write_splits
 from nearshot.data.pictures import Fit
+from nearshot.data.placing import finish_placing
 from nearshot.data.sources import SOURCES, Plan, plan_folder
-from nearshot.data.store import OtherVersionError, Store, data_folder, prepared_manifests, read_manifest
+from nearshot.data.store import PLACING, OtherVersionError, Store, data_folder, prepared_manifests, read_manifest
 from nearshot.errors import FileFormatError, InputError, look_up
 from nearshot.telling import say
 
@@ -137,6 +138,9 @@ def open_or_prepare(
             raise _not_prepared(name, data_dir, side)
         open_files(path)  # which says if there is nothing
     with own(folder / LOCK, _doing(name, data_dir)):
+        for note in folder.glob(f"{'[0-9]*' if side is None else side}/{PLACING}"):
+            if note.parent.name.isdecimal():
+                finish_placing(note.parent)
         store = _whole_store(name, split, data_dir, side)  # whoever had it may have made it
         if store is not None:
             return store
@@ -229,30 +233,24 @@ def _write(
                 f"{name!r} was prepared before with a split {manifest.parent.name!r}, which it does not have now. "
                 f"Give it another name, or delete {folder}."
             )
-    # The training split last: whoever finds it finds the others too.
-    stores = {
-        split: write_split(
-            folder / split,
-            plan.splits[split],
-            dataset=name,
-            split=split,
-            source=plan.layout,
-            side=side,
-            fit=fit,
-            broken=broken,
-            origin=origin,
-            progress=progress,
-        )
-        for split in sorted(plan.splits, key="train".__eq__)
-    }
-    return {split: stores[split] for split in plan.splits}
+    return write_splits(
+        folder,
+        plan.splits,
+        dataset=name,
+        source=plan.layout,
+        side=side,
+        fit=fit,
+        broken=broken,
+        origin=origin,
+        progress=progress,
+    )
 
 
 def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, side: int | None) -> None:
     """Prepare a folder, or a dataset that is made here, without any options; or what is missing or damaged of it.
 
-    What was prepared with other options, or of other pictures, is left as it is; and so is what cannot be read, unless
-    a split beside it tells that it was prepared so.
+    What was prepared with other options, or of other pictures, is left as it is, also if it was only begun; and so is
+    what cannot be read, unless a split beside it tells that it was prepared so.
     """
     manifests = prepared_manifests(name, data_dir, side=side)
     sides = {int(manifest.parent.parent.name) for manifest in manifests}
@@ -268,6 +266,12 @@ def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, si
     is_usual = all(plan == expected.get(split) for split, plan in known.items())
     if not is_usual or (path is not None and manifests and not known):
         return
+    begun = begun_plans(data_folder(data_dir) / name / str(side))
+    if any(plan != expected.get(split) for split, plan in begun.items()):
+        raise InputError(
+            f"Preparing {name!r} with other options, or of other pictures, was begun and not finished. Go on with the "
+            f"same command; or without options: {_command(name, data_dir, side, path)}"
+        )
     for remark in plan.remarks:
         say(remark)
     _write(name, plan, side, data_dir, origin=None if path is None else str(path.resolve()))
@@ -325,9 +329,14 @@ def _not_prepared(name: str, data_dir: str | Path | None, side: int | None) -> I
 
 
 def _command(name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None) -> str:
-    """Return the command that prepares a dataset."""
-    needs_nothing = path is not None or (name in SOURCES and bool(SOURCES[name].downloads))
-    known = next((origin for manifest in prepared_manifests(name, data_dir) if (origin := _origin(manifest))), "PATH")
+    """Return the command that prepares a dataset, at the side that it has if that is not the usual one."""
+    source = SOURCES.get(name)
+    needs_nothing = path is not None or (source is not None and (bool(source.downloads) or not source.needs_files))
+    manifests = prepared_manifests(name, data_dir)
+    known = next((origin for manifest in manifests if (origin := _origin(manifest))), "PATH")
+    sides = {int(manifest.parent.parent.name) for manifest in manifests}
+    if side is None and len(sides) == 1:
+        side = next(iter(sides - {FOLDER_SIDE if source is None else source.side}), None)
     parts = [f"nearshot data prepare {path or name}", "" if needs_nothing else f"--from {known}"]
     parts += ["" if data_dir is None else f"--data-dir {data_dir}", "" if side is None else f"--side {side}"]
     return " ".join(part for part in parts if part)

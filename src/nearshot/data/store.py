@@ -6,7 +6,7 @@ A split is a folder:
     labels.npy      (image,) int64
     hashes.bin      16 bytes an image, the BLAKE2b hash of its pixels
     names.txt       a line an image: its name in the source
-    manifest.json   size, class names, how it was made, and the fingerprint; written last
+    manifest.json   size, class names, how it and the splits beside it were made, and the fingerprint; written last
 
 Opening reads the manifest and the labels and maps the images; no image is read until it is used.
 """
@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,12 @@ from nearshot.telling import counted
 __all__ = [
     "FORMAT",
     "HASH_BYTES",
+    "PLACING",
     "VERSION",
     "OtherVersionError",
     "Store",
+    "are_together",
+    "check_together",
     "data_folder",
     "fingerprint_of",
     "hash_of",
@@ -48,6 +52,8 @@ __all__ = [
 
 FORMAT, VERSION = "nearshot-store", 1
 HASH_BYTES = 16
+# Beside a dataset's splits while new ones take their places: what each of them is made of.
+PLACING = ".placing.json"
 # What a fingerprint covers beside the pixels, labels and names: how the pictures became images.
 FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolation")
 # What a manifest must have to be used.
@@ -127,7 +133,7 @@ class Store:
 
     @classmethod
     def open(cls, dataset: str, split: str, data_dir: str | Path | None = None, *, side: int | None = None) -> Store:
-        """Open a prepared split by name.
+        """Open a prepared split by name, if all splits of the dataset are of one preparation.
 
         Args:
             dataset: its name, such as "cifar-fs".
@@ -139,6 +145,7 @@ class Store:
         if split not in splits:
             at = next(iter(splits.values())).parent.name
             raise InputError(f"{dataset!r} has no split {split!r} at side {at}; it has {sorted(splits)}.")
+        check_together(splits[split].parent)
         return cls(splits[split])
 
     def __len__(self) -> int:
@@ -236,3 +243,37 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{VERSION}). Use that version, or delete the folder and prepare the dataset again."
         )
     return manifest
+
+
+def check_together(folder: Path) -> None:
+    """Refuse a dataset's splits that are of two preparations, as when one was killed before all were in their places.
+
+    Args:
+        folder: that of the splits.
+    """
+    manifests = {}
+    for file in sorted(folder.glob("[!.]*/manifest.json")):
+        with suppress(InputError, FileFormatError):  # which whoever opens that split will hear
+            manifests[file.parent.name] = read_manifest(file.parent)
+    if (folder / PLACING).exists() or not are_together(manifests):
+        raise FileFormatError(
+            f"The splits in {folder} are of two preparations, of which the last is not finished. Prepare the dataset "
+            "again (nearshot data prepare …), with the options that it is to have."
+        )
+
+
+def are_together(manifests: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether splits are of one preparation, as far as their manifests tell; those of older versions do not.
+
+    >>> new, old = {"plan": "b", "preparation": {"train": "b", "val": "c"}}, {"plan": "a"}
+    >>> are_together({"train": new, "val": old}), are_together({"train": old, "val": old})
+    (False, True)
+    """
+    preparations = [manifest.get("preparation") for manifest in manifests.values()]
+    plans = {split: manifest["plan"] for split, manifest in manifests.items() if manifest.get("plan") is not None}
+    return all(
+        preparation.get(split, plan) == plan
+        for preparation in preparations
+        if isinstance(preparation, dict)
+        for split, plan in plans.items()
+    )

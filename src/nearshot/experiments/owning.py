@@ -40,6 +40,9 @@ def is_owned(run_folder: Path) -> bool:
     if not (run_folder / LOCK).is_file():
         return False
     lock = FileLock(run_folder / LOCK)
-    is_free = lock.acquire()
+    try:
+        is_free = lock.acquire()
+    except NearshotError:
+        return False  # nobody can tell; whoever wants the job is told what is wrong
     lock.release()
     return not is_free

@@ -15,6 +15,7 @@ from torch import Tensor
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.loading import ImageFeed
 from nearshot.data.preparation import given_path
+from nearshot.data.store import are_together
 from nearshot.errors import InputError, NearshotError
 from nearshot.models import Backbone
 from nearshot.telling import listed
@@ -206,8 +207,10 @@ def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, S
     stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=config.side)}
     if (stores["train"].folder.parent / "val").is_dir():
         stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
+        if not are_together({split: store.manifest for split, store in stores.items()}):
+            raise InputError(f"{config.dataset} was prepared anew while it was opened; start the training again.")
         shared = set(stores["train"].class_names) & set(stores["val"].class_names)
-        if shared:  # such as where preparing other pictures again has failed half-way
+        if shared:  # such as where an older version failed half-way in preparing other pictures
             raise InputError(
                 f"The training and the validation split of {config.dataset} share {listed(sorted(shared))}; prepare "
                 "the dataset again, so that they do not."
