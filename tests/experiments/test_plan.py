@@ -87,6 +87,32 @@ def test_a_run_without_its_weights_is_trained_again_and_not_taken_for_finished(d
     assert result.has(MORE)
 
 
+def test_a_finished_run_is_measured_without_its_checkpoint(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    job = with_more(tiny_job())
+    run = tmp_path / "runs" / job.id
+    (run / "checkpoint.pt").unlink()
+    weights = {path: path.read_bytes() for path in (run / "weights").iterdir()}
+    assert plan_of([job], Results(done / "results"), tmp_path / "runs").measured
+    result = do(job, run, data_dir=done / "data", hardware=CPU, show=False)
+    assert result.has(MORE)
+    assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights
+    before = Results(done / "results").get(job.config, "tiny")
+    assert before is not None
+    assert result.history == before.history
+
+
+def test_a_finished_run_of_other_data_is_not_measured(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    job = with_more(tiny_job())
+    told = tmp_path / "runs" / job.id / "result.json"
+    result = json.loads(told.read_text())
+    result["fingerprints"]["val"] = "another"
+    told.write_text(json.dumps(result))
+    with pytest.raises(InputError, match="The run is of other data: the val split"):
+        do(job, tmp_path / "runs" / job.id, data_dir=done / "data", hardware=CPU, show=False)
+
+
 def test_another_training_of_the_same_settings_puts_the_earlier_result_aside(done: Path, tmp_path: Path) -> None:
     shutil.copytree(done / "results", tmp_path / "results")
     results = Results(tmp_path / "results")

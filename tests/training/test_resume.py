@@ -116,6 +116,17 @@ def test_a_run_is_not_thrown_away_unasked(data_dir: Path, tmp_path: Path) -> Non
     assert train(config, folder=tmp_path / "run", data_dir=data_dir, overwrite=True, show=False).finished
 
 
+def test_a_finished_run_is_not_begun_anew_where_its_checkpoint_is_gone(data_dir: Path, tmp_path: Path) -> None:
+    train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
+    (tmp_path / "run" / "checkpoint.pt").unlink()  # as somebody may who needs the room
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    for resume in (True, False):
+        with pytest.raises(InputError, match=r"is finished, and its checkpoint is gone.* nearshot evaluate .*run meas"):
+            train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, resume=resume, show=False)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
+    train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, overwrite=True, show=False)
+
+
 def test_resuming_a_finished_run_gives_its_result(data_dir: Path, tmp_path: Path) -> None:
     config = replace(TINY, epochs=2)
     first = train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)

@@ -20,6 +20,8 @@ from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
+from nearshot.training.assembly import open_splits
+from nearshot.training.checkpoints import check_same_training
 from nearshot.training.runs import run_name
 from nearshot.training.trained import TrainedRun
 
@@ -146,18 +148,22 @@ def do(
     """
     started, is_new = time.perf_counter(), not (run_folder / "config.json").is_file()
     config = _begun_as(run_folder, job.config)
-    again = RunFolder(run_folder).is_finished and not has_weights(RunFolder(run_folder))
-    outcome = train(
-        config,
-        folder=run_folder,
-        data_dir=data_dir,
-        hardware=hardware,
-        resume=not again,
-        overwrite=again,
-        show=show,
-    )
-    if not outcome.finished:
-        raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
+    run = RunFolder(run_folder)
+    if has_weights(run):
+        stores = open_splits(config, data_dir)
+        check_same_training(run.read("result.json"), config, {name: one.fingerprint for name, one in stores.items()})
+    else:
+        outcome = train(
+            config,
+            folder=run_folder,
+            data_dir=data_dir,
+            hardware=hardware,
+            resume=not run.is_finished,
+            overwrite=run.is_finished,
+            show=show,
+        )
+        if not outcome.finished:
+            raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.

@@ -91,16 +91,16 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints: dict[str, str]) -> None:
-    """Refuse a checkpoint of another configuration or of other data, and say what differs."""
+    """Refuse a checkpoint, or a result, of another configuration or of other data, and say what differs."""
     different = differences(TrainConfig.from_dict(state["config"]), config)
     if different:
         listed = "; ".join(f"{name} was {there!r} and is now {here!r}" for name, (there, here) in different.items())
-        raise InputError(f"The checkpoint is of another training: {listed}.")
+        raise InputError(f"The run is of another training: {listed}.")
     for split in fingerprints | state["fingerprints"]:
         there, here = (str(found.get(split))[:12] for found in (state["fingerprints"], fingerprints))
         if there != here:
             raise InputError(
-                f"The checkpoint is of other data: the {split} split had the fingerprint {there} and now has {here}."
+                f"The run is of other data: the {split} split had the fingerprint {there} and now has {here}."
             )
 
 

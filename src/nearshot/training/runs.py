@@ -130,7 +130,13 @@ class RunFolder:
         if overwrite:
             self._clear()
         there = self.checkpoint.is_file()
-        if not resume and (there or self.is_finished):
+        if self.is_finished and not there:
+            self.release()
+            raise InputError(
+                f"The run in {self.path} is finished, and its checkpoint is gone, so there is nothing to go on from. "
+                f"nearshot evaluate {self.path} measures it; --overwrite starts anew."
+            )
+        if there and not resume:
             self.release()
             raise InputError(f"There is a run in {self.path} already. Go on with --resume, or start anew: --overwrite.")
         return there
