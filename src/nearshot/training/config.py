@@ -74,8 +74,9 @@ class TrainConfig:
     n_query: int | None = None
     """Query images of a class in an episode, together with --n-way."""
     least_images: int = 1
-    """Classes of fewer images are left out of training episodes. On the command line and without a preset it is a few
-    classes that are far smaller than the others, which is said; else a class that is too small is refused."""
+    """Classes of fewer images are left out of training episodes; other batches have all classes. On the command line
+    and without a preset it is a few classes that are far smaller than the others, which is said; else a class that is
+    too small is refused."""
 
     background: float = 0.0
     """0 for the exact loss; 1e-10 for the arithmetic of the published experiments, which leaves out anchors that are
