@@ -28,6 +28,7 @@ from nearshot.models import build_backbone, save_backbone
 from nearshot.training import PRESETS, TrainConfig, train
 from nearshot.training.batches import make_batches
 from nearshot.training.fitting import TRAINING, fitted
+from nearshot.training.methods import resolve_method
 from nearshot.training.small_splits import EVALUATION, episodes_that_fit
 
 QUICK = ["--backbone", "conv4-32", "--input-size", "16", "--epochs", "1", "--validation-episodes", "10"]
@@ -260,6 +261,12 @@ def test_a_class_of_a_single_image_that_nobody_lets_be_left_out_is_named(
         "Class 'kind 3' has 1 image; 1-shot with 1 query needs 2. Add images, or leave small classes out: --lea" in said
     )
     assert main(measure) == 0
+
+
+def test_classes_are_left_out_of_episodes_alone() -> None:
+    with pytest.raises(InputError, match="least_images leaves classes out of episodes, and shuffled batches have all"):
+        resolve_method(TrainConfig(least_images=10))
+    resolve_method(TrainConfig(least_images=10, batches="episodes"))
 
 
 def labels_of(*sizes: int) -> Tensor:
