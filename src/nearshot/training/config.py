@@ -174,6 +174,8 @@ class TrainConfig:
             raise InputError(f"A warm-up of {self.warm_up} epochs is longer than the training of {self.epochs}.")
         if (self.n_way is None) != (self.n_query is None):
             raise InputError("n_way and n_query go together; give both, or neither.")
+        if self.validation_way < 2:
+            raise InputError(f"validation_way must be at least 2, not {self.validation_way}.")
         if not self.validation_shots or min(self.validation_shots) < 1:
             raise InputError(f"validation_shots must be numbers of at least 1, not {self.validation_shots}.")
 
