@@ -231,6 +231,12 @@ def test_a_tiny_class_does_not_ruin_a_measurement(
         assert f"'kind {number}' ({sizes[number]} image" in small.said[0]
 
 
+def test_where_given_ways_are_too_many_nothing_is_lowered_in_vain() -> None:
+    free = ["shots", "n_query"]
+    small = episodes_that_fit(labels_of(3, 3, 3), "test", n_way=5, shots=(1, 5), n_query=15, free=free)
+    assert (small.shots, small.n_query, small.said) == ((1, 5), 15, [])
+
+
 def test_ways_that_were_given_keep_a_tiny_class() -> None:
     small = episodes_that_fit(labels_of(*[30] * 4, 2), "test", n_way=5, shots=(1, 5), n_query=15, free=["least_images"])
     assert (small.least_images, small.said) == (1, [])  # which is refused, and the class named
@@ -404,8 +410,9 @@ def test_a_tiny_class_is_left_out_by_name(photos: Photos, tmp_path: Path, capsys
     assert "or leave small classes out: --least-images 20." in said
     assert main([*measure, "--least-images", "1000"]) == 1
     assert "There are 0 classes of 1000 images or more; episodes need 2." in capsys.readouterr().err
-    assert main([*measure, "--least-images", "0"]) == 1
-    assert "--least-images must be at least 1, not 0." in capsys.readouterr().err
+    for option, least in (("--least-images", 1), ("--way", 2), ("--shots", 1), ("--queries", 1)):
+        assert main([*measure, option, "0"]) == 1
+        assert capsys.readouterr().err == f"nearshot: {option} must be at least {least}, not 0.\n"  # and nothing before
 
 
 def test_a_training_on_episodes_leaves_a_tiny_class_out_by_name(

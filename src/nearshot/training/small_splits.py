@@ -81,8 +81,13 @@ def episodes_that_fit(
         wanted = max(shots, default=1) + n_query
         least_images, said = leaving_out_tiny(by_class, split, least_images, wanted=wanted, n_needed=ways_needed)
     sizes = sorted((size for size in by_class.sizes.tolist() if size >= least_images), reverse=True)
-    smallest_of_all = min(sizes, default=0)
-    room = (sizes[ways_needed - 1] if len(sizes) >= ways_needed else 0) if leave_out else smallest_of_all
+
+    def smallest_of(ways: int) -> int:
+        """Return how many images the smallest class has that takes part; none where the ways are too many."""
+        taking_part = sizes[:ways] if leave_out else sizes
+        return min(taking_part, default=0) if len(sizes) >= ways else 0
+
+    room = smallest_of(ways_needed)
     if "shots" in free and 2 <= room <= max(shots, default=0):
         kept = tuple(n_shot for n_shot in shots if n_shot < room) or (room - 1,)
         too_many = [n_shot for n_shot in shots if n_shot >= room]
@@ -96,12 +101,12 @@ def episodes_that_fit(
     if "n_way" in free and 2 <= enough < n_way:
         of_size = ""
         if enough < len(by_class.sizes):
-            of_size = f" of more than {most} images" if leave_out else " left"
+            of_size = f" of more than {counted(most, 'image')}" if leave_out else " left"
         said.append(
             f"{n_way}-way episodes need {n_way} classes; the {split} split has {enough}{of_size}: {enough}-way."
         )
         n_way = enough
-    smallest = (sizes[n_way - 1] if len(sizes) >= n_way else 0) if leave_out else smallest_of_all
+    smallest = smallest_of(n_way)
     left = smallest - most
     if "n_query" in free and 1 <= left < n_query:
         said.append(

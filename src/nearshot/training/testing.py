@@ -61,6 +61,8 @@ class Request:
     side: int | None = None
 
     def __post_init__(self) -> None:
+        for n_shot in self.shots:
+            EpisodeShape(self.n_way, n_shot, self.n_query)  # checks the numbers
         if self.least_images < 1:
             raise InputError(f"least_images must be at least 1, not {self.least_images}.")
 
