@@ -61,6 +61,8 @@ def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:
     assert pooled.per_seed == pytest.approx((70, 72, 71))
     assert pooled.between_seeds95 == pytest.approx(4.3027 * 1.0 / math.sqrt(3), rel=1e-4)  # Student's t, 2 degrees
     assert str(pooled) == f"71.00 ± {pooled.interval95:.2f} (± {pooled.between_seeds95:.2f} between seeds)"
+    two = pool_seeds(seeds[:2])
+    assert str(two) == f"71.00 ± {two.interval95:.2f} (2 seeds: 70.00, 72.00)"
 
 
 def test_models_on_the_same_episodes_do_not_count_an_episode_thrice() -> None:

@@ -254,6 +254,24 @@ def test_several_seeds_are_judged_by_their_spread(tmp_path: Path) -> None:
     assert three.n_seeds == 3
 
 
+def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Path) -> None:
+    """Of two seeds the interval is nearly thirteen times as wide as they differ."""
+    results = Results(tmp_path)
+    one, other = (row_config(DATASET, row, 512) for row in (3, 5))
+    put(results, one, 62.0, seeds=SEEDS, spread=1.0)
+    put(results, other, 60.0, seeds=SEEDS)
+    wanted = Measurement("val", 5, "centroid")
+
+    def judge(*seeds: int) -> Verdict:
+        found = gap(Found(results, PAPER, seeds), "row 3 minus row 5", (one, wanted), (other, wanted))
+        return judged([found], holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+
+    assert judge(0).status == judge(0, 1).status == "confirmed"
+    assert "(2 seeds, ± over episodes; a point more is allowed for the chance in trainings)" in judge(0, 1).text
+    far = [Gap("a", 2.0, 6.8, 2, 0.0, "", spread, 1, 0.1, 1.0) for spread in (0.9, 1.1)]
+    assert [one.is_positive for one in (*pooled(far[:1]), *pooled(far[1:]))] == [True, False]
+
+
 def test_the_pooled_spread_is_no_more_sure_than_it_says() -> None:
     """Comparisons with one training in common, three seeds: about one in twenty intervals misses, not more."""
     generator = torch.Generator().manual_seed(0)

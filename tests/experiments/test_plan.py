@@ -94,8 +94,9 @@ def test_a_finished_run_is_measured_without_its_checkpoint(done: Path, tmp_path:
     (run / "checkpoint.pt").unlink()
     weights = {path: path.read_bytes() for path in (run / "weights").iterdir()}
     assert plan_of([job], Results(done / "results"), tmp_path / "runs").measured
-    result = do(job, run, data_dir=done / "data", hardware=CPU, show=False)
+    result = do(job, run, data_dir=done / "data", hardware=CPU, show=False, n_sharing=4)
     assert result.has(MORE)
+    assert result.n_sharing == 1  # as it was trained
     assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights
     before = Results(done / "results").get(job.config, "tiny")
     assert before is not None

@@ -27,11 +27,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize(
     ("seeds", "said"),
-    [((0, 1, 2), "; 2 of 3 seeds)"), ((0, 7), " (1 of 2 seeds)"), ((0, 1), "between seeds)"), ((0,), "")],
+    [((0, 1, 2), " (2 of 3 seeds: {}, {})"), ((0, 7), " (1 of 2 seeds)"), ((0, 1), " (2 seeds: {}, {})"), ((0,), "")],
 )
 def test_a_cell_says_where_seeds_are_missing(results: Results, seeds: tuple[int, ...], said: str) -> None:
     found = Found(results, PAPER, seeds)
     accuracy = found.pooled(figure_config("cifar-fs", "nca", 512), Measurement("val", 5, "centroid"))
+    assert accuracy is not None
+    said = said.format(*(f"{mean:.2f}" for mean in accuracy.per_seed))
     assert str(accuracy).endswith(said)
     assert ("seeds" in str(accuracy)) == bool(said)
     table = RECIPES["batch-size"].tables(found, "cifar-fs")[0]

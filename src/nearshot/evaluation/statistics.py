@@ -164,8 +164,21 @@ class PooledAccuracy:
     protocol: Protocol = field(repr=False)
 
     def __str__(self) -> str:
-        between = "" if math.isnan(self.between_seeds95) else f" (± {self.between_seeds95:.2f} between seeds)"
-        return f"{self.mean:.2f} ± {self.interval95:.2f}{between}"
+        told = self.about_seeds()
+        return f"{self.mean:.2f} ± {self.interval95:.2f}{f' ({told})' if told else ''}"
+
+    def about_seeds(self, n_asked: int | None = None) -> str:
+        """Say how much seeds differ, and how many there are where more were asked for; nothing where it is one of one.
+
+        Two are told as they are: the interval of their mean is thirteen times as wide as they differ, and says little.
+        """
+        n_seeds = len(self.per_seed)
+        n_seeds_told = f"{n_seeds} seeds" if n_asked in (None, n_seeds) else f"{n_seeds} of {n_asked} seeds"
+        if n_seeds == 2:
+            return f"{n_seeds_told}: {', '.join(f'{mean:.2f}' for mean in self.per_seed)}"
+        between = f"± {self.between_seeds95:.2f} between seeds" if n_seeds > 1 else ""
+        missing = "" if n_asked in (None, n_seeds) else n_seeds_told
+        return "; ".join(part for part in (between, missing) if part)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class Gap(NamedTuple):
         kind: gaps of one kind are taken to have the same chance in them.
         spread: the standard deviation of the difference between seeds.
         freedom: how many degrees of freedom the spread has.
+        over_episodes: half the 95 % interval over episodes alone, of several seeds.
+        allowed: the margin that may take the place of an interval between seeds: see `pooled`.
     """
 
     what: str
@@ -50,6 +52,8 @@ class Gap(NamedTuple):
     kind: str = ""
     spread: float = 0.0
     freedom: float = 0.0
+    over_episodes: float = 0.0
+    allowed: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.what}: {self.in_points}"
@@ -131,8 +135,10 @@ def over_seeds(what: str, comparisons: Sequence[Comparison], *, luck: float, kin
     n_seeds, mean = len(comparisons), float(differences.mean())
     if n_seeds == 1:
         return Gap(what, mean, comparisons[0].interval95, 1, luck, kind)
-    spread = float(differences.std())
-    return Gap(what, mean, _interval95(spread, n_seeds, n_seeds - 1), n_seeds, 0.0, kind, spread, n_seeds - 1)
+    spread, freedom = float(differences.std()), n_seeds - 1
+    over_episodes = math.sqrt(sum(one.interval95**2 for one in comparisons)) / n_seeds
+    between = _interval95(spread, n_seeds, freedom)
+    return Gap(what, mean, between, n_seeds, 0.0, kind, spread, freedom, over_episodes, allowed=luck)
 
 
 def pooled(gaps: Sequence[Gap]) -> list[Gap]:
@@ -141,6 +147,9 @@ def pooled(gaps: Sequence[Gap]) -> list[Gap]:
     Comparisons share trainings, so that many know less than as many of their own would. Degrees of freedom are counted
     as if all had one side in common, with as much chance in it as in the other (Satterthwaite): of k comparisons of n
     seeds they are 4k(n − 1) / (k + 3), which never comes to more than those of four.
+
+    Two or three seeds can leave an interval that is wider than what is allowed for the chance in a single training.
+    Then, if they differ by no more than that, the margin is taken instead: more trainings are not to tell less.
 
     >>> two = Gap("a", 1.0, 2.5, 3, 0.0, "5-shot", 1.0, 2), Gap("b", 2.0, 0.0, 3, 0.0, "5-shot", 0.0, 2)
     >>> [round(one.interval95, 2) for one in pooled(two)]  # of a spread of √½, with 3.2 degrees of freedom
@@ -155,7 +164,10 @@ def _pooled(one: Gap, alike: Sequence[Gap]) -> Gap:
     total = sum(other.freedom for other in alike)
     spread = math.sqrt(sum(other.freedom * other.spread**2 for other in alike) / total)
     freedom = 4 * total / (sum(other.freedom > 0 for other in alike) + 3)
-    return one._replace(interval95=_interval95(spread, one.n_seeds, freedom), spread=spread, freedom=freedom)
+    between = _interval95(spread, one.n_seeds, freedom)
+    if spread <= one.allowed and between > one.over_episodes + one.allowed:
+        return one._replace(interval95=one.over_episodes, luck=one.allowed, freedom=0.0)
+    return one._replace(interval95=between, spread=spread, freedom=freedom)
 
 
 def _interval95(spread: float, n_seeds: int, freedom: float) -> float:

@@ -28,6 +28,7 @@ from nearshot.training.trained import TrainedRun
 __all__ = ["BUSY", "STOPPED", "InterruptedJobError", "Job", "called", "do", "has_weights", "jobs_of"]
 
 
+JOB = "job.json"  # in a run's folder: how a job trained it
 STOPPED = 3  # a worker's status where it was asked to stop, and saved
 BUSY = 4  # and where another process is at the job
 
@@ -144,7 +145,7 @@ def do(
         data_dir: where prepared datasets live.
         hardware: on what to train.
         show: whether to show progress.
-        n_sharing: how many jobs share the GPU, which the result says.
+        n_sharing: how many jobs share the GPU, which the result says of the training.
     """
     started, is_new = time.perf_counter(), not (run_folder / "config.json").is_file()
     config = _begun_as(run_folder, job.config)
@@ -164,6 +165,9 @@ def do(
         )
         if not outcome.finished:
             raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
+        run.write(JOB, {"n_sharing": n_sharing})  # for whoever measures more of it another time, and elsewhere
+    if (run_folder / JOB).is_file():
+        n_sharing = int(run.read(JOB)["n_sharing"])
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.

@@ -38,12 +38,9 @@ class FoundAccuracy(PooledAccuracy):
 
     n_asked: int = 1
 
-    def __str__(self) -> str:
-        text, n_there = super().__str__(), len(self.per_seed)
-        if n_there == self.n_asked:
-            return text
-        missing = f"{n_there} of {self.n_asked} seeds"
-        return f"{text.removesuffix(')')}; {missing})" if text.endswith(")") else f"{text} ({missing})"
+    def about_seeds(self, n_asked: int | None = None) -> str:
+        """Say it by what was asked for."""
+        return super().about_seeds(self.n_asked if n_asked is None else n_asked)
 
 
 @dataclass(frozen=True, eq=False)

@@ -156,7 +156,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove the files of a run, and nothing else."""
-        files = [self.path / name for name in ("config.json", "environment.json", "result.json")]
+        files = [self.path / name for name in ("config.json", "environment.json", "result.json", "job.json")]
         files += [self.metrics, self.timing, self.events, self.checkpoint]
         files += [*self.weights.glob("epoch-*.safetensors"), *(self.path / "evaluations").glob("*.json")]
         for file in files:

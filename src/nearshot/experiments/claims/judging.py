@@ -81,9 +81,14 @@ def listed(gaps: Sequence[Gap]) -> str:
     weakest = sorted(gaps, key=lambda one: abs(one.difference) - one.interval95)[:LISTED]
     more = f"; and {len(gaps) - LISTED} more" if len(gaps) > LISTED else ""
     n_seeds = sorted({one.n_seeds for one in gaps})
-    seeds = "one seed, ± over episodes" if n_seeds == [1] else f"{' or '.join(map(str, n_seeds))} seeds"
+    seeds = "one seed" if n_seeds == [1] else f"{' or '.join(map(str, n_seeds))} seeds"
+    between = any(one.freedom for one in gaps)
+    if n_seeds == [1] or not between:
+        seeds += ", ± over episodes"
+    elif not all(one.freedom for one in gaps):
+        seeds += ", ± between seeds, or over episodes where they are too few"
     if any(one.luck for one in gaps):
-        seeds += "; a point more is allowed for the chance in trainings"
+        seeds += f"; {'then ' if between else ''}a point more is allowed for the chance in trainings"
     return f"{'; '.join(map(str, weakest))}{more} ({seeds})"
 
 
