@@ -223,6 +223,20 @@ def test_splits_that_change_between_being_opened(photos: Path, tmp_path: Path, m
         open_splits(TrainConfig(dataset="photos"), tmp_path / "d")
 
 
+def test_a_split_that_only_the_stopped_preparation_has_is_refused_before_anything_is_replaced(
+    photos: Path, tmp_path: Path
+) -> None:
+    """The stopped one is finished first, and has a split then that the new one does not have."""
+    new = prepare_as(photos, tmp_path / "new", NEW)
+    with killed_before("val", tmp_path / "d") as was_killed:  # all is packed, and nothing is in its place
+        prepare_as(photos, tmp_path / "d", NEW)
+    assert was_killed
+    for _ in range(2):
+        with pytest.raises(InputError, match="was prepared before with a split 'val', which it does not have now"):
+            prepare_as(photos, tmp_path / "d", BEFORE["a split comes"] or {})
+        assert_whole(tmp_path / "d", new)
+
+
 def kill_between_two_places(photos: Path, data: Path) -> Path:
     """Replace a dataset up to where only its training split is not in its place; return the splits' folder."""
     prepare_as(photos, data, BEFORE["other"] or {})
