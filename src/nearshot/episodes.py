@@ -112,14 +112,14 @@ class ImagesByClass:
         self.classes, self.sizes = labels.unique(return_counts=True)
         self.starts = self.sizes.cumsum(0) - self.sizes
         self.images = labels.argsort(stable=True)
-        self._names = class_names
+        self._names, self._least = class_names, 1
 
     def without_small_classes(self, n_images: int) -> ImagesByClass:
         """Return the same without the classes of under `n_images` images."""
         large = self.sizes >= n_images
         rest = ImagesByClass.__new__(ImagesByClass)
         rest.classes, rest.sizes, rest.starts = self.classes[large], self.sizes[large], self.starts[large]
-        rest.images, rest._names = self.images, self._names
+        rest.images, rest._names, rest._least = self.images, self._names, max(self._least, n_images)
         return rest
 
     def name(self, place: int) -> str | int:
@@ -133,18 +133,30 @@ class ImagesByClass:
         content = (self.images, self.classes, self.sizes)
         return hashlib.sha256(b"".join(part.numpy().astype("<i8").tobytes() for part in content)).hexdigest()
 
-    def check(self, shape: EpisodeShape) -> None:
-        """Refuse a shape for which there are too few classes, or too few images of a class, which is named."""
-        if len(self.classes) < shape.n_way:
-            there = "is 1 class" if len(self.classes) == 1 else f"are {len(self.classes)} classes"
-            raise InputError(f"There {there}; episodes need {shape.n_way}. Ask for fewer ways.")
+    def check(self, shape: EpisodeShape, least_images: str = "least_images") -> None:
+        """Refuse a shape for which there are too few classes, or too few images of a class, which is named.
+
+        Args:
+            shape: ways, shots and queries.
+            least_images: what the setting is called that leaves small classes out.
+        """
+        n_classes = len(self.classes)
+        if n_classes < shape.n_way:
+            there = "is 1 class" if n_classes == 1 else f"are {n_classes} classes"
+            of_size = f" of {self._least} images or more" if self._least > 1 else ""
+            fewer = "Ask for fewer ways" if n_classes > 1 else f"Add classes{', or leave out fewer' if of_size else ''}"
+            raise InputError(f"There {there}{of_size}; episodes need {shape.n_way}. {fewer}.")
         too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
         if len(too_small):
             name, size = self.name(int(too_small[0])), int(self.sizes[too_small[0]])
             n_others = len(too_small) - 1
             more = "1 more class is" if n_others == 1 else f"{n_others} more classes are"
             others = f" (and {more} too small)" if n_others else ""
+            needed = shape.images_per_class
+            fewer = "Ask for fewer images of a class" if needed > 2 else "Add images"
+            can_do_without = len(self.classes) - len(too_small) >= shape.n_way
+            without = f", or leave small classes out: {least_images} {needed}" if can_do_without else ""
             raise InputError(
                 f"Class {name!r} has {size} image{'' if size == 1 else 's'}; {shape.n_shot}-shot with {shape.n_query} "
-                f"queries needs {shape.images_per_class}{others}. Ask for fewer queries, or leave the class out."
+                f"quer{'y' if shape.n_query == 1 else 'ies'} needs {needed}{others}. {fewer}{without}."
             )

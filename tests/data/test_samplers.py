@@ -331,7 +331,7 @@ def test_impossible_episodes_name_the_class() -> None:
     labels = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)
     names = ["seal", "otter", "whale"]
     expected = "Class 'otter' has 12 images; 5-shot with 15 queries needs 20. "
-    expected += "Ask for fewer queries, or leave the class out."
+    expected += "Ask for fewer images of a class, or leave small classes out: least_images 20."
     with pytest.raises(InputError) as error:
         EpisodeBatches(labels, EpisodeShape(2, 5, 15), class_names=names)
     assert str(error.value) == expected
@@ -342,7 +342,15 @@ def test_impossible_episodes_name_the_class() -> None:
         EpisodeBatches(torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), EpisodeShape(2, 5, 15))
     with pytest.raises(InputError, match=r"Class 1 has 1 image;.*\(and 1 more class is too small\)"):
         EpisodeBatches(torch.tensor([0] * 40 + [1] + [2] * 3), EpisodeShape(2, 5, 15))
-    with pytest.raises(InputError, match="There is 1 class; episodes need 2"):
+    with pytest.raises(InputError, match="1-shot with 1 query needs 2. Add images, or leave .* out: least_images 2.$"):
+        EpisodeBatches(torch.tensor([0] * 40 + [1] + [2] * 3), EpisodeShape(2, 1, 1))
+    with pytest.raises(InputError, match="needs 50.* Ask for fewer images of a class.$"):  # nothing would be left
+        EpisodeBatches(labels, EpisodeShape(2, 5, 45))
+    with pytest.raises(InputError, match="There are 2 classes of 20 images or more; episodes need 3. Ask for fewer w"):
+        EpisodeBatches(labels, EpisodeShape(3, 1, 1), least_images=20)
+    with pytest.raises(InputError, match="There are 0 classes of 99 .*; episodes need 2. Add classes, or leave out fe"):
+        EpisodeBatches(labels, EpisodeShape(2, 1, 1), least_images=99)
+    with pytest.raises(InputError, match="There is 1 class; episodes need 2. Add classes.$"):
         EpisodeBatches(torch.zeros(9, dtype=torch.long), EpisodeShape(2, 1, 1))
     with pytest.raises(InputError, match="There are 3 classes; episodes need 4"):
         EpisodeBatches(labels, EpisodeShape(4, 1, 1))

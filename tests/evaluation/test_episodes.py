@@ -146,7 +146,7 @@ def test_classes_with_too_few_images() -> None:
         sample_episodes(labels, class_names=[f"c{i}" for i in range(20)])
     episodes = sample_episodes(labels, n_episodes=200, small_classes="leave out")
     assert set(labels[episodes.images].unique().tolist()) == {0, 6, 9, 12, 15}
-    with pytest.raises(InputError, match="There are 5 classes; episodes need 6"):
+    with pytest.raises(InputError, match="There are 5 classes of .* images or more; episodes need 6"):
         sample_episodes(labels, n_way=6, small_classes="leave out")
     assert sample_episodes(labels, n_episodes=200, small_classes=13).digest == episodes.digest
     with pytest.raises(InputError, match="Class 3 has 12 images"):
@@ -161,7 +161,8 @@ def test_classes_with_too_few_images() -> None:
         ({"n_episodes": 0}, "n_episodes must be a whole number, at least 1"),
         ({"seed": -1}, "seed must be a whole number from 0"),
         ({"seed": 1.5}, "seed must be a whole number from 0"),
-        ({"small_classes": "ignore"}, "'raise' or 'leave out', or a number, not 'ignore'"),
+        ({"small_classes": "ignore"}, "'raise' or 'leave out', or a number of at least 1, not 'ignore'"),
+        ({"small_classes": 0}, "or a number of at least 1, not 0"),
     ],
 )
 def test_impossible_requests(keywords: dict[str, object], message: str) -> None:

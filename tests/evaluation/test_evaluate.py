@@ -323,7 +323,7 @@ def test_classes_that_were_left_out_are_in_the_protocol() -> None:
     features = torch.cat([FEATURES, FEATURES[:5]])
     accuracy = evaluate_features(features, labels, n_episodes=20, small_classes="leave out")
     assert accuracy.protocol.classes_left_out == 1
-    assert "1 classes with too few images left out" in str(accuracy.protocol)
+    assert "1 class with too few images left out" in str(accuracy.protocol)
     with pytest.raises(InputError, match="Class 99 has 5 images"):
         evaluate_many(features, labels, n_episodes=20)
 

@@ -73,6 +73,7 @@ def test_names_of_runs_differ_where_settings_do() -> None:
     ("wrong", "sentence"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"validation_way": 1}, "validation_way must be at least 2"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive"),
         ({"milestones": (1.5,)}, "fractions of the training"),

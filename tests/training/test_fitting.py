@@ -28,6 +28,7 @@ from nearshot.models import build_backbone, save_backbone
 from nearshot.training import PRESETS, TrainConfig, train
 from nearshot.training.batches import make_batches
 from nearshot.training.fitting import TRAINING, fitted
+from nearshot.training.methods import resolve_method
 from nearshot.training.small_splits import EVALUATION, episodes_that_fit
 
 QUICK = ["--backbone", "conv4-32", "--input-size", "16", "--epochs", "1", "--validation-episodes", "10"]
@@ -44,12 +45,14 @@ Photos = Callable[..., list[str]]
 def photos(tmp_path: Path) -> Photos:
     """Make a folder of the user's own pictures, ten classes of twelve; gives the options that train on it."""
 
-    def make(n_classes: int = 10, n_images: int = 12, *options: str, tiny: int | None = None) -> list[str]:
+    def make(
+        n_classes: int = 10, n_images: int = 12, *options: str, tiny: int | None = None, n_tiny: int = 2
+    ) -> list[str]:
         chance = np.random.default_rng(0)
         folder = tmp_path / f"photos-{n_classes}"
         for number in range(n_classes):
             (folder / f"kind {number}").mkdir(parents=True)
-            for image in range(2 if number == tiny else n_images):
+            for image in range(n_tiny if number == tiny else n_images):
                 pixels = chance.integers(256, size=(16, 16, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / f"kind {number}" / f"{image}.png")
         where = ["--data-dir", str(tmp_path / "data")]
@@ -82,6 +85,9 @@ def test_a_first_training_and_evaluation_need_no_options(
         assert settings_of(dry)[name] == written[name]
     assert main([*command, "--resume"]) == 0  # the same training, by the settings that it resolves to
     capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), *command[3:5], "--episodes", "10", "--way", "3"]) == 1
+    assert "There are 2 classes; episodes need 3. Ask for fewer ways." in capsys.readouterr().err
+    assert not (tmp_path / "run" / "evaluations").exists()  # nothing was begun
     assert main(["evaluate", str(tmp_path / "run"), *command[3:5], "--episodes", "10", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "5-way episodes need 5 classes; the test split has 2: 2-way." in err
@@ -184,8 +190,6 @@ def test_from_python_nothing_gives_way_unasked(data_dir: Path, tmp_path: Path) -
     leave_out=st.booleans(),
 )
 def test_what_fits_can_be_drawn(sizes: list[int], n_way: int, shots: list[int], n_query: int, leave_out: bool) -> None:
-    if not leave_out:
-        sizes = [max(size, 2) for size in sizes]
     labels = labels_of(*sizes)
     small = episodes_that_fit(
         labels, "test", n_way=n_way, shots=shots, n_query=n_query, free=EVALUATION, leave_out=leave_out
@@ -197,7 +201,7 @@ def test_what_fits_can_be_drawn(sizes: list[int], n_way: int, shots: list[int], 
         shape = EpisodeShape(small.n_way, n_shot, small.n_query)
         small_classes: SmallClasses = "leave out" if leave_out else small.least_images
         source = EpisodeSource(labels, shape, n_episodes=1, seed=0, small_classes=small_classes)
-        assert leave_out or source.n_classes_left_out <= len(sizes) // 5
+        assert leave_out or source.n_classes_left_out <= sizes.count(1) + len(sizes) // 5
     changed = (small.n_way, small.shots, small.n_query, small.least_images) != (n_way, tuple(shots), n_query, 1)
     assert bool(small.said) == changed
 
@@ -212,6 +216,7 @@ def test_what_fits_can_be_drawn(sizes: list[int], n_way: int, shots: list[int], 
         ([2, 1, *[30] * 10], (5, (1, 5), 15), 2),
         ([30, 30, 2, 2, 2, 2], (5, (1,), 1), 0),  # most are small: these are the data
         ([12] * 9 + [5], (5, (1, 5), 7), 1),
+        ([2, 1] * 3 + [3] * 3, (5, (1,), 1), 3),  # there is no episode of a single image
     ],
 )
 def test_a_tiny_class_does_not_ruin_a_measurement(
@@ -226,9 +231,48 @@ def test_a_tiny_class_does_not_ruin_a_measurement(
         assert f"'kind {number}' ({sizes[number]} image" in small.said[0]
 
 
+def test_where_given_ways_are_too_many_nothing_is_lowered_in_vain() -> None:
+    free = ["shots", "n_query"]
+    small = episodes_that_fit(labels_of(3, 3, 3), "test", n_way=5, shots=(1, 5), n_query=15, free=free)
+    assert (small.shots, small.n_query, small.said) == ((1, 5), 15, [])
+
+
 def test_ways_that_were_given_keep_a_tiny_class() -> None:
     small = episodes_that_fit(labels_of(*[30] * 4, 2), "test", n_way=5, shots=(1, 5), n_query=15, free=["least_images"])
     assert (small.least_images, small.said) == (1, [])  # which is refused, and the class named
+
+
+def test_classes_that_are_left_out_are_called_what_they_are() -> None:
+    tiny = episodes_that_fit(labels_of(*[30] * 7, 2, 1), "test", n_way=5, shots=(5,), n_query=15)
+    assert tiny.said == [
+        "Far smaller than the other classes of the test split, and so left out of episodes: 7 (2 images), 8 (1 image)."
+    ]
+    single = episodes_that_fit(labels_of(3, 1, 3, 1), "test", n_way=2, shots=(1,), n_query=2)
+    assert single.said == [
+        "Classes of a single image in the test split, and so left out of episodes: 1 (1 image), 3 (1 image)."
+    ]
+
+
+def test_a_class_of_a_single_image_that_nobody_lets_be_left_out_is_named(
+    photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    all_classes = tmp_path / "all"
+    all_classes.write_text("".join(f"kind {number}\n" for number in range(4)))
+    data = photos(4, 6, "--test-classes", str(all_classes), tiny=3, n_tiny=1)
+    save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
+    measure = ["evaluate", str(tmp_path / "weights.safetensors"), *data, "--episodes", "10"]
+    assert main([*measure, "--least-images", "1"]) == 1
+    said = capsys.readouterr().err
+    assert (
+        "Class 'kind 3' has 1 image; 1-shot with 1 query needs 2. Add images, or leave small classes out: --lea" in said
+    )
+    assert main(measure) == 0
+
+
+def test_classes_are_left_out_of_episodes_alone() -> None:
+    with pytest.raises(InputError, match="least_images leaves classes out of episodes, and shuffled batches have all"):
+        resolve_method(TrainConfig(least_images=10))
+    resolve_method(TrainConfig(least_images=10, batches="episodes"))
 
 
 def labels_of(*sizes: int) -> Tensor:
@@ -268,6 +312,7 @@ def fitted_to(
         ({"n_way": 5, "n_query": 4}, [7] * 6, EpisodeShape(5, 3, 4)),
         ({}, [200] * 19 + [12], EpisodeShape(20, 5, 7)),
         ({}, [200] * 19 + [2], EpisodeShape(19, 5, 11)),
+        ({}, [9, 1, 9], EpisodeShape(2, 5, 4)),
     ],
 )
 def test_what_is_free_goes_with_what_is_given(given: dict[str, int], sizes: list[int], shape: EpisodeShape) -> None:
@@ -314,11 +359,13 @@ def test_episodes_fit_or_one_sentence_says_why(
         ),
         ({"n_shot": 12}, [40, 12, 40], 1, r"have n_shot 12: .* smallest, 'kind 1', has 12 .* 3 × 12 = 36 images, 6-sh"),
         (
-            {},
+            {"least_images": 1},
             [9, 1, 9],
             1,
-            r"have two images of a class: .* 'kind 1', has 1 image\. Add images, or have least_images 2\.",
+            r"Class 'kind 1' has 1 image; .* Add images, or leave small classes out: least_images 2\.",
         ),
+        ({"least_images": 20}, [9, 9, 30], 1, r"There is 1 class of 20 images or more; episodes need 2\. .* leave out"),
+        ({}, [1, 9, 1], 1, r"There is 1 class of 2 images or more; episodes need 2"),
         ({}, [2, 2], 8, r"that 8 devices share have .* Use fewer devices\."),
     ],
 )
@@ -358,7 +405,14 @@ def test_a_tiny_class_is_left_out_by_name(photos: Photos, tmp_path: Path, capsys
     assert main(measure) == 0
     assert "1 small class left out" in " ".join(capsys.readouterr().out.split())
     assert main([*measure, "--least-images", "2", "--shots", "1", "5", "--queries", "15"]) == 1  # nothing is left out
-    assert "'kind 3' has 2 images" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "'kind 3' has 2 images" in said
+    assert "or leave small classes out: --least-images 20." in said
+    assert main([*measure, "--least-images", "1000"]) == 1
+    assert "There are 0 classes of 1000 images or more; episodes need 2." in capsys.readouterr().err
+    for option, least in (("--least-images", 1), ("--way", 2), ("--shots", 1), ("--queries", 1)):
+        assert main([*measure, option, "0"]) == 1
+        assert capsys.readouterr().err == f"nearshot: {option} must be at least {least}, not 0.\n"  # and nothing before
 
 
 def test_a_training_on_episodes_leaves_a_tiny_class_out_by_name(

@@ -130,7 +130,8 @@ def _table(found: list[Evaluation]) -> Table:
     unfinished, left_out = found[0].unfinished, protocol.classes_left_out
     table = Table(
         title=("" if unfinished is None else f"UNFINISHED RUN, after {unfinished}\n")
-        + f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way, {protocol.n_query} queries a class, "
+        + f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way, "
+        f"{counted(protocol.n_query, 'query', 'queries')} a class, "
         f"{protocol.n_episodes:,} episodes, seed {protocol.seed}, inductive"
         + (f"; features of layers {', '.join(map(str, found[0].layers))}" if found[0].layers else "")
         + (f"; {counted(left_out, 'small class', 'small classes')} left out" if left_out else "")

@@ -170,14 +170,16 @@ class EpisodeSource:
             raise InputError(f"n_episodes must be a whole number, at least 1 and under 2³¹, not {n_episodes}.")
         if not _is_whole(seed) or not 0 <= seed < 2**64:
             raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1, not {seed!r}.")
-        if small_classes not in ("raise", "leave out") and not _is_whole(small_classes):
-            raise InputError(f"small_classes must be 'raise' or 'leave out', or a number, not {small_classes!r}.")
+        if small_classes not in ("raise", "leave out") and not (_is_whole(small_classes) and int(small_classes) > 0):
+            raise InputError(
+                f"small_classes must be 'raise' or 'leave out', or a number of at least 1, not {small_classes!r}."
+            )
         by_class = ImagesByClass(labels, class_names)
         n_classes = len(by_class.classes)
         if small_classes != "raise":
             least = shape.images_per_class if small_classes == "leave out" else int(small_classes)
             by_class = by_class.without_small_classes(least)
-        by_class.check(shape)
+        by_class.check(shape, "small_classes")
         if max(shape.n_way, shape.images_per_class) >= 2**16 - 1 or len(labels) >= 2**31:
             raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
         self.shape, self.seed = shape, int(seed)

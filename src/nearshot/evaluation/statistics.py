@@ -63,7 +63,8 @@ class Protocol:
             word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done
         )
         raw = "raw features" if self.centred is not None else "features of other code"
-        left_out = f"{self.classes_left_out} classes with too few images left out"
+        class_or_classes = "class" if self.classes_left_out == 1 else "classes"
+        left_out = f"{self.classes_left_out} {class_or_classes} with too few images left out"
         parts = [
             f"{self.n_way}-way {self.n_shot}-shot, {self.n_query} queries a class, {self.n_episodes:,} episodes",
             "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",

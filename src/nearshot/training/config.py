@@ -74,8 +74,9 @@ class TrainConfig:
     n_query: int | None = None
     """Query images of a class in an episode, together with --n-way."""
     least_images: int = 1
-    """Classes of fewer images are left out of training episodes. On the command line and without a preset it is a few
-    classes that are far smaller than the others, which is said; else a class that is too small is refused."""
+    """Classes of fewer images are left out of training episodes; other batches have all classes. On the command line
+    and without a preset it is a few classes that are far smaller than the others, which is said; else a class that is
+    too small is refused."""
 
     background: float = 0.0
     """0 for the exact loss; 1e-10 for the arithmetic of the published experiments, which leaves out anchors that are
@@ -173,6 +174,8 @@ class TrainConfig:
             raise InputError(f"A warm-up of {self.warm_up} epochs is longer than the training of {self.epochs}.")
         if (self.n_way is None) != (self.n_query is None):
             raise InputError("n_way and n_query go together; give both, or neither.")
+        if self.validation_way < 2:
+            raise InputError(f"validation_way must be at least 2, not {self.validation_way}.")
         if not self.validation_shots or min(self.validation_shots) < 1:
             raise InputError(f"validation_shots must be numbers of at least 1, not {self.validation_shots}.")
 

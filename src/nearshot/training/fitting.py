@@ -100,8 +100,9 @@ def _with_episodes(
         )
         config = replace(config, least_images=least_images)
     by_class = by_class.without_small_classes(config.least_images)
+    by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what the smallest episodes need
     may_change = set(free) & (set(_OF_EPISODES) if config.n_way is None else {"n_shot"})
-    if not may_change or not len(by_class.sizes):
+    if not may_change:
         return config, said
     shape = _nearest(config, by_class, free, n_ranks)
     if shape is None:
@@ -167,10 +168,7 @@ def _nothing_fits(config: TrainConfig, by_class: ImagesByClass, free: Collection
     place = int(by_class.sizes.argmin())
     size = int(by_class.sizes[place])
     instead = _nearest(config, by_class, _OF_EPISODES, n_ranks)
-    if instead is not None:
-        advice = f"{_described(instead)}, would fit"
-    else:
-        advice = "Use fewer devices" if n_ranks > 1 else f"Add images, or have least_images {size + 1}"
+    advice = "Use fewer devices" if instead is None else f"{_described(instead)}, would fit"
     shared = f" that {n_ranks} devices share" if n_ranks > 1 else ""
     return InputError(
         f"No training episodes{shared} have {' and '.join(given) or 'two images of a class'}: the training split has "

@@ -188,6 +188,11 @@ def resolve_method(config: TrainConfig, free: Collection[str] = ()) -> Method:
         raise InputError("Nesterov's momentum is of the optimiser sgd.")
     if kind == "episodes":
         _check_shape(config, free)
+    elif config.least_images > 1:
+        raise InputError(
+            f"least_images leaves classes out of episodes, and {kind} batches have all classes. Do without it, or have "
+            "--batches episodes."
+        )
     return method
 
 

@@ -52,7 +52,8 @@ def episodes_that_fit(
 ) -> EpisodesThatFit:
     r"""Lower what is free of ways, shots and queries to what a split allows; the rest stays, to be refused elsewhere.
 
-    A few classes that are far smaller than the others lower nothing: they are left out, by name.
+    A few classes that are far smaller than the others lower nothing: they are left out, by name, and so are classes of
+    a single image.
 
     Args:
         labels: (image,) of the split.
@@ -80,8 +81,13 @@ def episodes_that_fit(
         wanted = max(shots, default=1) + n_query
         least_images, said = leaving_out_tiny(by_class, split, least_images, wanted=wanted, n_needed=ways_needed)
     sizes = sorted((size for size in by_class.sizes.tolist() if size >= least_images), reverse=True)
-    smallest_of_all = min(sizes, default=0)
-    room = (sizes[ways_needed - 1] if len(sizes) >= ways_needed else 0) if leave_out else smallest_of_all
+
+    def smallest_of(ways: int) -> int:
+        """Return how many images the smallest class has that takes part; none where the ways are too many."""
+        taking_part = sizes[:ways] if leave_out else sizes
+        return min(taking_part, default=0) if len(sizes) >= ways else 0
+
+    room = smallest_of(ways_needed)
     if "shots" in free and 2 <= room <= max(shots, default=0):
         kept = tuple(n_shot for n_shot in shots if n_shot < room) or (room - 1,)
         too_many = [n_shot for n_shot in shots if n_shot >= room]
@@ -95,12 +101,12 @@ def episodes_that_fit(
     if "n_way" in free and 2 <= enough < n_way:
         of_size = ""
         if enough < len(by_class.sizes):
-            of_size = f" of more than {most} images" if leave_out else " left"
+            of_size = f" of more than {counted(most, 'image')}" if leave_out else " left"
         said.append(
             f"{n_way}-way episodes need {n_way} classes; the {split} split has {enough}{of_size}: {enough}-way."
         )
         n_way = enough
-    smallest = (sizes[n_way - 1] if len(sizes) >= n_way else 0) if leave_out else smallest_of_all
+    smallest = smallest_of(n_way)
     left = smallest - most
     if "n_query" in free and 1 <= left < n_query:
         said.append(
@@ -131,7 +137,8 @@ def check_classes(splits: Mapping[str, Tensor]) -> None:
         said = "; ".join(wrong)
         without = " Without a validation split the last epoch is kept." if "validation" in splits else ""
         raise InputError(
-            f"{said[0].upper()}{said[1:]}. Add classes, or share them out in another way: {SHARING_OUT}.{without}"
+            f"{said[0].upper()}{said[1:]}. Add classes or images, or share classes out in another way: {SHARING_OUT}."
+            f"{without}"
         )
 
 
@@ -141,7 +148,8 @@ def leaving_out_tiny(
     """Return how many images a class must have so that a few tiny ones are left out, and the sentence that names them.
 
     A few are a fifth of the classes at most, as long as enough are left. Tiny are those that have half of the images
-    that an episode can have of each of the others, or fewer.
+    that an episode can have of each of the others, or fewer. Classes of a single image, of which there is no episode,
+    are left out however many they are.
 
     Args:
         by_class: the classes.
@@ -151,14 +159,16 @@ def leaving_out_tiny(
         n_needed: how many classes it takes.
     """
     sizes = {place: size for place, size in enumerate(by_class.sizes.tolist()) if size >= least_images}
-    few = max(0, min(len(sizes) // FEW, len(sizes) - n_needed))
-    of_others = min(wanted, *sorted(sizes.values())[few:])
+    usable = sorted(size for size in sizes.values() if size > 1)
+    few = max(0, min(len(usable) // FEW, len(usable) - n_needed))
+    of_others = min([wanted, *usable[few:]])
     tiny = {place: size for place, size in sizes.items() if 2 * size <= of_others}
     if not tiny:
         return least_images, []
     named = listed(tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})")
-    said = f"Far smaller than the other classes of the {split} split, and so left out of episodes: {named}."
-    return max(tiny.values()) + 1, [said]
+    largest = max(tiny.values())
+    which = "Far smaller than the other classes of" if largest > 1 else "Classes of a single image in"
+    return largest + 1, [f"{which} the {split} split, and so left out of episodes: {named}."]
 
 
 def _and(numbers: Sequence[int]) -> str:

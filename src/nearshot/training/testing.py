@@ -13,6 +13,7 @@ import torch
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.store import read_manifest
 from nearshot.devices import Precision, chosen_device
+from nearshot.episodes import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
@@ -59,6 +60,12 @@ class Request:
     n_episodes: int = 10_000
     seed: int = 0
     side: int | None = None
+
+    def __post_init__(self) -> None:
+        for n_shot in self.shots:
+            EpisodeShape(self.n_way, n_shot, self.n_query)  # checks the numbers
+        if self.least_images < 1:
+            raise InputError(f"least_images must be at least 1, not {self.least_images}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,26 +248,33 @@ def _prepared_anew(run: TrainedRun, request: Request, store: Store) -> str | Non
 
 
 def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable[[str], object] | None) -> Request:
-    """Return the request with what may give way made to fit what the split has, each said."""
-    if not fit:
-        return request
-    check_classes({request.split: store.labels})
-    small = episodes_that_fit(
-        store.labels,
-        request.split,
-        n_way=request.n_way,
-        shots=request.shots,
-        n_query=request.n_query,
-        least_images=request.least_images,
-        free=fit,
-        class_names=store.class_names,
-    )
-    if tell is not None:
-        for sentence in small.said:
-            tell(sentence)
-    return replace(
-        request, n_way=small.n_way, shots=small.shots, n_query=small.n_query, least_images=small.least_images
-    )
+    """Return the request with what may give way made to fit what the split has, each said.
+
+    What the split has not is refused here, before its images are embedded.
+    """
+    if fit:
+        check_classes({request.split: store.labels})
+        small = episodes_that_fit(
+            store.labels,
+            request.split,
+            n_way=request.n_way,
+            shots=request.shots,
+            n_query=request.n_query,
+            least_images=request.least_images,
+            free=fit,
+            class_names=store.class_names,
+        )
+        if tell is not None:
+            for sentence in small.said:
+                tell(sentence)
+        request = replace(
+            request, n_way=small.n_way, shots=small.shots, n_query=small.n_query, least_images=small.least_images
+        )
+    by_class = ImagesByClass(store.labels, store.class_names).without_small_classes(request.least_images)
+    if fit:
+        by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what cannot give way any further
+    by_class.check(EpisodeShape(request.n_way, max(request.shots, default=1), request.n_query))
+    return request
 
 
 def _measure(
