@@ -171,9 +171,10 @@ class FileLock:
             try:
                 return self.path.open()  # somebody else's, which can be locked all the same
             except OSError:
+                is_there = os.path.lexists(self.path)
+                advice = "Remove it if nothing else is at work there, or choose" if is_there else "Choose"
                 raise NearshotError(
-                    f"{self.path} cannot be locked: {error.strerror}. Remove it if nothing else is at work there, or "
-                    "choose another folder."
+                    f"{self.path} cannot be locked: {error.strerror}. {advice} another folder."
                 ) from error
 
 

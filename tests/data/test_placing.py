@@ -20,7 +20,7 @@ from nearshot.data import Store, open_or_prepare, prepare_folder
 from nearshot.data.placing import finish_placing
 from nearshot.data.store import PLACING, check_together
 from nearshot.errors import FileFormatError, InputError, NearshotError
-from nearshot.training import TrainConfig
+from nearshot.training import TrainConfig, train
 from nearshot.training.assembly import open_splits
 
 A, B, C, D, E, F = CLASSES = list("abcdef")
@@ -221,6 +221,38 @@ def test_splits_that_change_between_being_opened(photos: Path, tmp_path: Path, m
     monkeypatch.setattr("nearshot.training.assembly.open_or_prepare", opening)
     with pytest.raises(InputError, match="photos was prepared anew while it was opened; start the training again"):
         open_splits(TrainConfig(dataset="photos"), tmp_path / "d")
+
+
+def test_splits_that_change_between_being_opened_by_every_process(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process has opened them, and tells all where they are; what is there then may be something else."""
+    prepare_as(photos, tmp_path / "d", BEFORE["other"] or {})
+
+    def opening(folder: str) -> Store:
+        store = Store(folder)
+        if store.split == "train":
+            prepare_as(photos, tmp_path / "d", {"train": [A, C], "val": [B, F], "test": [D, E]})
+        return store
+
+    monkeypatch.setattr("nearshot.training.assembly.Store", opening)
+    with pytest.raises(InputError, match="photos was prepared anew while it was opened; start the training again"):
+        train(TrainConfig(dataset="photos"), folder=tmp_path / "run", data_dir=tmp_path / "d", show=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_split_that_only_the_stopped_preparation_has_is_refused_before_anything_is_replaced(
+    photos: Path, tmp_path: Path
+) -> None:
+    """The stopped one is finished first, and has a split then that the new one does not have."""
+    new = prepare_as(photos, tmp_path / "new", NEW)
+    with killed_before("val", tmp_path / "d") as was_killed:  # all is packed, and nothing is in its place
+        prepare_as(photos, tmp_path / "d", NEW)
+    assert was_killed
+    for _ in range(2):
+        with pytest.raises(InputError, match="was prepared before with a split 'val', which it does not have now"):
+            prepare_as(photos, tmp_path / "d", BEFORE["a split comes"] or {})
+        assert_whole(tmp_path / "d", new)
 
 
 def kill_between_two_places(photos: Path, data: Path) -> Path:

@@ -77,7 +77,7 @@ def test_a_split_that_was_killed_just_before_its_end_is_not_listed(tmp_path: Pat
 
 def test_the_fingerprint_tells_what_differs(tmp_path: Path) -> None:
     def one(name: str, pictures: list[Picture], **keywords: object) -> str:
-        return write_split(tmp_path / name, pictures, **keywords).fingerprint
+        return write_split(tmp_path / name / "s", pictures, **keywords).fingerprint
 
     def pictures(seed: int = 0, label: str = "a", name: str = "n") -> list[Picture]:
         return [Picture(label, name, lambda: picture(seed, 10, 20)), Picture("b", "other", lambda: picture(9, 10, 20))]

@@ -29,6 +29,7 @@ from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.runner import run_jobs
 from nearshot.experiments.scales import smaller
+from nearshot.training import TrainConfig
 
 QUIET = Console(quiet=True)
 SHORT = replace(TINY, epochs=2, validation_episodes=10)
@@ -58,6 +59,26 @@ def test_one_that_fails_does_not_stop_the_rest_and_is_tried_again(data_dir: Path
     again = run_jobs(jobs, results, tmp_path / "runs", place, console=QUIET)
     assert len(again.failed) == 1
     assert results.path(jobs[1].config, "test").stat().st_mtime_ns == before
+
+
+def test_one_that_another_process_finishes_while_the_jobs_are_sorted_is_done_once(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    job, elsewhere = job_of(SHORT), Results(tmp_path / "elsewhere")
+    run_jobs([job], elsewhere, tmp_path / "runs", ThisProcess(elsewhere, tmp_path / "runs", data_dir), console=QUIET)
+
+    class Coming(Results):
+        """A result that comes just after the first question."""
+
+        def get(self, config: TrainConfig, scale: str) -> RunResult | None:
+            found = super().get(config, scale)
+            if found is None:
+                self.put(next(iter(elsewhere)))
+            return found
+
+    results = Coming(tmp_path / "results")
+    place = ThisProcess(results, tmp_path / "runs", data_dir)
+    assert run_jobs([job], results, tmp_path / "runs", place, console=QUIET).done == [job]
 
 
 @pytest.mark.parametrize(("number", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])

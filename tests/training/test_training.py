@@ -17,7 +17,7 @@ from tiny import prepare_tiny
 from torch import Tensor
 
 import nearshot
-from nearshot.data import Store
+from nearshot.data import Store, open_files, plan_folder, prepare_plan
 from nearshot.errors import InputError, LeakError, NearshotError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.losses import nca_loss
@@ -132,6 +132,24 @@ def test_only_the_shots_that_are_asked_for_are_measured(run: Path, data_dir: Pat
     """Classes have 20 images: 19 queries leave one shot."""
     found = evaluate_run(run, Request(n_way=2, n_episodes=5, shots=(1,), n_query=19), data_dir=data_dir)
     assert [one.n_shot for one in found] == [1]
+
+
+def test_a_dataset_that_was_prepared_anew_since_is_said(run: Path, data_dir: Path, tmp_path: Path) -> None:
+    """Its test split may have classes that were trained on, which nothing beside it tells."""
+    mine = Path(shutil.copytree(run, tmp_path / "run"))
+    plan = plan_folder(open_files([data_dir / "pictures"]), seed=1)
+    stores = prepare_plan("tiny", plan, data_dir=tmp_path, side=16)
+    there, here = (Store.open("tiny", "train", where) for where in (data_dir, tmp_path))
+    assert set(there.class_names) & set(stores["test"].class_names)
+    request, said = Request(n_way=2, n_episodes=5, shots=(1,), n_query=5), list[str]()
+    evaluate_run(mine, request, data_dir=data_dir, tell=said.append)
+    assert not said
+    evaluate_run(mine, request, data_dir=tmp_path, tell=said.append)
+    assert said == [
+        f"tiny was prepared anew since {mine} was trained: its training split had the fingerprint "
+        f"{there.fingerprint[:12]} and now has {here.fingerprint[:12]}. If its splits have other classes now, the "
+        "network may have seen those of the test split."
+    ]
 
 
 def test_layers_are_features(run: Path, data_dir: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +110,8 @@ def write_splits(
 
     Until all splits are complete, what there is lies in folders of other names, and what was there before stays. A
     finished split that was made of the same pictures in the same way is left as it is; one that does not open is packed
-    anew. Two processes must not write a dataset at once; `prepare_plan` sees to that.
+    anew; one that is not among `splits` is an error. Two processes must not write a dataset at once; `prepare_plan`
+    sees to that.
 
     Args:
         folder: where the splits will be.
@@ -134,6 +135,7 @@ def write_splits(
             raise InputError(f"{dataset} {job.split} has no pictures.")
     # An earlier preparation that was stopped when all was packed; if it cannot be finished, this one replaces it.
     is_left_over = not finish_placing(folder)
+    _check_no_other(folder, splits, dataset)
     there = {job.split: store for job in jobs if (store := _finished(job, progress)) is not None}
     wanted = [job for job in jobs if job.split not in there]
     for job in wanted:
@@ -147,6 +149,16 @@ def write_splits(
         place_splits(folder, {job.split: job.plan for job in jobs})
     clear_leftovers(folder)
     return {split: Store(folder / split) for split in splits}
+
+
+def _check_no_other(folder: Path, splits: Collection[str], dataset: str) -> None:
+    """Refuse a split of an earlier plan that may have classes which are in another split of this one."""
+    for manifest in sorted(folder.glob("[!.]*/manifest.json")):
+        if manifest.parent.name not in splits:
+            raise InputError(
+                f"{dataset!r} was prepared before with a split {manifest.parent.name!r}, which it does not have now. "
+                f"Give it another name, or delete {folder}."
+            )
 
 
 def _finished(job: _Job, progress: bool | None) -> Store | None:

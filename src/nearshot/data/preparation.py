@@ -225,16 +225,8 @@ def _write(
     progress: bool | None = None,
 ) -> dict[str, Store]:
     """Write all splits of a dataset that this process owns."""
-    folder = data_folder(data_dir) / name / str(side)
-    # A split of an earlier plan may have classes that are in another split of this one.
-    for manifest in prepared_manifests(name, data_dir, side=side):
-        if manifest.parent.name not in plan.splits:
-            raise InputError(
-                f"{name!r} was prepared before with a split {manifest.parent.name!r}, which it does not have now. "
-                f"Give it another name, or delete {folder}."
-            )
     return write_splits(
-        folder,
+        data_folder(data_dir) / name / str(side),
         plan.splits,
         dataset=name,
         source=plan.layout,

@@ -148,8 +148,10 @@ class _Queue:
     ) -> None:
         self.n_jobs, self.runs, self.place, self.console, self.clock = len(jobs), runs, place, console, clock
         self.time = time_left
-        self.outcome = Outcome(done=[job for job in jobs if job.is_done(results)])
-        self.waiting = [job for job in jobs if not job.is_done(results)]
+        # Each is asked once: what another process does meanwhile would be in both lists, or in none.
+        is_done = {job.id: job.is_done(results) for job in jobs}
+        self.outcome = Outcome(done=[job for job in jobs if is_done[job.id]])
+        self.waiting = [job for job in jobs if not is_done[job.id]]
         self.running: dict[str, tuple[Job, float]] = {}
         self.elsewhere = _Elsewhere(results, runs, console, clock)
         self._for_now = self.time.allowed(self.waiting)

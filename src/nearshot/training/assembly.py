@@ -207,8 +207,7 @@ def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, S
     stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=config.side)}
     if (stores["train"].folder.parent / "val").is_dir():
         stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
-        if not are_together({split: store.manifest for split, store in stores.items()}):
-            raise InputError(f"{config.dataset} was prepared anew while it was opened; start the training again.")
+        _check_of_one_preparation(config, stores)
         shared = set(stores["train"].class_names) & set(stores["val"].class_names)
         if shared:  # such as where an older version failed half-way in preparing other pictures
             raise InputError(
@@ -224,4 +223,11 @@ def _open_stores(config: TrainConfig, data_dir: str | Path | None, fabric: Fabri
     def open_all() -> dict[str, str]:
         return {split: str(store.folder) for split, store in open_splits(config, data_dir).items()}
 
-    return {split: Store(folder) for split, folder in on_first_rank(fabric, open_all).items()}
+    stores = {split: Store(folder) for split, folder in on_first_rank(fabric, open_all).items()}
+    _check_of_one_preparation(config, stores)
+    return stores
+
+
+def _check_of_one_preparation(config: TrainConfig, stores: dict[str, Store]) -> None:
+    if not are_together({split: store.manifest for split, store in stores.items()}):
+        raise InputError(f"{config.dataset} was prepared anew while it was opened; start the training again.")

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from nearshot.data import Store, open_or_prepare
+from nearshot.data.store import read_manifest
 from nearshot.devices import Precision, chosen_device
 from nearshot.episodes import EpisodeShape, ImagesByClass
-from nearshot.errors import InputError
+from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import load_backbone, read_notes
@@ -168,8 +169,8 @@ def evaluate_run(
         unfinished: whether a run that was stopped, or is still training, is measured as it is; else it is refused.
         fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows; with "least_images", a few
             classes that are far smaller than the others are left out.
-        tell: what is called with a sentence for each that is, and, where no bar shows how far it is, with one before
-            many images are embedded.
+        tell: what is called with a sentence for each that is, with one if the dataset is not as it was trained on, and,
+            where no bar shows how far it is, with one before many images are embedded.
     """
     if not isinstance(run, TrainedRun):
         kind = UnfinishedRun if unfinished and not RunFolder(run).is_finished else TrainedRun
@@ -178,6 +179,9 @@ def evaluate_run(
     usual: ClassifierName = "centroid" if method is None else method.classifier
     request = replace(request, classifiers=request.classifiers or (usual,))
     store = run.store(request.split, request.dataset, request.side)
+    changed = _prepared_anew(run, request, store)
+    if changed is not None and tell is not None:
+        tell(changed)
     request = _fitted(request, store, fit, tell)
     folder = run.run.path / "evaluations"
     names: list[str] = []
@@ -220,6 +224,27 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
     parts += [word.replace(" ", "-") for word in also]
     parts += ["bfloat16" if run.bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
     return ",".join(parts) + ".json"
+
+
+def _prepared_anew(run: TrainedRun, request: Request, store: Store) -> str | None:
+    """Say that the dataset of a run was prepared anew since it was trained, perhaps with other classes in each split.
+
+    None where it was not, or where that cannot be told: of another dataset, or of images of another side.
+    """
+    if request.dataset not in (None, run.config.dataset) or request.side not in (None, run.config.side):
+        return None
+    try:
+        there = str(run.run.read("environment.json")["fingerprints"]["train"])[:12]
+        here = str(read_manifest(store.folder.parent / "train")["fingerprint"])[:12]
+    except (InputError, FileFormatError, LookupError, TypeError):
+        return None
+    if there == here:
+        return None
+    return (
+        f"{store.dataset} was prepared anew since {run.run.path} was trained: its training split had the fingerprint "
+        f"{there} and now has {here}. If its splits have other classes now, the network may have seen those of the "
+        f"{request.split} split."
+    )
 
 
 def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable[[str], object] | None) -> Request:
