@@ -82,6 +82,10 @@ def test_a_tie_of_votes_goes_to_the_class_of_the_nearest_neighbour() -> None:
     query = torch.tensor([[[0.0], [-0.5]]])
     # k = 4: two votes each for the first two classes; the nearest to 0 is 1.0, to −0.5 it is −1.5.
     assert k_nearest_neighbours(support, query, k=4).argmax(2).tolist() == [[0, 1]]
+    assert k_nearest_neighbours(support, query, k=4, ties="first").argmax(2).tolist() == [[0, 0]]
+    assert k_nearest_neighbours(support, query, k=3, ties="first").argmax(2).tolist() == [[1, 1]]  # two votes of three
+    with pytest.raises(InputError, match="ties must be 'nearest' or 'first', not 'last'"):
+        k_nearest_neighbours(support, query, ties="last")  # type: ignore[arg-type]
 
 
 def test_other_k() -> None:

@@ -179,7 +179,7 @@ def test_from_python_nothing_gives_way_unasked(data_dir: Path, tmp_path: Path) -
         train(too_much, folder=tmp_path / "run", data_dir=data_dir, show=False)
     result = train(too_much, folder=tmp_path / "run", data_dir=data_dir, show=False, fit=("batch_size",))
     assert result.finished
-    assert json.loads((result.folder / "config.json").read_text())["batch_size"] == 200  # all that there are
+    assert json.loads((result.folder / "config.json").read_text())["batch_size"] == 64  # of 200
 
 
 @given(
@@ -377,8 +377,29 @@ def test_what_cannot_fit_is_refused_in_one_sentence(
 
 
 def test_batches_divide_among_devices() -> None:
-    config, said = fitted_to([300, 300], {}, n_ranks=3, config=TrainConfig())
+    config, said = fitted_to([3000, 3000], {}, n_ranks=3, config=TrainConfig())
     assert (config.batch_size, said) == (510, ["A batch of 512 does not divide among 3 devices: batches of 510."])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_size"),
+    [
+        ([26] * 20, 130),  # a quarter
+        ([50] * 4, 64),  # not less than 64
+        ([50] * 2, 100),  # of which there would be one, with images left over
+        ([100] * 30, 512),  # which is a sixth
+        ([8] * 100, 400),  # four of a class, or many an anchor has no positive
+        ([5] * 100, 500),
+    ],
+)
+def test_few_images_make_several_steps_an_epoch(sizes: list[int], batch_size: int) -> None:
+    config, said = fitted_to(sizes, {}, config=TrainConfig())
+    assert config.batch_size == batch_size
+    assert bool(said) == (batch_size != 512)
+    assert fitted_to(sizes, {"batch_size": 90}, config=TrainConfig())[0].batch_size == 90  # what is given stays
+    if sizes == [26] * 20:
+        assert said == ["The training split has 520 images, which are too few steps in batches of 512: batches of 130."]
+        assert fitted_to(sizes, {})[0].shape == EpisodeShape(8, 5, 11)
     config, said = fitted_to([40] * 64, {}, n_ranks=3)
     assert (config.shape, said) == (
         EpisodeShape(30, 5, 11),

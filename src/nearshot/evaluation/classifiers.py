@@ -68,13 +68,17 @@ def soft_assignment(support: Tensor, query: Tensor) -> Tensor:
     return soft_scores(_nearness(*_around_zero(support, query))).values.transpose(1, 2)
 
 
-def k_nearest_neighbours(support: Tensor, query: Tensor, k: int | None = None) -> Tensor:
-    """Score a class by how many of the k nearest support images are its; of equals, the one with the nearest wins.
+def k_nearest_neighbours(
+    support: Tensor, query: Tensor, k: int | None = None, *, ties: Literal["nearest", "first"] = "nearest"
+) -> Tensor:
+    """Score a class by how many of the k nearest support images are its.
 
     Args:
         support: (episode, way, shot, dim).
         query: (episode, query, dim).
         k: how many neighbours vote; by default the number of shots. Use `functools.partial` for another.
+        ties: of classes with equally many votes, the one with the nearest image wins, or the first. The latter is what
+            taking the mode of the labels does, as in scikit-learn; it costs more than a point of 5-shot accuracy.
 
     >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])
     >>> k_nearest_neighbours(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)  # of 2 and 5, 2 is nearer to 3
@@ -88,8 +92,13 @@ def k_nearest_neighbours(support: Tensor, query: Tensor, k: int | None = None) -
     neighbours = nearness.flatten(2).topk(k, dim=2, sorted=False).indices // n_shot  # the way of each neighbour
     votes = nearness.new_zeros(nearness.shape[:3])  # (episode, query, way)
     votes.scatter_add_(2, neighbours, nearness.new_ones(()).expand(neighbours.shape))
-    # A rank under 1 decides between equals: it is highest for the way with the nearest support image.
-    rank = nearness.amax(3).argsort(2).argsort(2)
+    # A rank under 1 decides between equals: it is highest for the way with the nearest support image, or for the first.
+    if ties == "nearest":
+        rank = nearness.amax(3).argsort(2).argsort(2)
+    elif ties == "first":
+        rank = torch.arange(n_way, device=votes.device).flip(0)
+    else:
+        raise InputError(f"ties must be 'nearest' or 'first', not {ties!r}.")
     return votes + rank / n_way
 
 

@@ -114,9 +114,9 @@ class Table:
     def as_csv(self) -> str:
         """Return comma-separated values: numbers unrounded, and the scale in every row.
 
-        An accuracy is followed by its interval over episodes, between training seeds and as the paper has it, and by
-        the number of seeds. The paper's own interval is the one to hold against the paper's, though for models on the
-        same episodes it is too small.
+        No two columns have one name. An accuracy is followed by its interval over episodes, between training seeds and
+        as the paper has it, and by the number of seeds. The paper's own interval is the one to hold against the
+        paper's, though for models on the same episodes it is too small.
         """
         measured = [
             heading != "difference" and any(_accuracy_in(row[i]) for row in self.rows)
@@ -124,7 +124,7 @@ class Table:
         ]
         headings = [
             (name, *(f"{name} {kind}" for kind in INTERVALS)) if also else (name,)
-            for name, also in zip(self.headings, measured, strict=True)
+            for name, also in zip(_told_apart(self.headings), measured, strict=True)
         ]
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
@@ -185,6 +185,21 @@ def _intervals(accuracy: PooledAccuracy | None) -> list[float | str]:
         return [""] * len(INTERVALS)
     between = "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
     return [accuracy.interval95, between, accuracy.paper95, len(accuracy.per_seed)]
+
+
+def _told_apart(headings: Sequence[str]) -> list[str]:
+    """Return headings of which those that stand there several times have the one before them in their names.
+
+    >>> _told_apart(["method", "1-shot", "paper", "5-shot", "paper"])
+    ['method', '1-shot', '1-shot paper', '5-shot', '5-shot paper']
+    """
+    named: list[str] = []
+    own = ""
+    for heading in headings:
+        if headings.count(heading) == 1:
+            own = heading
+        named.append(heading if heading == own else f"{own} {heading}".strip())
+    return named
 
 
 def _number_or_text(item: Cell | str) -> float | str:

@@ -32,6 +32,9 @@ TRAINING = (
 _OF_EPISODES = ("batch_size", "images_per_class", "n_shot")
 _OF_VALIDATION = {"validation_way": "n_way", "validation_shots": "shots", "validation_queries": "n_query"}
 _TITLES = {"train": "training", "val": "validation"}
+# Of few images, many steps teach more than large batches do: an epoch has so many batches, as long as they have so many
+# images, and, where no episodes see to it, so many of a class.
+BATCHES_AN_EPOCH, LEAST_BATCH, LEAST_OF_A_CLASS = 4, 64, 4
 
 
 def fitted(
@@ -70,7 +73,8 @@ def _with_batches(
     if batch_kind(config) == "episodes":
         return _with_episodes(config, store, free, n_ranks)
     size, n_images = config.batch_size, len(store)
-    fits = min(size, n_images) // n_ranks * n_ranks
+    enough = _enough(n_images, LEAST_OF_A_CLASS * len(store.class_names))
+    fits = min(size, n_images, enough) // n_ranks * n_ranks
     if "batch_size" not in free or fits == size:
         return config, []
     if not fits:
@@ -78,11 +82,23 @@ def _with_batches(
             f"The training split has {counted(n_images, 'image')}, too few for {n_ranks} devices to share a batch: add "
             "images, or use fewer devices."
         )
-    if size > n_images:
+    if enough < min(size, n_images):
+        why = _too_few_steps(size, n_images)
+    elif size > n_images:
         why = f"A batch of {size} different images needs that many; the training split has {n_images}"
     else:
         why = f"A batch of {size} does not divide among {n_ranks} devices"
     return replace(config, batch_size=fits), [f"{why}: batches of {fits}."]
+
+
+def _enough(n_images: int, least: int = 0) -> int:
+    """Return how large a batch should be at most, so that an epoch of so many images has a few steps."""
+    size = max(n_images // BATCHES_AN_EPOCH, LEAST_BATCH, least)
+    return size if 2 * size <= n_images else n_images
+
+
+def _too_few_steps(size: int, n_images: int) -> str:
+    return f"The training split has {n_images} images, which are too few steps in batches of {size}"
 
 
 def _with_episodes(
@@ -117,7 +133,12 @@ def _with_episodes(
 
 
 def _nearest(config: TrainConfig, by_class: ImagesByClass, free: Collection[str], n_ranks: int) -> EpisodeShape | None:
-    """Return of all episodes that fit those nearest to the settings: shots first, then images per class, then ways."""
+    """Return of all episodes that fit those nearest to the settings: shots first, then images per class, then ways.
+
+    They are no larger than the settings', nor, where the batch size is free, than leaves an epoch a few steps.
+    """
+    if "batch_size" in free:
+        config = replace(config, batch_size=min(config.batch_size, _enough(int(by_class.sizes.sum()))))
     usual = config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
     return min(
         (shape for shape in _shapes(config, by_class, free) if shape.batch_size % n_ranks == 0),
@@ -154,6 +175,9 @@ def _why_not(config: TrainConfig, by_class: ImagesByClass, n_ranks: int) -> str:
         return str(error).partition(". ")[0]
     n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
     if shape.n_way <= n_classes and shape.images_per_class <= smallest:
+        n_images = int(by_class.sizes.sum())
+        if shape.batch_size > _enough(n_images):
+            return _too_few_steps(shape.batch_size, n_images)
         return f"A batch of {shape.batch_size} does not divide among {n_ranks} devices"
     return (
         f"Episodes of {shape.n_way} classes × {shape.images_per_class} images are too large; the training split has "
