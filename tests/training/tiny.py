@@ -13,9 +13,19 @@ SIDE = 16
 
 
 def prepare_tiny(
-    data_dir: Path, *, n_classes: int = 16, n_images: int = 20, seed: int = 0, contrast: int = 200
+    data_dir: Path,
+    *,
+    n_classes: int = 16,
+    n_images: int = 20,
+    seed: int = 0,
+    split_seed: int | None = None,
+    contrast: int = 200,
+    name: str = "tiny",
 ) -> dict[str, Store]:
-    """Prepare a dataset "tiny" of noisy patterns, one pattern a class; with little contrast they are hard to tell."""
+    """Prepare a dataset of noisy patterns, one pattern a class; with little contrast they are hard to tell.
+
+    The classes have the same names for any seed, and are split by it too, or by a seed of their own.
+    """
     rng = np.random.default_rng(seed)
     folder = data_dir / "pictures"
     for label in range(n_classes):
@@ -24,5 +34,5 @@ def prepare_tiny(
         for number in range(n_images):
             pixels = (pattern + rng.integers(0, 56, pattern.shape)).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"class{label:02d}" / f"{number:02d}.png")
-    plan = plan_folder(open_files([folder]), seed=seed)
-    return prepare_plan("tiny", plan, data_dir=data_dir, side=SIDE)
+    plan = plan_folder(open_files([folder]), seed=seed if split_seed is None else split_seed)
+    return prepare_plan(name, plan, data_dir=data_dir, side=SIDE)

@@ -47,7 +47,7 @@ def save_backbone(
         path: the file, by custom ending in `.safetensors`.
         training_mean: (dim,) the mean embedding of the training set; by default the one in the backbone's `spec`.
         dtype: store floating-point tensors in this type, such as torch.float16; by default as they are.
-        notes: anything worth knowing (data, command, accuracy), as text.
+        notes: anything worth knowing (data, command, accuracy), as text; a training notes its `training_classes`.
     """
     tensors, spec = backbone_content(backbone, training_mean=training_mean, dtype=dtype, notes=notes)
     metadata = {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)}

@@ -98,7 +98,8 @@ class Training:
             used = asdict(self.step.hardware)
             used |= {"accelerator": self.fabric.device.type, "processes": self.fabric.world_size}
             environment = describe_environment(self.fabric.device) | {"hardware": used}
-            self.run.describe(self.config, environment | {"fingerprints": self.fingerprints})
+            environment |= {"fingerprints": self.fingerprints}
+            self.run.describe(self.config, environment, self.validate.trained_on)
 
     def warm_up(self) -> None:
         """Do before the first epoch what its validation would wait for."""

@@ -2,6 +2,7 @@
 
 config.json         the configuration, resolved
 environment.json    versions, hardware, the state of the code, the command
+training_classes.json    the names of the classes that are trained on
 metrics.jsonl       a line an epoch: loss, learning rate, batches, accuracies; the same for the same run
 timing.jsonl        a line an epoch: when, how long, how many images a second
 events.out.tfevents.nearshot    the same for TensorBoard
@@ -28,10 +29,12 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.files import FileLock, write_whole
 from nearshot.training.config import TrainConfig, dataset_name
 from nearshot.training.presets import closest_preset
+from nearshot.training.trained_on import TrainedOn
 
 __all__ = ["RunFolder", "best_epoch", "describe_environment", "run_name"]
 
 LONGEST_NAME = 120
+CLASSES = "training_classes.json"
 
 
 def run_name(config: TrainConfig) -> str:
@@ -88,7 +91,7 @@ class RunFolder:
             what = "a run" if name == "config.json" else "a finished run"
             raise InputError(f"{self.path} is not {what}: it has no {name}.")
         try:
-            content = json.loads(file.read_text())
+            content = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise FileFormatError(f"{file} is damaged: {error}.") from error
         if not isinstance(content, dict):
@@ -114,6 +117,16 @@ class RunFolder:
             return TrainConfig.from_dict(content)
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{self.path / 'config.json'} is damaged: {error}") from error
+
+    def read_trained_on(self) -> TrainedOn | None:
+        """Return the classes that the run was trained on; None for a run from before they were written down."""
+        if not (self.path / CLASSES).is_file():
+            return None
+        content = self.read(CLASSES)
+        try:
+            return TrainedOn.from_dict(content)
+        except ValueError as error:
+            raise FileFormatError(f"{self.path / CLASSES} is damaged: {error}") from error
 
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make the folder and own it; return whether there is a checkpoint to go on from."""
@@ -145,18 +158,19 @@ class RunFolder:
         """Let others have the folder."""
         self._lock.release()
 
-    def describe(self, config: TrainConfig, environment: dict[str, Any]) -> None:
-        """Write the configuration and the environment; where a run goes on elsewhere, the earlier ones stay in it."""
+    def describe(self, config: TrainConfig, environment: dict[str, Any], trained_on: TrainedOn) -> None:
+        """Write the configuration, the classes and the environment; those where a run was before stay in the last."""
         before: list[Any] = []
         if self.checkpoint.is_file() and (self.path / "environment.json").is_file():
             last = self.read("environment.json")
             before = [*last.pop("earlier", []), last]
         self.write("config.json", config.as_dict())
+        self.write(CLASSES, trained_on.as_dict())
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
 
     def _clear(self) -> None:
         """Remove the files of a run, and nothing else."""
-        files = [self.path / name for name in ("config.json", "environment.json", "result.json", "job.json")]
+        files = [self.path / name for name in ("config.json", "environment.json", CLASSES, "result.json", "job.json")]
         files += [self.metrics, self.timing, self.events, self.checkpoint]
         files += [*self.weights.glob("epoch-*.safetensors"), *(self.path / "evaluations").glob("*.json")]
         for file in files:

@@ -22,6 +22,7 @@ from nearshot.training.methods import METHODS
 from nearshot.training.runs import RunFolder
 from nearshot.training.small_splits import check_classes, episodes_that_fit
 from nearshot.training.trained import TrainedNetwork, TrainedRun, Unfinished, training_split
+from nearshot.training.trained_on import TrainedOn
 from nearshot.training.unfinished import UnfinishedRun
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
@@ -124,18 +125,22 @@ def evaluate_weights(
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows; with "least_images", a few
             classes that are far smaller than the others are left out.
-        tell: what is called with a sentence for each that is, and, where no bar shows how far it is, with one before
-            many images are embedded.
+        tell: what is called with a sentence for each that is, with one if classes of another dataset have names that
+            were trained on, and, where no bar shows how far it is, with one before many images are embedded.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
-    trained_on = notes.get("dataset")
-    dataset = request.dataset or trained_on
+    own = notes.get("dataset")
+    dataset = request.dataset or own
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
+    training = training_split(own, data_dir, request.side if dataset == own else None)
+    trained_on = TrainedOn.of_notes(notes, path) or TrainedOn.of_split(training)
+    if trained_on is not None:
+        trained_on.check_unseen(store, request.split)
+        _say(tell, trained_on.doubt(store))
     request = _fitted(request, store, fit, tell)
-    training = training_split(trained_on, data_dir, request.side if dataset == trained_on else None)
     network = TrainedNetwork(
         load_backbone(path), Path(path).name, device=chosen_device(device), precision=precision, training=training
     )
@@ -169,8 +174,9 @@ def evaluate_run(
         unfinished: whether a run that was stopped, or is still training, is measured as it is; else it is refused.
         fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows; with "least_images", a few
             classes that are far smaller than the others are left out.
-        tell: what is called with a sentence for each that is, with one if the dataset is not as it was trained on, and,
-            where no bar shows how far it is, with one before many images are embedded.
+        tell: what is called with a sentence for each that is, with one if the dataset is not as it was trained on or
+            classes of another have names that were trained on, and, where no bar shows how far it is, with one before
+            many images are embedded.
     """
     if not isinstance(run, TrainedRun):
         kind = UnfinishedRun if unfinished and not RunFolder(run).is_finished else TrainedRun
@@ -179,9 +185,8 @@ def evaluate_run(
     usual: ClassifierName = "centroid" if method is None else method.classifier
     request = replace(request, classifiers=request.classifiers or (usual,))
     store = run.store(request.split, request.dataset, request.side)
-    changed = _prepared_anew(run, request, store)
-    if changed is not None and tell is not None:
-        tell(changed)
+    _say(tell, _prepared_anew(run, request, store))
+    _say(tell, None if run.trained_on is None else run.trained_on.doubt(store))
     request = _fitted(request, store, fit, tell)
     folder = run.run.path / "evaluations"
     names: list[str] = []
@@ -240,11 +245,20 @@ def _prepared_anew(run: TrainedRun, request: Request, store: Store) -> str | Non
         return None
     if there == here:
         return None
-    return (
+    anew = (
         f"{store.dataset} was prepared anew since {run.run.path} was trained: its training split had the fingerprint "
-        f"{there} and now has {here}. If its splits have other classes now, the network may have seen those of the "
-        f"{request.split} split."
+        f"{there} and now has {here}."
     )
+    if request.split == "train":
+        return anew
+    if run.run.read_trained_on() is not None:  # what shares a class was refused
+        return f"{anew} By their names, the classes of the {request.split} split were not trained on."
+    return f"{anew} If its splits have other classes now, the network may have seen those of the {request.split} split."
+
+
+def _say(tell: Callable[[str], object] | None, sentence: str | None) -> None:
+    if tell is not None and sentence is not None:
+        tell(sentence)
 
 
 def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable[[str], object] | None) -> Request:
@@ -280,7 +294,6 @@ def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable
 def _measure(
     network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Callable[[str], object] | None
 ) -> list[Evaluation]:
-    training = network.training
     if tell is not None and len(store) >= MANY and not sys.stderr.isatty():
         tell(f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
     results = evaluate_many(
@@ -292,7 +305,6 @@ def _measure(
         classifiers=request.classifiers,
         seed=request.seed,
         small_classes=request.least_images,
-        training_classes=training.class_names if training is not None and request.split != "train" else None,
     )
     return [
         Evaluation(measured.n_shot, measured.classifier, accuracy, network.name, dataset, request.layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from nearshot.evaluation import FeatureSet
 from nearshot.models import Backbone, load_backbone
 from nearshot.training.embedding import embed_images
 from nearshot.training.runs import RunFolder
+from nearshot.training.trained_on import TrainedOn
 
 __all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "Unfinished", "training_split"]
 
@@ -62,7 +64,7 @@ class TrainedNetwork:
         name: what the weights are called, such as their file.
         device: where to compute.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
-        training: the split that was trained on, if it is there: for its classes, and for the mean of layers' features.
+        training: the split that was trained on, if it is there: for the mean of layers' features.
     """
 
     def __init__(
@@ -188,16 +190,26 @@ class TrainedRun:
             )
         return self._networks[weights]
 
+    @cached_property
+    def trained_on(self) -> TrainedOn | None:
+        """The classes that were trained on; of an older run, those of the training split as it is now."""
+        return self.run.read_trained_on() or TrainedOn.of_split(
+            training_split(self.config.dataset, self.data_dir, self.config.side)
+        )
+
     def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
-        """Return a split of a dataset; by default of the one that was trained on."""
+        """Return a split to measure, by default of the dataset that was trained on; trained classes are refused."""
         key = (dataset or self.config.dataset, split, side or (self.config.side if dataset is None else None))
         if key not in self._stores:
-            self._stores[key] = open_or_prepare(key[0], key[1], self.data_dir, side=key[2])
+            store = open_or_prepare(key[0], key[1], self.data_dir, side=key[2])
+            if self.trained_on is not None:
+                self.trained_on.check_unseen(store, split)
+            self._stores[key] = store
         return self._stores[key]
 
 
 def training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:
-    """Return the split that was trained on, if it is there: for its classes, and for its mean."""
+    """Return the split that was trained on, if it is there."""
     if trained_on is None:
         return None
     try:

@@ -18,6 +18,7 @@ from nearshot.training.config import TrainConfig
 from nearshot.training.embedding import embed_images
 from nearshot.training.progress import Progress
 from nearshot.training.runs import RunFolder
+from nearshot.training.trained_on import TrainedOn
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -50,6 +51,7 @@ class Validator:
     ) -> None:
         self.device, self.config, self.stores, self.feed, self.run = fabric.device, config, stores, feed, run
         self.network = network
+        self.trained_on = TrainedOn(stores["train"].dataset, stores["train"].class_names)
         self.bfloat16 = "bf16" in str(fabric.strategy.precision.precision)
         self.n_query = validation_queries(config, stores)
 
@@ -66,6 +68,7 @@ class Validator:
         is_best = any(best["epoch"] == progress.epoch for best in progress.best.values())
         if is_best or progress.epoch == self.config.epochs:
             notes = {"run": self.run.path.name, "epoch": str(progress.epoch), "dataset": self.config.dataset}
+            notes |= self.trained_on.as_note()
             save_backbone(backbone, self.run.weights_of(progress.epoch), training_mean=centre, notes=notes)
         return means
 
@@ -87,7 +90,7 @@ class Validator:
             n_query=self.n_query,
             n_episodes=self.config.validation_episodes,
             classifiers=CLASSIFIERS,
-            training_classes=self.stores["train"].class_names,
+            training_classes=self.trained_on.class_names,
             small_classes="leave out",
             progress=False,
         )
