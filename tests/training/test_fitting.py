@@ -409,6 +409,19 @@ def test_few_images_make_several_steps_an_epoch(sizes: list[int], batch_size: in
         fitted_to([2, 1], {}, n_ranks=8, config=TrainConfig())
 
 
+@pytest.mark.parametrize(
+    ("given", "sizes", "n_ranks", "shape"),
+    [
+        ({"n_shot": 40}, [100] * 3, 1, EpisodeShape(3, 40, 40)),
+        ({"images_per_class": 9}, [20] * 10, 8, EpisodeShape(8, 5, 4)),
+    ],
+)
+def test_few_steps_are_better_than_refusing_what_is_given(
+    given: dict[str, int], sizes: list[int], n_ranks: int, shape: EpisodeShape
+) -> None:
+    assert fitted_to(sizes, given, n_ranks=n_ranks)[0].shape == shape
+
+
 def test_a_tiny_class_is_left_out_by_name(photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     all_classes = tmp_path / "all"
     all_classes.write_text("".join(f"kind {number}\n" for number in range(6)))

@@ -135,16 +135,25 @@ def _with_episodes(
 def _nearest(config: TrainConfig, by_class: ImagesByClass, free: Collection[str], n_ranks: int) -> EpisodeShape | None:
     """Return of all episodes that fit those nearest to the settings: shots first, then images per class, then ways.
 
-    They are no larger than the settings', nor, where the batch size is free, than leaves an epoch a few steps.
+    They are no larger than the settings', nor, where the batch size is free and such go with what is given, than leaves
+    an epoch a few steps.
     """
+    sizes = [config.batch_size]
     if "batch_size" in free:
-        config = replace(config, batch_size=min(config.batch_size, _enough(int(by_class.sizes.sum()))))
+        sizes.insert(0, min(config.batch_size, _enough(int(by_class.sizes.sum()))))
     usual = config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
-    return min(
-        (shape for shape in _shapes(config, by_class, free) if shape.batch_size % n_ranks == 0),
-        key=lambda shape: (abs(shape.n_shot - config.n_shot), abs(shape.images_per_class - usual), -shape.n_way),
-        default=None,
-    )
+    for size in sizes:
+        found = [
+            shape
+            for shape in _shapes(replace(config, batch_size=size), by_class, free)
+            if shape.batch_size % n_ranks == 0
+        ]
+        if found:
+            return min(
+                found,
+                key=lambda one: (abs(one.n_shot - config.n_shot), abs(one.images_per_class - usual), -one.n_way),
+            )
+    return None
 
 
 def _shapes(config: TrainConfig, by_class: ImagesByClass, free: Collection[str]) -> Iterator[EpisodeShape]:
