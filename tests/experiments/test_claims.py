@@ -268,6 +268,7 @@ def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Pat
 
     assert judge(0).status == judge(0, 1).status == "confirmed"
     assert "(2 seeds, ± over episodes; a point more is allowed for the chance in trainings)" in judge(0, 1).text
+    assert judge(0, 1, 2).text.endswith("(3 seeds, ± between seeds).")
     far = [Gap("a", 2.0, 6.8, 2, 0.0, "", spread, 1, 0.1, 1.0) for spread in (0.9, 1.1)]
     assert [one.is_positive for one in (*pooled(far[:1]), *pooled(far[1:]))] == [True, False]
 

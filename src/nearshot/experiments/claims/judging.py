@@ -2,10 +2,11 @@
 
 A difference counts if its 95 % interval leaves zero out: between training seeds, paired, where there are several; how
 much seeds differ is taken from all comparisons of a statement with as many shots. For a single one it is over episodes,
-and a point is allowed for the chance in trainings, where two are compared. "No
-difference" is confirmed if the interval lies within a point of zero, so that a small difference can be both: there, and
-none to speak of. Statements about many comparisons are contradicted by one of them only if that would be no chance
-among so many (Bonferroni). Where neither a statement nor its opposite is more than chance, it is undecided.
+and a point is allowed for the chance in trainings, where two are compared; so it is for a few that agree within a
+point, where that is less than their interval. "No difference" is confirmed if the interval lies within a point of zero,
+so that a small difference can be both: there, and none to speak of. Statements about many comparisons are contradicted
+by one of them only if that would be no chance among so many (Bonferroni). Where neither a statement nor its opposite is
+more than chance, it is undecided.
 """
 
 from __future__ import annotations
@@ -77,16 +78,15 @@ def judged(gaps: Sequence[Gap | None], *, holds: Callable[[Gap], bool], fails: C
 
 
 def listed(gaps: Sequence[Gap]) -> str:
-    """Tell the gaps, those that are least beyond doubt first, and over how many training seeds they are."""
+    """Tell the gaps, those that are least beyond doubt first, over how many training seeds they are, and what ± is."""
     weakest = sorted(gaps, key=lambda one: abs(one.difference) - one.interval95)[:LISTED]
     more = f"; and {len(gaps) - LISTED} more" if len(gaps) > LISTED else ""
     n_seeds = sorted({one.n_seeds for one in gaps})
     seeds = "one seed" if n_seeds == [1] else f"{' or '.join(map(str, n_seeds))} seeds"
     between = any(one.freedom for one in gaps)
-    if n_seeds == [1] or not between:
-        seeds += ", ± over episodes"
-    elif not all(one.freedom for one in gaps):
-        seeds += ", ± between seeds, or over episodes where they are too few"
+    seeds += ", ± between seeds" if between else ", ± over episodes"
+    if between and not all(one.freedom for one in gaps):
+        seeds += ", or over episodes where they are too few"
     if any(one.luck for one in gaps):
         seeds += f"; {'then ' if between else ''}a point more is allowed for the chance in trainings"
     return f"{'; '.join(map(str, weakest))}{more} ({seeds})"
