@@ -97,10 +97,16 @@ def test_a_finished_run_is_measured_without_its_checkpoint(done: Path, tmp_path:
     result = do(job, run, data_dir=done / "data", hardware=CPU, show=False, n_sharing=4)
     assert result.has(MORE)
     assert result.n_sharing == 1  # as it was trained
+    assert result.measuring_seconds is None  # which would be taken for seconds of a GPU of its own
+    assert do(job, run, data_dir=done / "data", hardware=CPU, show=False).measuring_seconds is not None
     assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights
     before = Results(done / "results").get(job.config, "tiny")
     assert before is not None
     assert result.history == before.history
+    told = json.loads((run / "result.json").read_text())
+    told["environment"]["device"] = "another"
+    (run / "result.json").write_text(json.dumps(told))
+    assert do(job, run, data_dir=done / "data", hardware=CPU, show=False).measuring_seconds is None
 
 
 def test_a_finished_run_of_other_data_is_not_measured(done: Path, tmp_path: Path) -> None:

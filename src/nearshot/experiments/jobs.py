@@ -22,13 +22,12 @@ from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import open_splits
 from nearshot.training.checkpoints import check_same_training
-from nearshot.training.runs import run_name
+from nearshot.training.runs import JOB, device_name, run_name
 from nearshot.training.trained import TrainedRun
 
 __all__ = ["BUSY", "STOPPED", "InterruptedJobError", "Job", "called", "do", "has_weights", "jobs_of"]
 
 
-JOB = "job.json"  # in a run's folder: how a job trained it
 STOPPED = 3  # a worker's status where it was asked to stop, and saved
 BUSY = 4  # and where another process is at the job
 
@@ -145,7 +144,8 @@ def do(
         data_dir: where prepared datasets live.
         hardware: on what to train.
         show: whether to show progress.
-        n_sharing: how many jobs share the GPU, which the result says of the training.
+        n_sharing: how many jobs share the GPU. The result says it of the training, and how long measuring took only
+            where it was measured on the same device, shared by as many.
     """
     started, is_new = time.perf_counter(), not (run_folder / "config.json").is_file()
     config = _begun_as(run_folder, job.config)
@@ -166,8 +166,7 @@ def do(
         if not outcome.finished:
             raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
         run.write(JOB, {"n_sharing": n_sharing})  # for whoever measures more of it another time, and elsewhere
-    if (run_folder / JOB).is_file():
-        n_sharing = int(run.read(JOB)["n_sharing"])
+    sharing_then = int(run.read(JOB)["n_sharing"]) if (run_folder / JOB).is_file() else n_sharing
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.
@@ -176,6 +175,8 @@ def do(
     evaluations = measure(
         trained, job.measurements, n_episodes=n_episodes, n_way=n_way, adapted_episodes=job.adapted_episodes
     )
+    then = sharing_then, run.read("result.json")["environment"].get("device")
+    is_as_trained = then == (n_sharing, device_name(trained.device))
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, n_episodes=n_episodes, n_way=n_way)
     return result_of(
@@ -184,8 +185,8 @@ def do(
         evaluations,
         by_class=by_class,
         training_seconds=trained_at - started if is_new else None,
-        measuring_seconds=time.perf_counter() - trained_at,
-        n_sharing=n_sharing,
+        measuring_seconds=time.perf_counter() - trained_at if is_as_trained else None,
+        n_sharing=sharing_then,
     )
 
 

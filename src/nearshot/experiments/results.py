@@ -313,7 +313,7 @@ def result_of(
     *,
     by_class: dict[str, dict[str, float]] | None = None,
     training_seconds: float | None = None,
-    measuring_seconds: float = 0.0,
+    measuring_seconds: float | None = 0.0,
     n_sharing: int = 1,
 ) -> RunResult:
     """Make the result of a finished run: the validation accuracies of its best epochs, and what was measured since."""

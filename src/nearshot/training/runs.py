@@ -9,6 +9,7 @@ events.out.tfevents.nearshot    the same for TensorBoard
 checkpoint.pt       what it takes to go on
 weights/            epoch-0010.safetensors, …: the best epochs, and at the end the last one
 result.json         the best epochs with their accuracies; only a finished run has it
+job.json            how `nearshot reproduce` trained it; other runs have none
 evaluations/        what was measured since; before the end under names that begin with "unfinished"
 """
 
@@ -31,10 +32,10 @@ from nearshot.training.config import TrainConfig, dataset_name
 from nearshot.training.presets import closest_preset
 from nearshot.training.trained_on import TrainedOn
 
-__all__ = ["RunFolder", "best_epoch", "describe_environment", "run_name"]
+__all__ = ["RunFolder", "best_epoch", "describe_environment", "device_name", "run_name"]
 
 LONGEST_NAME = 120
-CLASSES = "training_classes.json"
+CLASSES, JOB = "training_classes.json", "job.json"
 
 
 def run_name(config: TrainConfig) -> str:
@@ -170,7 +171,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove the files of a run, and nothing else."""
-        files = [self.path / name for name in ("config.json", "environment.json", CLASSES, "result.json", "job.json")]
+        files = [self.path / name for name in ("config.json", "environment.json", CLASSES, "result.json", JOB)]
         files += [self.metrics, self.timing, self.events, self.checkpoint]
         files += [*self.weights.glob("epoch-*.safetensors"), *(self.path / "evaluations").glob("*.json")]
         for file in files:
@@ -204,12 +205,17 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         **{name: _version_of(name) for name in packages},
         "system": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "device": device_name(device),
         "threads": torch.get_num_threads(),
         # Where things lie is the machine's affair, and may be nobody else's.
         "command": [Path(word).name if Path(word).is_absolute() else word for word in sys.argv],
         "code": state_of_code(),
     }
+
+
+def device_name(device: torch.device) -> str:
+    """Return what a GPU, or the processor, is called."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
 
 
 def _processor() -> str:
