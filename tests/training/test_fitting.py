@@ -143,7 +143,10 @@ def test_a_batch_that_nobody_gave_goes_with_the_images_per_class_that_somebody_d
     assert main([*command, *given]) == 0
     out = capsys.readouterr().out
     assert re.search(
-        r"^A batch of \d+ does not divide into classes of 12 images: episodes of .* images, 2-shot.$", out, re.M
+        r"^A batch of \d+ does not divide into classes of 12 images, and \d+ images are to make several batches: "
+        r"episodes of .* images, 2-shot\.$",
+        out,
+        re.M,
     )
     assert settings_of(out)["images_per_class"] == 12
     assert int(str(settings_of(out)["batch_size"])) % 12 == 0
@@ -399,7 +402,14 @@ def test_few_images_make_several_steps_an_epoch(sizes: list[int], batch_size: in
     assert fitted_to(sizes, {"batch_size": 90}, config=TrainConfig())[0].batch_size == 90  # what is given stays
     if sizes == [26] * 20:
         assert said == ["The training split has 520 images, which are too few steps in batches of 512: batches of 130."]
-        assert fitted_to(sizes, {})[0].shape == EpisodeShape(8, 5, 11)
+        config, said = fitted_to(sizes, {})
+        assert (config.shape, said) == (
+            EpisodeShape(8, 5, 11),
+            [
+                "Episodes of 32 classes × 16 images are too large; the training split has 20 classes of 26 images or "
+                "more, and 520 images are to make several batches: episodes of 8 × 16 = 128 images, 5-shot."
+            ],
+        )
     config, said = fitted_to([40] * 64, {}, n_ranks=3)
     assert (config.shape, said) == (
         EpisodeShape(30, 5, 11),

@@ -128,7 +128,15 @@ def _with_episodes(
         changed = replace(changed, batch_size=shape.batch_size, images_per_class=shape.images_per_class)
     if changed == config:
         return config, said
+    n_images, one_way_more = int(by_class.sizes.sum()), shape.batch_size + shape.images_per_class
     why = _why_not(config, by_class, n_ranks)
+    if (
+        "batch_size" in may_change
+        and shape.n_way < len(by_class.sizes)
+        and _enough(n_images) < one_way_more <= config.batch_size
+        and why != _too_few_steps(config.batch_size, n_images)
+    ):
+        why += f", and {n_images} images are to make several batches"
     return changed, [*said, f"{why}: episodes of {_described(shape)}."]
 
 
