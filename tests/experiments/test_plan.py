@@ -103,6 +103,8 @@ def test_a_finished_run_is_measured_without_its_checkpoint(done: Path, tmp_path:
     before = Results(done / "results").get(job.config, "tiny")
     assert before is not None
     assert result.history == before.history
+    (run / "job.json").write_text('{"name": "tiny"}')  # of an older runner
+    assert do(job, run, data_dir=done / "data", hardware=CPU, show=False, n_sharing=2).n_sharing == 2
     told = json.loads((run / "result.json").read_text())
     told["environment"]["device"] = "another"
     (run / "result.json").write_text(json.dumps(told))

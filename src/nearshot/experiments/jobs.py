@@ -166,7 +166,8 @@ def do(
         if not outcome.finished:
             raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
         run.write(JOB, {"n_sharing": n_sharing})  # for whoever measures more of it another time, and elsewhere
-    sharing_then = int(run.read(JOB)["n_sharing"]) if (run_folder / JOB).is_file() else n_sharing
+    job_then = run.read(JOB) if (run_folder / JOB).is_file() else {}
+    sharing_then = int(job_then.get("n_sharing", n_sharing))  # the first runners kept other things there
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.
