@@ -133,6 +133,16 @@ def test_an_older_run_is_measured_with_a_warning_and_its_answer_is_not_given_to_
         evaluate_run(run, ASKED, data_dir=split_anew)
 
 
+def test_weights_that_know_their_classes_do_not_need_the_training_split(run: Path, tmp_path: Path) -> None:
+    prepare_tiny(tmp_path)
+    (tmp_path / "tiny" / "16" / "train" / "manifest.json").write_text("{")
+    assert evaluate_weights(the_weights(run), ASKED, data_dir=tmp_path)
+    with pytest.raises(FileFormatError):
+        evaluate_weights(the_weights(run), replace(ASKED, layers=(3, 4)), data_dir=tmp_path)
+    with pytest.raises(FileFormatError):
+        evaluate_weights(without_note(run), ASKED, data_dir=tmp_path)
+
+
 def test_without_a_record_the_training_split_as_it_is_now_tells(run: Path, tmp_path: Path) -> None:
     prepare_tiny(tmp_path)
     splits = tmp_path / "tiny" / "16"

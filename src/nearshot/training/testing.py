@@ -135,8 +135,10 @@ def evaluate_weights(
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
-    training = training_split(own, data_dir, request.side if dataset == own else None)
-    trained_on = TrainedOn.of_notes(notes, path) or TrainedOn.of_split(training)
+    trained_on, training = TrainedOn.of_notes(notes, path), None
+    if trained_on is None or request.layers:  # else it is not needed, and opening a folder of pictures may prepare it
+        training = training_split(own, data_dir, request.side if dataset == own else None)
+    trained_on = trained_on or TrainedOn.of_split(training)
     if trained_on is not None:
         trained_on.check_unseen(store, request.split)
         _say(tell, trained_on.doubt(store))
