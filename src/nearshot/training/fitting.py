@@ -128,16 +128,19 @@ def _with_episodes(
         changed = replace(changed, batch_size=shape.batch_size, images_per_class=shape.images_per_class)
     if changed == config:
         return config, said
-    n_images, one_way_more = int(by_class.sizes.sum()), shape.batch_size + shape.images_per_class
+    n_images = int(by_class.sizes.sum())
     why = _why_not(config, by_class, n_ranks)
-    if (
-        "batch_size" in may_change
-        and shape.n_way < len(by_class.sizes)
-        and _enough(n_images) < one_way_more <= config.batch_size
-        and why != _too_few_steps(config.batch_size, n_images)
-    ):
+    is_for_steps = "batch_size" in may_change and _could_be_larger(shape, config, by_class)
+    if is_for_steps and why != _too_few_steps(config.batch_size, n_images):
         why += f", and {n_images} images are to make several batches"
     return changed, [*said, f"{why}: episodes of {_described(shape)}."]
+
+
+def _could_be_larger(shape: EpisodeShape, config: TrainConfig, by_class: ImagesByClass) -> bool:
+    """Whether there are classes for one way more, and it is only the steps of an epoch that it would leave too few."""
+    one_way_more = shape.batch_size + shape.images_per_class
+    enough = _enough(int(by_class.sizes.sum()))
+    return shape.n_way < len(by_class.sizes) and enough < one_way_more <= config.batch_size
 
 
 def _nearest(config: TrainConfig, by_class: ImagesByClass, free: Collection[str], n_ranks: int) -> EpisodeShape | None:
