@@ -1,6 +1,9 @@
-"""A configuration for tests: all of training, in a second."""
+"""What tests of training share: a configuration for all of it in a second, and labels."""
 
 from __future__ import annotations
+
+import torch
+from torch import Tensor
 
 from nearshot.data.augment import Augmentation
 from nearshot.training import TrainConfig
@@ -20,3 +23,8 @@ TINY = TrainConfig(
     validation_episodes=50,
     validation_way=2,
 )
+
+
+def labels_of(*sizes: int) -> Tensor:
+    """The labels of classes of so many images each."""
+    return torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))

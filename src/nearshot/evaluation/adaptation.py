@@ -153,12 +153,12 @@ def evaluate_fine_tuned(
 
     def features_after(drawn: Tensor) -> Tensor:
         batch = images[_support_then_query(drawn, shape).to(images.device)].to(device)  # (episode, image, 3, h, w)
-        batch = batch if len(batch) == 1 else _plain(batch)
-        support = batch[:, : shape.n_support]
         if len(batch) == 1:
-            adapted = optimiser.minimise(lambda p: grad(support_loss)(p, support[0]), trained)
+            adapted = optimiser.minimise(lambda p: grad(support_loss)(p, batch[0, : shape.n_support]), trained)
             with torch.no_grad():
                 return extract(adapted, batch[0])[None]
+        batch = _plain(batch)
+        support = batch[:, : shape.n_support]
         stacked = {name: p.expand(len(batch), *p.shape) for name, p in trained.items()}
         adapted = optimiser.minimise(lambda p: vmap(grad(support_loss))(p, support), stacked)
         with torch.no_grad():

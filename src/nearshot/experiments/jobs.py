@@ -166,8 +166,6 @@ def do(
         if not outcome.finished:
             raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
         run.write(JOB, {"n_sharing": n_sharing})  # for whoever measures more of it another time, and elsewhere
-    job_then = run.read(JOB) if (run_folder / JOB).is_file() else {}
-    sharing_then = int(job_then.get("n_sharing", n_sharing))  # the first runners kept other things there
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.
@@ -176,8 +174,8 @@ def do(
     evaluations = measure(
         trained, job.measurements, n_episodes=n_episodes, n_way=n_way, adapted_episodes=job.adapted_episodes
     )
-    then = sharing_then, run.read("result.json")["environment"].get("device")
-    is_as_trained = then == (n_sharing, device_name(trained.device))
+    sharing_then, device_then = _trained_as(run, n_sharing)
+    is_as_trained = (sharing_then, device_then) == (n_sharing, device_name(trained.device))
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, n_episodes=n_episodes, n_way=n_way)
     return result_of(
@@ -194,6 +192,12 @@ def do(
 def has_weights(run: RunFolder) -> bool:
     """Whether a run is finished, and the weights of its best epochs are there."""
     return run.is_finished and all(run.weights_of(int(best["epoch"])).is_file() for best in run.read_best().values())
+
+
+def _trained_as(run: RunFolder, n_sharing: int) -> tuple[int, str | None]:
+    """Return how many jobs shared the device while a run was trained, or `n_sharing` if unknown, and which it was."""
+    job = run.read(JOB) if (run.path / JOB).is_file() else {}  # in which the first runners kept other things
+    return int(job.get("n_sharing", n_sharing)), run.read("result.json")["environment"].get("device")
 
 
 def _begun_as(run_folder: Path, config: TrainConfig) -> TrainConfig:

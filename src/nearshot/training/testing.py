@@ -280,9 +280,8 @@ def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable
             free=fit,
             class_names=store.class_names,
         )
-        if tell is not None:
-            for sentence in small.said:
-                tell(sentence)
+        for sentence in small.said:
+            _say(tell, sentence)
         request = replace(
             request, n_way=small.n_way, shots=small.shots, n_query=small.n_query, least_images=small.least_images
         )

@@ -184,18 +184,24 @@ class TrainedRun:
     def network(self, weights: Path) -> TrainedNetwork:
         """Return a weights file, opened."""
         if weights not in self._networks:
-            training = training_split(self.config.dataset, self.data_dir, self.config.side)
             self._networks[weights] = TrainedNetwork(
-                load_backbone(weights), weights.name, device=self.device, precision=self.precision, training=training
+                load_backbone(weights),
+                weights.name,
+                device=self.device,
+                precision=self.precision,
+                training=self._training,
             )
         return self._networks[weights]
 
     @cached_property
+    def _training(self) -> Store | None:
+        """The training split as it is now, if it is there."""
+        return training_split(self.config.dataset, self.data_dir, self.config.side)
+
+    @cached_property
     def trained_on(self) -> TrainedOn | None:
         """The classes that were trained on; of an older run, those of the training split as it is now."""
-        return self.run.read_trained_on() or TrainedOn.of_split(
-            training_split(self.config.dataset, self.data_dir, self.config.side)
-        )
+        return self.run.read_trained_on() or TrainedOn.of_split(self._training)
 
     def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
         """Return a split to measure, by default of the dataset that was trained on; trained classes are refused."""
