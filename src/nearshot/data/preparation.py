@@ -16,7 +16,15 @@ from nearshot.data.packing import Broken, begun_plans, plan_hash, write_splits
 from nearshot.data.pictures import Fit
 from nearshot.data.placing import finish_placing
 from nearshot.data.sources import SOURCES, Plan, plan_folder
-from nearshot.data.store import PLACING, OtherVersionError, Store, data_folder, prepared_manifests, read_manifest
+from nearshot.data.store import (
+    PLACING,
+    OtherVersionError,
+    Store,
+    data_folder,
+    prepared_manifests,
+    read_manifest,
+    side_folders,
+)
 from nearshot.errors import FileFormatError, InputError, look_up
 from nearshot.telling import say
 
@@ -138,9 +146,9 @@ def open_or_prepare(
             raise _not_prepared(name, data_dir, side)
         open_files(path)  # which says if there is nothing
     with own(folder / LOCK, _doing(name, data_dir)):
-        for note in folder.glob(f"{'[0-9]*' if side is None else side}/{PLACING}"):
-            if note.parent.name.isdecimal():
-                finish_placing(note.parent)
+        for place in side_folders(name, data_dir, side=side):
+            if any(place.glob(PLACING)):
+                finish_placing(place)
         store = _whole_store(name, split, data_dir, side)  # whoever had it may have made it
         if store is not None:
             return store

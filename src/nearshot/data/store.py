@@ -48,6 +48,7 @@ __all__ = [
     "prepared_manifests",
     "prepared_splits",
     "read_manifest",
+    "side_folders",
 ]
 
 FORMAT, VERSION = "nearshot-store", 1
@@ -89,8 +90,14 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
 def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
     """Return the manifests of a dataset's finished splits, <side>/<split>/manifest.json; none where there are none."""
     # A name with a dot is one that is being made, and may have its manifest already.
-    found = (data_folder(data_dir) / dataset).glob(f"{'[0-9]*' if side is None else side}/[!.]*/manifest.json")
-    return sorted(manifest for manifest in found if manifest.parent.parent.name.isdecimal())  # 84, and no 84.old
+    folders = side_folders(dataset, data_dir, side=side)
+    return sorted(manifest for folder in folders for manifest in folder.glob("[!.]*/manifest.json"))
+
+
+def side_folders(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
+    """Return the folders of a dataset's splits, one for each side, or for the given one; finished splits or not."""
+    found = (data_folder(data_dir) / dataset).glob("[0-9]*" if side is None else str(side))
+    return [folder for folder in found if folder.name.isdecimal()]  # 84, and no 84.old
 
 
 def prepared_datasets(data_dir: str | Path | None = None) -> list[str]:
