@@ -127,6 +127,16 @@ def test_a_dry_run_refuses_what_the_training_would(
     assert sentence in capsys.readouterr().err
 
 
+def test_options_of_episodes_are_said_to_do_nothing_without_them(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["train", "--dataset", "tiny", *QUICK, "--data-dir", str(data_dir), "--dry-run", "--n-shot=2"]
+    assert main(given) == 0
+    assert "--n-shot and --images-per-class do nothing here: shuffled batches have no" in capsys.readouterr().err
+    assert main([*given, "--method", "prototypical"]) == 0
+    assert "nothing here" not in capsys.readouterr().err
+
+
 def test_matching_networks_are_reported_with_soft_assignment(
     data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

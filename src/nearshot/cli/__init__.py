@@ -152,9 +152,11 @@ def _subcommands(kind: type) -> dict[str, type]:
 
 def _training_from(arguments: list[str]) -> Any:
     """Return a training of the settings that the arguments start from."""
-    from nearshot.cli.train import Train, chosen_preset, fitted_settings  # noqa: PLC0415
+    from nearshot.cli.train import Train, chosen_preset, fitted_settings, options_of_episodes  # noqa: PLC0415
 
-    return Train(config=chosen_preset(arguments), fit=fitted_settings(arguments))
+    return Train(
+        config=chosen_preset(arguments), fit=fitted_settings(arguments), of_episodes=options_of_episodes(arguments)
+    )
 
 
 def _version() -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from nearshot.errors import InputError
 from nearshot.models import build_backbone
+from nearshot.telling import tell
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import open_splits, with_resolved_path
 from nearshot.training.batches import compositions, make_batches
@@ -21,7 +22,7 @@ from nearshot.training.methods import batch_kind, resolve_method
 from nearshot.training.runs import run_name
 from nearshot.training.validation import validation_queries
 
-__all__ = ["Train", "chosen_preset", "fitted_settings"]
+__all__ = ["Train", "chosen_preset", "fitted_settings", "options_of_episodes"]
 
 STOPPED = 143  # as the shell has it for what SIGTERM has ended, so that nobody takes the run for finished
 
@@ -61,9 +62,14 @@ class Train:
     wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
     """Log to a Weights & Biases project too."""
     fit: tyro.conf.Suppress[tuple[str, ...]] = ()  # the settings that may give way to the data
+    of_episodes: tyro.conf.Suppress[tuple[str, ...]] = ()  # the options among those given that only episodes have
 
     def run(self, console: Console) -> None:
         """Train, and say how good it is and where it lies."""
+        if self.of_episodes and (kind := batch_kind(self.config)) != "episodes":
+            does = "does" if len(self.of_episodes) == 1 else "do"
+            told = f"{' and '.join(self.of_episodes)} {does} nothing here: {kind} batches have no episodes."
+            tell(Console(stderr=True), told)
         if self.dry_run:
             _describe(self, console)
             return
@@ -115,10 +121,24 @@ def fitted_settings(arguments: list[str]) -> tuple[str, ...]:
     >>> fitted_settings(["train", "--dataset", "./my-photos", "--preset", "cifar-fs-nca"])
     ()
     """
-    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    given = _options(arguments)
     if "--preset" in given:
         return ()
     return tuple(name for name in TRAINING if f"--{name.replace('_', '-')}" not in given)
+
+
+def options_of_episodes(arguments: list[str]) -> tuple[str, ...]:
+    """Return the options among the arguments that shape episodes, and do nothing where batches are none.
+
+    >>> options_of_episodes(["train", "--images_per_class=8", "--batch-size", "64", "--n-shot", "1"])
+    ('--n-shot', '--images-per-class')
+    """
+    given = _options(arguments)
+    return tuple(option for option in ("--n-way", "--n-shot", "--n-query", "--images-per-class") if option in given)
+
+
+def _options(arguments: list[str]) -> set[str]:
+    return {argument.partition("=")[0].replace("_", "-") for argument in arguments}
 
 
 def _describe(command: Train, console: Console) -> None:
