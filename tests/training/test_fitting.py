@@ -22,7 +22,7 @@ from nearshot.data import Store
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.models import build_backbone, save_backbone
-from nearshot.training import PRESETS, TrainConfig, train
+from nearshot.training import PRESETS, TrainConfig, fitting, train
 from nearshot.training.batches import make_batches
 from nearshot.training.fitting import TRAINING, fitted
 from nearshot.training.methods import resolve_method
@@ -89,6 +89,21 @@ def test_a_first_training_and_evaluation_need_no_options(
     assert "5-way episodes need 5 classes; the test split has 2: 2-way." in err
     protocol = json.loads(out)[0]["accuracy"]["protocol"]
     assert (protocol["n_way"], protocol["n_query"]) == (2, 7)
+
+
+def test_a_resumed_run_keeps_what_was_fitted_when_it_began(
+    photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it would be fitted otherwise today, as on another number of devices or by another rule."""
+    command = ["train", *photos(), *QUICK, "--output", str(tmp_path / "run")]
+    assert main(command) == 0
+    begun = (tmp_path / "run" / "config.json").read_text()
+    monkeypatch.setattr(fitting, "LEAST_BATCH", 20)
+    capsys.readouterr()
+    assert main([*command, "--dry-run"]) == 0
+    assert settings_of(capsys.readouterr().out)["batch_size"] != json.loads(begun)["batch_size"]
+    assert main([*command, "--resume"]) == 0
+    assert (tmp_path / "run" / "config.json").read_text() == begun
 
 
 @pytest.mark.parametrize(

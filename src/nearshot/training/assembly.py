@@ -50,8 +50,14 @@ class Training:
         folder: str | Path | None,
         data_dir: str | Path | None,
         fit: Collection[str] = (),
+        *,
+        resume: bool = False,
     ) -> None:
-        asked = config = with_resolved_path(config)
+        config = with_resolved_path(config)
+        # What is fitted is in its files, not in its name.
+        self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
+        if resume and self.run.is_begun:
+            config, fit = self.run.as_begun(config, fit), ()
         self.method = resolve_method(config, fit)
         self.fabric = fabric = hardware.fabric(config)
         fabric.launch()
@@ -76,9 +82,6 @@ class Training:
         )
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
         self.device_labels = self.labels.to(device)
-        self.run = RunFolder(
-            folder if folder is not None else Path("runs") / run_name(asked)
-        )  # what is fitted is in its files
         backbone = self.step.learner.backbone
         network = torch.compile(backbone, dynamic=False) if self.step.hardware.compile else backbone
         most = max(len(store.labels) for store in self.stores.values())

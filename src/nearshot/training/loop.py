@@ -73,7 +73,7 @@ def train(
         hardware: on what; by default one GPU if there is one, else the CPU.
         fit: the names of settings that may give way to the data, of those in `nearshot.training.fitting.TRAINING`:
             a smaller batch where there are few images, fewer ways where there are few classes. Each change is said,
-            and the run's files have the settings as they were changed.
+            and the run's files have the settings as they were changed; a resumed run keeps them.
         resume: go on from the folder's checkpoint, if it has one.
         overwrite: start again where there is a run already.
         checkpoint_seconds: how old the last checkpoint must be for a new one at the end of an epoch.
@@ -83,7 +83,7 @@ def train(
     called = time.perf_counter()
     if wandb is not None:
         import_wandb()  # what is missing is said before anything is overwritten
-    training = Training(config, hardware or Hardware(), folder, data_dir, fit)
+    training = Training(config, hardware or Hardware(), folder, data_dir, fit, resume=resume)
     config, fabric, run, progress = training.config, training.fabric, training.run, training.progress
     with tuned_convolutions(), _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
         exactly = training.go_on() if goes_on else True
