@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from layouts import class_folders, encoded, picture, write_folder, write_zip
+from layouts import class_folders, encoded, picture, write_folder, write_tar, write_zip
 
 from nearshot.data import packing
 from nearshot.data.archives import open_files
@@ -28,8 +29,10 @@ ANIMALS = [f"animal {i}" for i in range(5)]
 
 
 def make(tmp_path: Path, side: int = 16, **keywords: object) -> dict[str, Store]:
-    files = open_files(write_folder(tmp_path / "source", class_folders(ANIMALS, 4)))
-    plan = plan_folder(files, classes={"train": ANIMALS[:3], "test": ANIMALS[3:]})
+    source = tmp_path / "source"
+    if not source.exists():
+        write_folder(source, class_folders(ANIMALS, 4))
+    plan = plan_folder(open_files(source), classes={"train": ANIMALS[:3], "test": ANIMALS[3:]})
     return prepare_plan("zoo", plan, side=side, data_dir=tmp_path / "d", **keywords)  # type: ignore[arg-type]
 
 
@@ -125,6 +128,28 @@ def test_broken_pictures_are_refused_or_skipped_and_listed(tmp_path: Path) -> No
     assert len(store.manifest["broken"]) == 2
     assert "animal 2/0.png is not an image of a known format" in store.manifest["broken"][1]
     store.verify()
+
+
+@pytest.mark.parametrize(("name", "write"), [("z", write_folder), ("z.zip", write_zip), ("z.tar", write_tar)])
+def test_a_picture_that_was_changed_or_mended_is_packed_when_preparing_again(
+    tmp_path: Path, name: str, write: Callable[[Path, Mapping[str, bytes]], Path]
+) -> None:
+    members = class_folders(ANIMALS, 4)
+    whole = members["animal 1/2.png"]
+
+    def prepared() -> Store:
+        plan = plan_folder(open_files(write(tmp_path / name, members)), classes={"train": ANIMALS})
+        return prepare_plan("zoo", plan, side=16, data_dir=tmp_path / "d", broken="skip")["train"]
+
+    members["animal 1/2.png"] = whole[:50]
+    assert len(prepared()) == 19
+    members["animal 1/2.png"] = whole
+    mended = prepared()
+    assert len(mended) == 20
+    members["animal 1/2.png"] = members["animal 2/0.png"]
+    assert prepared().fingerprint != mended.fingerprint
+    members["animal 1/2.png"] = whole
+    assert prepared().fingerprint == mended.fingerprint
 
 
 def test_verify_finds_what_has_changed(tmp_path: Path) -> None:

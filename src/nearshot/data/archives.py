@@ -42,6 +42,10 @@ class Files(ABC):
     def read(self, name: str) -> bytes:
         """Return a file's content. May be called from several threads."""
 
+    @abstractmethod
+    def stamp(self, name: str) -> str:
+        """Return what tells, without reading a file, that its content may be another: its size, and when or what."""
+
     def folders(self) -> list[str]:
         """Return the names of all folders that are known, also of empty ones, sorted."""
         return sorted({str(folder) for name in self.names() for folder in PurePosixPath(name).parents} - {"."})
@@ -59,6 +63,10 @@ class NoFiles(Files):
 
     def read(self, name: str) -> bytes:
         """Refuse: there is nothing to read."""
+        raise InputError(f"There is no file {name!r}.")
+
+    def stamp(self, name: str) -> str:
+        """Refuse: there is nothing to look at."""
         raise InputError(f"There is no file {name!r}.")
 
 
@@ -84,6 +92,13 @@ class _Folder(Files):
 
     def read(self, name: str) -> bytes:
         return self.members[name].read_bytes()
+
+    def stamp(self, name: str) -> str:
+        try:
+            found = self.members[name].stat()
+        except OSError:
+            return "gone"  # which reading it will say
+        return f"{found.st_size} {found.st_mtime_ns}"
 
 
 class _Zip(Files):
@@ -123,6 +138,9 @@ class _Zip(Files):
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
             raise FileFormatError(f"{name!r} in {self.label} is damaged: {error}.") from error
 
+    def stamp(self, name: str) -> str:
+        return f"{self.members[name].file_size} {self.members[name].CRC}"
+
 
 class _Tar(Files):
     """A tar archive, with tar archives inside it as folders (as ILSVRC2012's training images are distributed)."""
@@ -133,6 +151,7 @@ class _Tar(Files):
         self.members: dict[str, tuple[tarfile.TarFile, tarfile.TarInfo]] = {}
         self._folders: set[str] = set()
         self._readable = _Readable(self.label)
+        self._written = path.stat().st_mtime_ns
         self._promised = 0  # bytes, by the headers read so far
         self._open: list[tarfile.TarFile] = []
         try:
@@ -191,6 +210,10 @@ class _Tar(Files):
             raise FileFormatError(f"{name!r} in {self.label} is cut short.")
         return data
 
+    def stamp(self, name: str) -> str:
+        _, member = self.members[name]
+        return f"{member.size} {member.mtime} {self._written}"  # it has no checksums
+
 
 class _Merged(Files):
     """Several archives that unpack over each other, as a dataset that is distributed in parts."""
@@ -208,6 +231,9 @@ class _Merged(Files):
 
     def read(self, name: str) -> bytes:
         return self._holder[name].read(name)
+
+    def stamp(self, name: str) -> str:
+        return self._holder[name].stamp(name)
 
 
 def open_files(paths: Path | str | Iterable[Path | str]) -> Files:

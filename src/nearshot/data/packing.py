@@ -47,11 +47,13 @@ class Picture:
         class_name: the name of its class.
         name: its name in the source, for messages and for the record.
         read: returns the file's bytes, or pixels (height, width, 3).
+        stamp: another where the file was changed; empty where no file is its own.
     """
 
     class_name: str
     name: str
     read: Callable[[], bytes | Pixels]
+    stamp: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class _Job:
 
 
 def plan_hash(pictures: Sequence[Picture], side: int, fit: Fit = "crop") -> str:
-    """Return a hash of which pictures a store is made of, and how."""
-    listing = "\n".join(f"{picture.class_name}\t{picture.name}" for picture in pictures)
+    """Return a hash of which pictures a store is made of, and how; a picture that was changed is another."""
+    listing = "\n".join("\t".join((one.class_name, one.name, *([one.stamp] if one.stamp else []))) for one in pictures)
     return hashlib.sha256(f"{VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
 
 

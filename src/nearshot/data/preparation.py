@@ -127,7 +127,7 @@ def open_or_prepare(
     """Open a split; prepare it first where that takes no more than is known: a path, or a dataset that is made here.
 
     What is prepared already is opened as it is, with the options it was prepared with. Pictures that have come to a
-    folder since are not noticed; prepare it again.
+    folder since, or were replaced, are not noticed; prepare it again.
 
     Args:
         dataset: a name, or the path of the user's own folder or archive; a string is a path if it has a slash in it.

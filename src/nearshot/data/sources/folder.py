@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
 
 from nearshot.data.archives import Files
 from nearshot.data.packing import Picture
-from nearshot.data.sources.source import SPLITS, Plan, is_picture, pictures_by_folder, read_table, reader
+from nearshot.data.sources.source import SPLITS, Plan, is_picture, picture_of, pictures_by_folder, read_table
 from nearshot.errors import FileFormatError, InputError
 from nearshot.telling import counted, listed
 
@@ -152,7 +153,7 @@ def _by_split_folders(files: Files) -> dict[str, list[Picture]] | None:
         split, name = folder.split("/")
         if split not in SPLITS:
             return None
-        splits.setdefault(split, []).extend(Picture(name, p.name, p.read) for p in groups[folder])
+        splits.setdefault(split, []).extend(replace(p, class_name=name) for p in groups[folder])
     return splits if len(splits) > 1 else None
 
 
@@ -166,5 +167,5 @@ def _from_table(files: Files, table: str) -> dict[str, list[Picture]]:
         path = next((p for p in (str(base / file), file) if p in known), None)
         if path is None or not is_picture(path):
             raise FileFormatError(f"Line {number} of {table} lists {file!r}, which is no picture of {files.label}.")
-        groups.setdefault(label, []).append(Picture(label, path, reader(files, path)))
+        groups.setdefault(label, []).append(picture_of(files, path, label))
     return {label: sorted(group, key=lambda picture: picture.name) for label, group in groups.items()}

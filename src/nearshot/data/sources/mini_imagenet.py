@@ -17,9 +17,9 @@ from nearshot.data.sources.source import (
     Plan,
     Source,
     is_picture,
+    picture_of,
     pictures_by_folder,
     read_table,
-    reader,
     split_pictures,
     standard_splits,
 )
@@ -59,7 +59,7 @@ def _from_csv(files: Files, table: str, by_name: dict[str, str]) -> list[Picture
         path = by_name.get(PurePosixPath(file).name)
         if path is None or not is_picture(path):
             raise FileFormatError(f"{table} in {files.label} lists {file!r}, which is not there.")
-        pictures.append(Picture(label, file, reader(files, path)))
+        pictures.append(picture_of(files, path, label, file))
     return sorted(pictures, key=lambda picture: (picture.class_name, picture.name))
 
 

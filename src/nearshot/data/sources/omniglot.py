@@ -63,8 +63,11 @@ def _turned(picture: Picture, quarter_turns: int) -> Picture:
     if quarter_turns == 0:
         return picture
     angle = f"{90 * quarter_turns} degrees"
-    return Picture(
-        f"{picture.class_name} turned {angle}", f"{picture.name} turned {angle}", partial(_turn, picture, quarter_turns)
+    return replace(
+        picture,
+        class_name=f"{picture.class_name} turned {angle}",
+        name=f"{picture.name} turned {angle}",
+        read=partial(_turn, picture, quarter_turns),
     )
 
 

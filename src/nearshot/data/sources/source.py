@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files as package_files
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -21,9 +22,9 @@ __all__ = [
     "Source",
     "class_list",
     "is_picture",
+    "picture_of",
     "pictures_by_folder",
     "read_table",
-    "reader",
     "split_pictures",
     "standard_splits",
 ]
@@ -87,7 +88,7 @@ def pictures_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[Pictur
         parts = PurePosixPath(name).parts
         if is_picture(name) and len(parts) > depth:
             folder = "/".join(parts[-1 - depth : -1])
-            groups.setdefault(folder, []).append(Picture(folder, name, reader(files, name)))
+            groups.setdefault(folder, []).append(picture_of(files, name, folder))
     return groups
 
 
@@ -120,6 +121,6 @@ def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
         yield number, file, label
 
 
-def reader(files: Files, name: str) -> Callable[[], bytes]:
-    """Return a function that reads a file; the loop variable of a lambda would be another by then."""
-    return lambda: files.read(name)
+def picture_of(files: Files, path: str, class_name: str, name: str | None = None) -> Picture:
+    """Return the picture that is a file, of a class; by default its name is the file's."""
+    return Picture(class_name, path if name is None else name, partial(files.read, path), files.stamp(path))
