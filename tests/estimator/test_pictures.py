@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import sys
 import threading
 import warnings
@@ -188,6 +189,7 @@ def test_threads_leave_the_warning_filters_alone() -> None:
     """The filters are the process's, and `warnings.catch_warnings` in two threads can leave the wrong ones behind."""
     file = io.BytesIO()
     Image.new("RGB", (300, 300)).save(file, "JPEG")
+    decode(file.getvalue(), "it")
     filters = list(warnings.filters)
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -202,3 +204,74 @@ def test_threads_leave_the_warning_filters_alone() -> None:
     finally:
         sys.setswitchinterval(switch)
     assert list(warnings.filters) == filters
+
+
+def test_what_other_threads_do_with_warnings_is_theirs() -> None:
+    """While one thread reads, another one's warnings are heard, and the filters that it puts back stay."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def load() -> None:
+        inside.set()
+        go_on.wait(10)
+
+    slow: Any = Image.new("RGB", (4, 4))
+    slow.load = load
+    before = list(warnings.filters)
+    reader = threading.Thread(target=read_picture, args=(slow, "it"))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        reader.start()
+        assert inside.wait(10)
+        warnings.warn("hear me", stacklevel=1)
+    go_on.set()
+    reader.join()
+    assert [str(one.message) for one in heard] == ["hear me"]
+    assert [one for one in warnings.filters if one not in before] == []
+    with pytest.raises(UserWarning, match="still here"):  # as the tests' own filters have it
+        warnings.warn("still here", stacklevel=1)
+
+
+def _with_odd_metadata() -> bytes:
+    """A JPEG file that is to be turned, and has a description of 1,000 letters that are not there."""
+    tags = struct.pack("<HHHIIHHII", 2, 0x010E, 2, 1000, 38, 0x0112, 3, 1, 6)
+    file = io.BytesIO()
+    Image.new("RGB", (40, 20)).save(file, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0" + tags + bytes(4))
+    return file.getvalue()
+
+
+def test_odd_metadata_is_nobodys_concern() -> None:
+    """Nor does it make a picture unreadable where warnings are errors, as they are in these tests."""
+    data = _with_odd_metadata()
+    with pytest.warns(UserWarning, match="EXIF|larger than file"):
+        Image.open(io.BytesIO(data)).getexif()  # Pillow itself has something to say about it
+    assert decode(data, "it").size == (20, 40)
+    with pytest.raises(UserWarning, match="EXIF|larger than file"):
+        Image.open(io.BytesIO(data)).getexif()  # which is the caller's, and stays an error
+
+
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        (Image.fromarray(np.linspace(0, 1, 600, dtype=np.float32).reshape(20, 30)), "floating-point"),
+        (Image.new("L", (20, 30), 90).convert("F"), "floating-point"),
+        (Image.fromarray(np.arange(600, dtype=np.int32).reshape(20, 30) * 2**20), "32-bit"),
+        (Image.new("L", (20, 30), 90).convert("I"), "32-bit"),
+    ],
+)
+def test_numbers_that_may_mean_anything_are_refused(made: Image.Image, kind: str) -> None:
+    file = io.BytesIO()
+    made.save(file, "TIFF")
+    for read in (lambda: square(made), lambda: square(Image.open(file)), lambda: decode(file.getvalue(), "it")):
+        with pytest.raises(FileFormatError, match=f"it has {kind} numbers.* Scale them to 0 to 255"):
+            read()
+
+
+def test_16_bits_are_known_by_their_format() -> None:
+    grey = np.full((20, 30), 25_700, np.uint16)
+    tiff, png = io.BytesIO(), io.BytesIO()
+    Image.fromarray(grey).save(tiff, "TIFF")
+    Image.fromarray(grey).save(png, "PNG")
+    pgm = b"P5 30 20 65535\n" + grey.astype(">u2").tobytes()
+    for data in (tiff.getvalue(), png.getvalue(), pgm):
+        assert decode(data, "it").getpixel((3, 5)) == (100, 100, 100)
+        assert square(Image.open(io.BytesIO(data)))[3, 5].tolist() == [100, 100, 100]

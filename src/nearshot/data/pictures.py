@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -13,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from nearshot.data.quiet import pillow_unheard
 from nearshot.errors import FileFormatError, InputError
 
 __all__ = ["Fit", "Pixels", "decode", "fit_to_square", "upright_rgb"]
@@ -27,6 +26,8 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 
 def decode(data: bytes, name: str) -> Image.Image:
     """Decode an image file to RGB: turned upright by its EXIF data, its first frame, on white where it is transparent.
+
+    One of 32-bit or floating-point numbers is refused: what is black and white in it, the file does not say.
 
     Args:
         data: the file's content.
@@ -44,44 +45,17 @@ def upright_rgb(image: Image.Image, name: str) -> Image.Image:
             raise FileFormatError(
                 f"{name} has {width}×{height} pixels, over the limit of {MOST_PIXELS:,}. Make it smaller first."
             )
+        deep = _has_16_bits(image, name)
         image.load()
-        return _to_rgb(ImageOps.exif_transpose(image))
-
-
-class _Quiet:
-    """Ignores warnings while any thread is inside.
-
-    The library's own way is for one thread: where two overlap, the one that leaves last puts the other's filters back.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._before = warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._before = warnings.catch_warnings()
-                self._before.__enter__()
-                warnings.simplefilter("ignore")
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._before.__exit__(None, None, None)
-
-
-_QUIET = _Quiet()
+        upright = ImageOps.exif_transpose(image)
+        return _to_rgb(_with_8_bits(upright) if deep else upright)
 
 
 @contextmanager
 def _refusing(name: str) -> Iterator[None]:
     """Say in one sentence what is wrong with a picture."""
     try:
-        with _QUIET:  # oddities of a file's metadata do not concern whoever wants its picture
+        with pillow_unheard():
             yield
     except FileFormatError:
         raise
@@ -89,7 +63,7 @@ def _refusing(name: str) -> Iterator[None]:
         raise FileFormatError(f"{name} is not an image of a known format ({', '.join(FORMATS)}).") from None
     except Image.DecompressionBombError:
         raise FileFormatError(f"{name} has far too many pixels, over the limit of {MOST_PIXELS:,}.") from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, Warning) as error:
         raise FileFormatError(f"{name} is damaged: {error}.") from error
 
 
@@ -120,11 +94,29 @@ def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop", name: str = 
     return np.asarray(image, dtype=np.uint8)
 
 
+def _has_16_bits(image: Image.Image, name: str) -> bool:
+    """Whether a picture is grey with 16 bits; refuse one whose numbers may mean anything."""
+    if image.mode.startswith("I;16"):
+        return True
+    if image.mode not in ("I", "F"):
+        return False
+    # Some of Pillow's versions put the 16 bits of these formats into 32.
+    if image.mode == "I" and image.format in ("PNG", "PPM"):
+        return True
+    kind = "floating-point" if image.mode == "F" else "32-bit"
+    raise FileFormatError(
+        f"{name} has {kind} numbers (Pillow's mode {image.mode!r}), of which nobody knows what is black and what is "
+        "white. Scale them to 0 to 255 and save it with 8 bits first."
+    )
+
+
+def _with_8_bits(image: Image.Image) -> Image.Image:
+    """Return a 16-bit grey picture with 8; Pillow's own conversion would cut off everything over 255."""
+    values = np.asarray(image, dtype=np.float64)
+    return Image.fromarray(np.clip(values / 257, 0, 255).round().astype(np.uint8))
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        # 16-bit grey: Pillow's own conversion would cut off everything over 255.
-        values = np.asarray(image, dtype=np.float64)
-        image = Image.fromarray(np.clip(values / 257, 0, 255).round().astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         ground = Image.new("RGBA", image.size, "white")

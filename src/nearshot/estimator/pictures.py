@@ -20,7 +20,7 @@ __all__ = ["Content", "name_of", "picture_list", "read_each", "read_picture"]
 
 THREADS = 4
 IN_FLIGHT = 8  # a phone's photograph takes a hundred megabytes while it is read
-PREPROCESSING = "centre, bilinear, Pillow; 1"  # what `Content.square` does; another number for every change of it
+PREPROCESSING = "centre, bilinear, Pillow; 2"  # what `Content.square` does; another number for every change of it
 
 Made = TypeVar("Made")
 
