@@ -96,8 +96,8 @@ def spread_of(values: list[float]) -> dict[str, float]:
 
 def newness(model: FewShotClassifier, pictures: Array) -> dict[str, Array]:
     """Return nearshot's novelty, and others that one might use instead; higher is newer."""
-    support, query = model._support, model._prepare(pictures, model.centre_)
-    to_means = torch.cdist(query, model._spread.means).sort(dim=1).values.numpy()
+    support, query = model._fitted.support, model._fitted.prepare(pictures)
+    to_means = torch.cdist(query, model._fitted.spread.means).sort(dim=1).values.numpy()
     return {
         OURS: model.novelty(pictures),
         "distance to the nearest class mean": to_means[:, 0],
@@ -118,7 +118,7 @@ def rejection(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
         for kind in known:
             values = np.concatenate([known[kind], unseen[kind]])
             auroc.setdefault(kind, []).append(100 * float(roc_auc_score(truth, values)))
-        left_out = left_out_novelties(model._support)
+        left_out = left_out_novelties(model._fitted.support)
         for rate in RATES:
             threshold = choose_threshold(left_out, rate)  # what `fit` does with this unknown_rate
             reached[rate]["known"].append(100 * float((known[OURS] > threshold).mean()))
@@ -141,8 +141,7 @@ def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dic
     right, temperatures = [], []
     for task in with_progress(asked, f"calibration of {classifier}"):
         model = model_of(features, classifier=classifier).fit(task.support, task.labels)
-        query = model._prepare(task.query, model.centre_)
-        scores = model._scores(query)
+        scores = model._fitted.scores(model._fitted.prepare(task.query))
 
         codes = torch.from_numpy(task.query_labels)
 
@@ -151,7 +150,7 @@ def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dic
 
         best = minimize_scalar(lambda log, loss=loss: loss(np.exp(log)), bounds=(-9, 5), method="bounded")
         losses["chosen"].append(loss(model.temperature_))
-        losses["usual"].append(loss(usual_temperature(model._support, classifier)))
+        losses["usual"].append(loss(usual_temperature(model._fitted.support, classifier)))
         losses["1"].append(loss(1.0))
         losses["hindsight"].append(float(best.fun))
         temperatures.append(model.temperature_)

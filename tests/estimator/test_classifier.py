@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
+from nearshot.estimator import export_onnx
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
 from nearshot.models import Backbone, build_backbone, save_backbone
 
@@ -221,11 +224,86 @@ def test_settings_changed_after_fit_want_another_fit(changed: dict[str, Any], tm
     settings = {name: model.get_params()[name] for name in changed}
     model.set_params(**changed)
     name = next(iter(changed))
-    for use in (lambda: model.predict(drawn.query), model.estimate_accuracy, lambda: model.save(tmp_path / "model")):
+    for use in (
+        lambda: model.predict(drawn.query),
+        model.estimate_accuracy,
+        lambda: model.save(tmp_path / "model"),
+        lambda: export_onnx(model, tmp_path / "model.onnx"),
+    ):
         with pytest.raises(InputError, match=rf"(?s){name} is .*, but was .* when the classifier was fitted; call fit"):
             use()
     np.testing.assert_array_equal(model.set_params(**settings).predict(drawn.query), before)
     np.testing.assert_array_equal(model.set_params(centre=np.zeros(16), verbose=True).predict(drawn.query), before)
+
+
+def test_one_thread_learns_and_forgets_while_others_ask() -> None:
+    """Every answer is by one support set; labels of one with features of another would be wrong, or none."""
+    directions = np.eye(8)
+    images, labels = np.repeat(directions[:3], 10, axis=0), np.repeat(["a", "b", "c"], 10)
+    model = FewShotClassifier().fit(images, labels)
+    done, seen = threading.Event(), set()
+
+    def ask() -> None:
+        while not done.is_set():
+            try:
+                seen.add(str(model.predict(directions[2:3])[0]))
+                one = model.explain(directions[2:3], n_neighbors=1)[0]
+                seen.update({str(one.label), str(one.neighbours[0].label)})
+            except Exception as error:  # whatever it is, it is to be seen
+                seen.add(repr(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(40):
+            model.forget("a").partial_fit(images[:10], ["a"] * 10)
+    finally:
+        sys.setswitchinterval(switch)
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert seen == {"c"}
+
+
+def test_a_fit_that_fails_changes_nothing() -> None:
+    drawn = clouds(0)
+    model = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, drawn.labels)
+    before = model.predict_proba(drawn.query)
+    with pytest.raises(InputError, match="choose another unknown_label"):
+        model.fit(drawn.support[:, :3], np.where(drawn.labels == "class 0", "unknown", drawn.labels))
+    assert model.n_features_in_ == 16
+    np.testing.assert_array_equal(model.predict_proba(drawn.query), before)
+
+
+def test_nothing_is_known_before_fit() -> None:
+    model = FewShotClassifier()
+    for name in ("classes_", "n_features_in_", "feature_names_in_", "centre_", "embedder_", "threshold_"):
+        assert not hasattr(model, name)
+    model.fit(np.eye(2), ["a", "b"])
+    assert model.centre_ is None
+    assert model.embedder_ is None
+    assert not hasattr(model, "feature_names_in_")  # arrays have none
+
+
+def test_tensors_that_want_gradients() -> None:
+    drawn = clouds(0)
+    support, query = (torch.tensor(values, requires_grad=True) for values in (drawn.support, drawn.query))
+    expected = FewShotClassifier(centre=np.zeros(16)).fit(drawn.support, drawn.labels).predict(drawn.query)
+    model = FewShotClassifier(centre=torch.zeros(16, requires_grad=True)).fit(support, drawn.labels)
+    for same in (query, list(query), query.bfloat16()):
+        np.testing.assert_array_equal(model.predict(same), expected)
+
+    def mean_colours(pictures: Any) -> Tensor:
+        return torch.tensor(colours(pictures), requires_grad=True)
+
+    by_colour = FewShotClassifier(mean_colours).fit([tinted(0, 0), tinted(1, 2)], ["red", "blue"])
+    assert by_colour.predict(torch.from_numpy(np.stack([tinted(2, 2), tinted(3, 0)]))).tolist() == ["blue", "red"]
+    assert by_colour.predict([torch.from_numpy(tinted(2, 2))]).tolist() == ["blue"]
+    with pytest.raises(InputError, match="must be uint8"):
+        by_colour.predict([torch.ones(16, 16, 3, requires_grad=True)])
 
 
 def test_centres() -> None:

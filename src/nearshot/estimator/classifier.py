@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from nearshot.errors import InputError
-from nearshot.estimator.bundle import Learnt
-from nearshot.estimator.calibration import choose_temperature, usual_temperature
-from nearshot.estimator.checks import check_labels, check_parameters, refuse_pictures, warn_of_repeated
+from nearshot.estimator.arrays import without_tensors
+from nearshot.estimator.checks import check_labels, check_parameters, refuse_pictures
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.estimate import AccuracyEstimate, estimate_from
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
+from nearshot.estimator.fitted import NUMBERS, Fitted, FittedAttribute, Labelled, Settings, is_mixed, learn
 from nearshot.estimator.left_out import left_out_scores
 from nearshot.estimator.pictures import name_of, picture_list
-from nearshot.estimator.rejection import choose_threshold, class_spread, left_out_novelties, novelties
-from nearshot.estimator.saving import SAVED_PARAMETERS, load_classifier, save_classifier
-from nearshot.estimator.scores import Support, class_scores
-from nearshot.evaluation import prepare_features
+from nearshot.estimator.saving import load_classifier, save_classifier
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.telling import listed
 
 __all__ = ["FewShotClassifier"]
 
 Array = npt.NDArray[Any]
-NUMBERS = "biuf"  # kinds of NumPy's types
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classify pictures, or features, by a few labelled ones of each class. Nothing is trained.
 
-    A scikit-learn estimator: it works in pipelines, `cross_val_score` and `GridSearchCV`.
+    A scikit-learn estimator: it works in pipelines, `cross_val_score` and `GridSearchCV`. While one thread learns or
+    forgets, others may ask: each answer is by the support set of before or of after, whole.
 
     Args:
         backbone: what embeds pictures: the path of a weights file, a name (`timm:<model>`), a network in evaluation
@@ -82,6 +79,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     array(['cat', 'dog'], dtype='<U4')
     """
 
+    _fitted: Fitted  # all there is after `fit`; whoever answers takes it once
+    classes_ = FittedAttribute[Array](lambda fitted: fitted.learnt.classes)
+    n_features_in_ = FittedAttribute[int](lambda fitted: fitted.learnt.features.shape[1])
+    feature_names_in_ = FittedAttribute[Array](lambda fitted: fitted.columns)
+    support_features_ = FittedAttribute[Array](lambda fitted: fitted.learnt.features)
+    support_labels_ = FittedAttribute[Array](lambda fitted: fitted.learnt.codes)
+    support_names_ = FittedAttribute[list[str]](lambda fitted: fitted.learnt.names)
+    centre_ = FittedAttribute[Array | None](lambda fitted: fitted.learnt.centre, may_be_none=True)
+    temperature_ = FittedAttribute[float](lambda fitted: fitted.learnt.temperature)
+    threshold_ = FittedAttribute[float](lambda fitted: fitted.learnt.threshold)
+    embedder_ = FittedAttribute[Embedder | None](lambda fitted: fitted.embedder, may_be_none=True)
+
     def __init__(
         self,
         backbone: Any = None,
@@ -112,16 +121,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget those of before."""
         check_parameters(self.get_params(deep=False))
-        embedder = self._make_embedder()
-        features, labels, names = self._labelled(X, y, embedder=embedder, reset=True)
-        if self.unknown_rate is not None and self._is_mixed(labels):
-            hint = "-1" if labels.dtype.kind in NUMBERS else '"unknown"'
+        settings, embedder = self._settings(), self._make_embedder()
+        given = self._labelled(X, y, embedder=embedder, known=None)
+        if settings.unknown_rate is not None and is_mixed(given.labels, settings.unknown_label):
+            hint = "-1" if given.labels.dtype.kind in NUMBERS else '"unknown"'
             warnings.warn(
-                f"The labels are such as {labels.tolist()[0]!r} and unknown_label is {self.unknown_label!r}, so "
+                f"The labels are such as {given.labels.tolist()[0]!r} and unknown_label is {self.unknown_label!r}, so "
                 f"answers will be a mix that scikit-learn cannot score. unknown_label={hint} keeps them of one type.",
                 stacklevel=2,
             )
-        return self._settle(features, labels, names, embedder)
+        self._fitted = learn(settings, given, embedder)
+        return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
         """Add labelled images, of classes known or new; nothing is trained again.
@@ -139,48 +149,57 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         check_parameters(self.get_params(deep=False))
-        features, labels, names = self._labelled(X, y, embedder=self.embedder_, reset=False)
-        known = self.classes_[self.support_labels_]
-        if (known.dtype.kind in NUMBERS) != (labels.dtype.kind in NUMBERS):
+        fitted = self._fitted
+        given = self._labelled(X, y, embedder=fitted.embedder, known=fitted)
+        known = fitted.labels()
+        if (known.dtype.kind in NUMBERS) != (given.labels.dtype.kind in NUMBERS):
             raise InputError(
                 f"The labels so far are such as {known.tolist()[0]!r} and the new ones such as "
-                f"{labels.tolist()[0]!r}; "
+                f"{given.labels.tolist()[0]!r}; "
                 "give labels of one type."
             )
-        features, labels = np.concatenate([self.support_features_, features]), np.concatenate([known, labels])
-        return self._settle(features, labels, [*self.support_names_, *names], self.embedder_)
+        features = np.concatenate([fitted.learnt.features, given.features])
+        labels, names = np.concatenate([known, given.labels]), [*fitted.learnt.names, *given.names]
+        self._fitted = learn(self._settings(), Labelled(features, labels, names, fitted.columns), fitted.embedder)
+        return self
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
         check_is_fitted(self)
         check_parameters(self.get_params(deep=False))
+        fitted = self._fitted
+        learnt, labels = fitted.learnt, fitted.labels()
         label = label.item() if isinstance(label, np.generic) else label  # which a message would call np.str_('cat')
-        if label not in self.classes_.tolist():
-            raise InputError(f"There is no class {label!r} to forget; there are {listed(self.classes_.tolist())}.")
-        if len(self.classes_) == 1:
+        if label not in learnt.classes.tolist():
+            raise InputError(f"There is no class {label!r} to forget; there are {listed(learnt.classes.tolist())}.")
+        if len(learnt.classes) == 1:
             raise InputError(f"{label!r} is the only class; without it nothing is left. Call fit with others instead.")
-        labels = self.classes_[self.support_labels_]
         stays = labels != label
-        names = [name for name, kept in zip(self.support_names_, stays, strict=True) if kept]
-        return self._settle(self.support_features_[stays], labels[stays], names, self.embedder_)
+        names = [name for name, kept in zip(learnt.names, stays, strict=True) if kept]
+        left = Labelled(learnt.features[stays], labels[stays], names, fitted.columns)
+        self._fitted = learn(self._settings(), left, fitted.embedder)
+        return self
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label of each image, or `unknown_label` for those unlike all classes if `unknown_rate` is set."""
-        query = self._query(X)
-        return self._answers(self._scores(query).argmax(1), novelties(query, self._spread))
+        fitted = self._ready()
+        query = self._query(X, fitted)
+        return fitted.answers(fitted.scores(query).argmax(1), fitted.novelties(query))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class, (image, class) in the order of `classes_`.
 
         It is the probability given that the image is of one of these classes; how far that can be doubted is `novelty`.
         """
-        scores = self._scores(self._query(X))
-        probabilities: npt.NDArray[np.float64] = (scores / self.temperature_).softmax(1).numpy()
+        fitted = self._ready()
+        scores = fitted.scores(self._query(X, fitted))
+        probabilities: npt.NDArray[np.float64] = fitted.probabilities(scores).numpy()
         return probabilities
 
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return how unlike any class each image is: about 1 for images of a class, and more for others."""
-        values: npt.NDArray[np.float64] = novelties(self._query(X), self._spread).numpy()
+        fitted = self._ready()
+        values: npt.NDArray[np.float64] = fitted.novelties(self._query(X, fitted)).numpy()
         return values
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
@@ -197,12 +216,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Both are (image, neighbour), with as many neighbours as there are images if there are fewer than asked for.
         Distances are between prepared features: of unit length, 0 is the same direction, and √2 a right angle.
         """
-        distances, indices = nearest_images(self._query(X), self._support, n_neighbors)
+        fitted = self._ready()
+        distances, indices = nearest_images(self._query(X, fitted), fitted.support, n_neighbors)
         return distances.numpy(), indices.numpy()
 
     def explain(self, X: Any, n_neighbors: int = 3) -> list[Explanation]:  # noqa: N803
         """Return for each image its label and what it rests on: the nearest support images, with their distances."""
-        return explain_answers(self, self._query(X), n_neighbors)
+        fitted = self._ready()
+        return explain_answers(fitted, self._query(X, fitted), n_neighbors)
 
     def estimate_accuracy(self) -> AccuracyEstimate:
         """Estimate how many new pictures will be right, from the support images alone: each is left out once.
@@ -211,17 +232,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         than a thousand images, a thousand are asked about. The answers are those among the classes, before any
         rejection. It is for pictures of classes with two images or more: the others cannot be asked about.
         """
-        self._check_ready()
-        left_out = left_out_scores(self._support, self.classifier, self.n_neighbors)
-        return estimate_from(left_out, self._support.counts)
+        fitted = self._ready()
+        left_out = left_out_scores(fitted.support, fitted.settings.classifier, fitted.settings.n_neighbors)
+        return estimate_from(left_out, fitted.support.counts)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one safetensors file: images' features, labels, settings, and the backbone's weights.
 
         A backbone that is a function, or a network of one's own, is not in it: give it to `load` again.
         """
-        self._check_ready()
-        save_classifier(self, path)
+        save_classifier(self._ready(), path)
 
     @classmethod
     def load(
@@ -238,7 +258,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return load_classifier(cls, path, backbone=backbone, device=device, cache_dir=cache_dir)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "threshold_")
+        return hasattr(self, "_fitted")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -246,13 +266,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = self.backbone is not None
         return tags
 
-    def _labelled(self, X: Any, y: Any, *, embedder: Embedder | None, reset: bool) -> tuple[Array, Array, list[str]]:  # noqa: N803
-        """Return the features of labelled images, their labels and names."""
-        first = 0 if reset else len(self.support_names_)
+    def _labelled(self, X: Any, y: Any, *, embedder: Embedder | None, known: Fitted | None) -> Labelled:  # noqa: N803
+        """Return the features of labelled images with labels and names; `known` is what they are to fit, if any."""
+        first, columns = (0, None) if known is None else (len(known.learnt.names), known.columns)
         check_labels(y)
         if embedder is None:
             refuse_pictures(X)
-            features, labels = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
+            checker = self._as_of(known)
+            features, labels = validate_data(
+                checker, without_tensors(X), y, reset=known is None, dtype=(np.float64, np.float32)
+            )
+            columns = getattr(checker, "feature_names_in_", None)
             names = [f"image {first + number}" for number in range(len(features))]
         else:
             pictures = picture_list(X)
@@ -260,107 +284,47 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_consistent_length(pictures, labels)
             features = embedder(pictures, progress=self._progress())
             names = [name_of(picture, number) for number, picture in enumerate(pictures, first)]
-        with warnings.catch_warnings():  # one image a class is no sign of a regression here
-            warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
-            check_classification_targets(labels)
-        return features, labels, names
+        check_classification_targets(np.tile(labels, 2))  # one image a class is no sign of a regression here
+        return Labelled(features, labels, names, columns)
 
-    def _settle(self, features: Array, labels: Array, names: list[str], embedder: Embedder | None) -> Self:
-        """Take a support set: all that `predict` needs is computed before anything of the old one is replaced."""
-        classes, codes = np.unique(labels, return_inverse=True)
-        if self.unknown_rate is not None and self.unknown_label in classes.tolist():
-            raise InputError(f"{self.unknown_label!r} is a class's label; choose another unknown_label.")
-        centre = self._centre_of(features, embedder)
-        support = Support(self._prepare(features, centre), torch.from_numpy(codes), len(classes))
-        if embedder is not None:
-            warn_of_repeated(support, names, classes.tolist())
-        temperature, threshold = self._temperature_of(support), self._threshold_of(support)
-        return self._adopt(Learnt(classes, features, codes, names, centre, temperature, threshold), embedder)
+    def _as_of(self, fitted: Fitted | None) -> Self:
+        """Return a shallow copy with another state, or none, for scikit-learn to note or check columns in."""
+        other = copy(self)
+        if fitted is not None:
+            other._fitted = fitted
+        else:
+            other.__dict__.pop("_fitted", None)
+        return other
 
-    def _adopt(self, learnt: Learnt, embedder: Embedder | None) -> Self:
-        prepared = self._prepare(learnt.features, learnt.centre)
-        self._support = Support(prepared, torch.from_numpy(learnt.codes), len(learnt.classes))
-        self._spread = class_spread(self._support)
-        self.classes_, self.support_labels_ = learnt.classes, learnt.codes
-        self.support_features_, self.support_names_ = learnt.features, learnt.names
-        self.centre_, self.temperature_, self.threshold_ = learnt.centre, learnt.temperature, learnt.threshold
-        self.n_features_in_ = learnt.features.shape[1]
-        self.embedder_ = embedder
-        self._settings = {name: getattr(self, name) for name in SAVED_PARAMETERS}
-        return self
+    def _settings(self) -> Settings:
+        return Settings(*(getattr(self, name) for name in Settings._fields))
 
-    def _check_ready(self) -> None:
-        """Refuse to answer before `fit`, and by settings that the temperature and threshold are not of."""
+    def _ready(self) -> Fitted:
+        """Return what answers; refuse before `fit`, and by settings that the temperature and threshold are not of."""
         check_is_fitted(self)
-        for name, value in self._settings.items():
-            now = getattr(self, name)
+        fitted = self._fitted
+        for name, value, now in zip(Settings._fields, fitted.settings, self._settings(), strict=True):
             if now is not value and not np.array_equal(now, value):
                 raise InputError(
                     f"{name} is {now!r}, but was {value!r} when the classifier was fitted; call fit again."
                 )
+        return fitted
 
     def _make_embedder(self, *, copy: bool = True) -> Embedder | None:
         if self.backbone is None:
             return None
         return Embedder(self.backbone, device=self.device, cache_dir=self.cache_dir, copy=copy)
 
-    def _centre_of(self, features: Array, embedder: Embedder | None) -> Array | None:
-        if self.centre is None:
-            return None
-        if isinstance(self.centre, str):
-            if self.centre == "support":
-                return np.asarray(features.mean(0))
-            return None if embedder is None else embedder.centre
-        return np.asarray(self.centre, dtype=features.dtype)
-
-    def _prepare(self, features: Array, centre: Array | None) -> Tensor:
-        """Centre and normalise, in float64: near ties are decided by the features and not by rounding."""
-        given = torch.from_numpy(np.array(features, dtype=np.float64))
-        offset = None if centre is None else torch.from_numpy(np.array(centre, dtype=np.float64))
-        return prepare_features(given, centre=offset, normalise=bool(self.normalise))
-
-    def _temperature_of(self, support: Support) -> float:
-        if self.temperature != "auto":
-            return float(self.temperature)
-        scores, codes, _ = left_out_scores(support, self.classifier, self.n_neighbors)
-        return choose_temperature(scores, codes) * usual_temperature(support, self.classifier, self.n_neighbors)
-
-    def _threshold_of(self, support: Support) -> float:
-        if self.unknown_rate is None:
-            return float("inf")
-        if len(support.codes) == 1:
-            raise InputError(
-                "A single image does not tell how far is too far, so nothing can be unknown. Give a second one, of any "
-                "class, or unknown_rate=None."
-            )
-        return choose_threshold(left_out_novelties(support), float(self.unknown_rate))
-
-    def _query(self, X: Any) -> Tensor:  # noqa: N803
+    def _query(self, X: Any, fitted: Fitted) -> Tensor:  # noqa: N803
         """Return the prepared features of new images."""
-        self._check_ready()
-        if self.embedder_ is None:
+        if fitted.embedder is None:
             refuse_pictures(X)
-            features = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+            features = validate_data(
+                self._as_of(fitted), without_tensors(X), reset=False, dtype=(np.float64, np.float32)
+            )
         else:
-            features = self.embedder_(X, progress=self._progress())
-        return self._prepare(features, self.centre_)
+            features = fitted.embedder(X, progress=self._progress())
+        return fitted.prepare(features)
 
     def _progress(self) -> bool | None:
         return None if self.verbose else False  # None: on a terminal
-
-    def _scores(self, query: Tensor) -> Tensor:
-        return class_scores(query, self._support, self.classifier, self.n_neighbors)
-
-    def _is_mixed(self, labels: Array) -> bool:
-        """Whether one of the labels and `unknown_label` is a number and the other a text: they have no common type."""
-        return (np.asarray(self.unknown_label).dtype.kind in NUMBERS) != (labels.dtype.kind in NUMBERS)
-
-    def _answers(self, codes: Tensor, newness: Tensor) -> Array:
-        """Return labels, or the unknown one where an image is too new."""
-        labels: Array = self.classes_[codes.numpy()]
-        if not np.isfinite(self.threshold_):
-            return labels
-        unknown = np.asarray(self.unknown_label)
-        if self._is_mixed(labels):
-            labels, unknown = labels.astype(object), unknown.astype(object)
-        return np.where((newness > self.threshold_).numpy(), unknown, labels)

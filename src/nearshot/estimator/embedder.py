@@ -18,6 +18,7 @@ from nearshot.data.augment import normalise_images
 from nearshot.data.pictures import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
+from nearshot.estimator.arrays import without_tensors
 from nearshot.estimator.cache import EmbeddingCache
 from nearshot.estimator.pictures import PREPROCESSING, Content, picture_list, read_each
 from nearshot.evaluation.features import check_evaluation_mode
@@ -142,7 +143,7 @@ class Embedder:
     def embed_squares(self, squares: Pixels) -> Features:
         """Embed pictures of the right size, (picture, side, side, 3) uint8, without the cache and all at once."""
         if self.network is None:
-            features = np.asarray(self.backbone(squares), dtype=np.float32)
+            features = np.asarray(without_tensors(self.backbone(squares)), dtype=np.float32)
         else:
             with torch.inference_mode():
                 features = self.network(self._normalised(squares)).float().cpu().numpy()

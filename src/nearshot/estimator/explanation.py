@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
 from nearshot.estimator.checks import check_whole
-from nearshot.estimator.rejection import novelties
+from nearshot.estimator.fitted import Fitted
 from nearshot.estimator.scores import Support, in_blocks, n_voters
 from nearshot.evaluation.classifiers import ClassifierName
-
-if TYPE_CHECKING:
-    from nearshot.estimator.classifier import FewShotClassifier
 
 __all__ = ["Explanation", "Neighbour", "explain_answers", "image_weights", "nearest_images"]
 
@@ -81,27 +78,28 @@ class Explanation:
         return f"{best}; nearest images: {images}"
 
 
-def explain_answers(classifier: FewShotClassifier, query: Tensor, n_neighbors: int) -> list[Explanation]:
+def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Explanation]:
     """Explain the answers of a fitted classifier.
 
     Args:
-        classifier: whose answers they are.
+        fitted: what answers.
         query: (query, dim) prepared features.
         n_neighbors: how many of the nearest support images to name.
     """
-    support, classes = classifier._support, classifier.classes_.tolist()
+    learnt, settings, support = fitted.learnt, fitted.settings, fitted.support
+    classes = learnt.classes.tolist()
     distances, indices = nearest_images(query, support, n_neighbors)
-    scores, newness = classifier._scores(query), novelties(query, classifier._spread)
-    labels = classifier._answers(scores.argmax(1), newness).tolist()
-    probabilities = (scores / classifier.temperature_).softmax(1).tolist()
+    scores, newness = fitted.scores(query), fitted.novelties(query)
+    labels = fitted.answers(scores.argmax(1), newness).tolist()
+    probabilities = fitted.probabilities(scores).tolist()
     ranking = scores.argsort(dim=1, descending=True, stable=True).tolist()
     found = []
     for row, label in enumerate(labels):
-        weights = image_weights(query[row], support, classifier.classifier, classifier.n_neighbors)
+        weights = image_weights(query[row], support, settings.classifier, settings.n_neighbors)
         neighbours = tuple(
             Neighbour(
-                name=classifier.support_names_[image],
-                label=classes[classifier.support_labels_[image]],
+                name=learnt.names[image],
+                label=classes[learnt.codes[image]],
                 index=image,
                 distance=distance,
                 weight=None if weights is None else float(weights[image]),
@@ -109,7 +107,7 @@ def explain_answers(classifier: FewShotClassifier, query: Tensor, n_neighbors: i
             for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
         )
         ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
-        found.append(Explanation(label, ranked, float(newness[row]), classifier.threshold_, neighbours))
+        found.append(Explanation(label, ranked, float(newness[row]), learnt.threshold, neighbours))
     return found
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 
 from nearshot._version import __version__
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.embedder import Embedder
+from nearshot.estimator.fitted import Fitted
 from nearshot.estimator.onnx_graph import (
     Graph,
     add_scores,
@@ -60,15 +60,15 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
         classifier: a fitted `FewShotClassifier`; its backbone a network, not a function.
         path: the file, by custom ending in `.onnx`.
     """
-    check_is_fitted(classifier)
+    fitted = classifier._ready()
     onnx = _import_onnx()
     from onnx import TensorProto, helper  # noqa: PLC0415 (an extra)
 
-    embedder = classifier.embedder_
+    embedder = fitted.embedder
     graph, given, count = Graph(), FEATURES, None
     if embedder is None:
         inside = helper.make_graph([], "nearshot", [], [])
-        entry = helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["picture", classifier.n_features_in_])
+        entry = helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["picture", fitted.learnt.features.shape[1]])
     else:
         given = "images"
         entry = helper.make_tensor_value_info(given, TensorProto.UINT8, ["picture", "height", "width", 3])
@@ -76,7 +76,7 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
         add_squares(graph, some, embedder.input_size, *embedder.normalisation, name=NORMALISED)
         inside = _network(embedder)
     before, graph.nodes = graph.nodes, []
-    outputs = _decide(graph, classifier, FEATURES if count is None else first_rows(graph, FEATURES, count))
+    outputs = _decide(graph, fitted, FEATURES if count is None else first_rows(graph, FEATURES, count))
     infos = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in outputs]
     whole = helper.make_graph(
         [*before, *inside.node, *graph.nodes], "nearshot", [entry], infos, [*inside.initializer, *graph.constants]
@@ -87,26 +87,27 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
         producer_version=__version__,
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
-        doc_string=_about(classifier),
+        doc_string=_about(fitted),
     )
-    helper.set_model_props(model, _metadata(classifier))
+    helper.set_model_props(model, _metadata(fitted))
     onnx.checker.check_model(model, full_check=True)
     with write_whole(path) as file:
         file.write(model.SerializeToString())
 
 
-def _decide(graph: Graph, classifier: FewShotClassifier, features: str) -> list[tuple[str, int, list[Any]]]:
+def _decide(graph: Graph, fitted: Fitted, features: str) -> list[tuple[str, int, list[Any]]]:
     """Add everything from features on; return name, type and shape of the outputs."""
     from onnx import TensorProto  # noqa: PLC0415
 
-    support, spread = classifier._support, classifier._spread
-    classes = [str(label) for label in classifier.classes_.tolist()]
-    query, lost = prepared(graph, features, classifier.centre_, normalise=bool(classifier.normalise))
-    voters = n_voters(support, classifier.n_neighbors)
-    scores = add_scores(graph, query, support.features.numpy(), support.codes.numpy(), classifier.classifier, voters)
+    settings, learnt = fitted.settings, fitted.learnt
+    support, spread = fitted.support, fitted.spread
+    classes = [str(label) for label in learnt.classes.tolist()]
+    query, lost = prepared(graph, features, learnt.centre, normalise=bool(settings.normalise))
+    voters = n_voters(support, settings.n_neighbors)
+    scores = add_scores(graph, query, support.features.numpy(), support.codes.numpy(), settings.classifier, voters)
     if lost is not None:
         scores = graph("Where", lost, graph.constant(0), scores)  # of all classes alike
-    logits = graph("Div", scores, graph.constant(classifier.temperature_))
+    logits = graph("Div", scores, graph.constant(learnt.temperature))
     graph("Cast", graph("Softmax", logits, axis=1), to=TensorProto.FLOAT, name="probabilities")
     squares = squared_distances(graph, query, spread.means.numpy())
     relative = graph("Div", squares, graph.constant(spread.variances.numpy()[None, :]))
@@ -120,10 +121,10 @@ def _decide(graph: Graph, classifier: FewShotClassifier, features: str) -> list[
         ("probabilities", TensorProto.FLOAT, ["picture", len(classes)]),
         ("novelty", TensorProto.FLOAT, ["picture"]),
     ]
-    if np.isfinite(classifier.threshold_):
-        graph("Greater", novelty, graph.constant(classifier.threshold_), name="unknown")
+    if np.isfinite(learnt.threshold):
+        graph("Greater", novelty, graph.constant(learnt.threshold), name="unknown")
         answer = graph("Where", "unknown", graph.constant(len(classes), np.int64), best)
-        labels = graph.constant([*classes, str(classifier.unknown_label)])
+        labels = graph.constant([*classes, str(settings.unknown_label)])
         outputs.append(("unknown", TensorProto.BOOL, ["picture"]))
     else:
         answer, labels = best, graph.constant(classes)
@@ -177,21 +178,21 @@ def _quietly() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _metadata(classifier: FewShotClassifier) -> dict[str, str]:
+def _metadata(fitted: Fitted) -> dict[str, str]:
     """Return what one must know to use the file, as text."""
-    embedder = classifier.embedder_
+    settings, learnt, embedder = fitted.settings, fitted.learnt, fitted.embedder
     told: dict[str, Any] = {
         "nearshot_version": __version__,
-        "classes": [readable(str(label)) for label in classifier.classes_.tolist()],
-        "classifier": classifier.classifier,
-        "temperature": classifier.temperature_,
-        "centred": classifier.centre_ is not None,
-        "normalised": bool(classifier.normalise),
-        "n_support": len(classifier.support_labels_),
+        "classes": [readable(str(label)) for label in learnt.classes.tolist()],
+        "classifier": settings.classifier,
+        "temperature": learnt.temperature,
+        "centred": learnt.centre is not None,
+        "normalised": bool(settings.normalise),
+        "n_support": len(learnt.codes),
     }
-    if np.isfinite(classifier.threshold_):
-        told |= {"threshold": classifier.threshold_, "unknown_label": readable(str(classifier.unknown_label))}
-        told["unknown_rate"] = classifier.unknown_rate
+    if np.isfinite(learnt.threshold):
+        told |= {"threshold": learnt.threshold, "unknown_label": readable(str(settings.unknown_label))}
+        told["unknown_rate"] = settings.unknown_rate
     if embedder is not None:
         spec = getattr(embedder.backbone, "spec", None)
         told["backbone"] = type(embedder.backbone).__name__ if spec is None else spec.name
@@ -205,12 +206,13 @@ def _metadata(classifier: FewShotClassifier) -> dict[str, str]:
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in told.items()}
 
 
-def _about(classifier: FewShotClassifier) -> str:
+def _about(fitted: Fitted) -> str:
     given = "features (picture, dim)"
-    if classifier.embedder_ is not None:
+    if fitted.embedder is not None:
         given = "images (picture, height, width, 3), uint8 RGB of any size; the centre is cut out"
-    unknown = "; unknown (picture), whether that is too much" if np.isfinite(classifier.threshold_) else ""
-    return ABOUT.format(version=__version__, given=given, unknown=unknown, lost=LOST if classifier.normalise else "")
+    unknown = "; unknown (picture), whether that is too much" if np.isfinite(fitted.learnt.threshold) else ""
+    lost = LOST if fitted.settings.normalise else ""
+    return ABOUT.format(version=__version__, given=given, unknown=unknown, lost=lost)
 
 
 def _import_onnx() -> Any:

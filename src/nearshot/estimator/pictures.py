@@ -15,6 +15,7 @@ from PIL import Image
 
 from nearshot.data.pictures import Pixels, decode, fit_to_square, upright_rgb
 from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.estimator.arrays import without_tensors
 
 __all__ = ["Content", "name_of", "picture_list", "read_each", "read_picture"]
 
@@ -144,7 +145,7 @@ def _holds_objects(array: Any) -> bool:
 def _array(values: Any, name: str = "The pictures") -> Pixels:
     """Return pixels as an array, from whatever can be one; anything but whole numbers up to 255 is refused."""
     try:
-        array = np.asarray(values.cpu() if hasattr(values, "cpu") else values)
+        array = np.asarray(without_tensors(values))
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} cannot be made an array: {error}.") from error
     if array.dtype == object or array.dtype.kind in "USM":

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.estimator.bundle import Bundle, Learnt, read_bundle, write_bundle
+from nearshot.estimator.bundle import Bundle, read_bundle, write_bundle
 from nearshot.estimator.checks import check_parameters
+from nearshot.estimator.fitted import Fitted, Settings
 from nearshot.models import Backbone
 
 if TYPE_CHECKING:
@@ -20,32 +21,22 @@ if TYPE_CHECKING:
 
     Kind = TypeVar("Kind", bound=FewShotClassifier)
 
-__all__ = ["SAVED_PARAMETERS", "load_classifier", "save_classifier"]
+__all__ = ["load_classifier", "save_classifier"]
 
-SAVED_PARAMETERS = ("classifier", "n_neighbors", "centre", "normalise", "temperature", "unknown_rate", "unknown_label")
+SAVED_PARAMETERS = Settings._fields
 
 
-def save_classifier(classifier: FewShotClassifier, path: str | Path) -> None:
+def save_classifier(fitted: Fitted, path: str | Path) -> None:
     """Write a fitted classifier to a file."""
-    embeds = None if classifier.embedder_ is None else classifier.embedder_.backbone
-    parameters = {name: getattr(classifier, name) for name in SAVED_PARAMETERS}
+    embeds = None if fitted.embedder is None else fitted.embedder.backbone
+    parameters = fitted.settings._asdict()
     parameters |= {name: value.item() for name, value in parameters.items() if isinstance(value, np.generic)}
-    columns = getattr(classifier, "feature_names_in_", None)
-    if not (classifier.centre is None or isinstance(classifier.centre, str)):
+    if not (fitted.settings.centre is None or isinstance(fitted.settings.centre, str)):
         parameters["centre"] = "array"
-    learnt = Learnt(
-        classes=classifier.classes_,
-        features=classifier.support_features_,
-        codes=classifier.support_labels_,
-        names=classifier.support_names_,
-        centre=classifier.centre_,
-        temperature=classifier.temperature_,
-        threshold=classifier.threshold_,
-    )
     saved = Bundle(
-        learnt,
+        fitted.learnt,
         parameters,
-        feature_names=None if columns is None else columns.tolist(),
+        feature_names=None if fitted.columns is None else fitted.columns.tolist(),
         backbone=embeds if isinstance(embeds, Backbone) else None,
         needs_backbone=embeds is not None and not isinstance(embeds, Backbone),
     )
@@ -69,12 +60,12 @@ def load_classifier(
         check_parameters(model.get_params(deep=False))
     except InputError as error:
         raise FileFormatError(f"{path} is damaged: {error}") from error
-    if saved.feature_names is not None:
-        model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
+    columns = None if saved.feature_names is None else np.array(saved.feature_names, dtype=object)
     # The file's own backbone is nobody else's, and is taken as it is.
     embedder, dim = model._make_embedder(copy=backbone is not None), saved.learnt.features.shape[1]
     if embedder is not None:
         if embedder.dim not in (None, dim):
             raise InputError(f"The backbone gives {embedder.dim} numbers a picture; that of {path} gave {dim}.")
         embedder.dim = dim  # which a function says by its answers only
-    return model._adopt(saved.learnt, embedder)
+    model._fitted = Fitted.of(model._settings(), saved.learnt, embedder, columns)
+    return model

@@ -95,16 +95,17 @@ def make_scene(
         notes: more lines, under it.
         errors: what could not be read, in sentences.
     """
-    support, codes = classifier._support.features.numpy(), classifier.support_labels_
-    asked = classifier._query(pictures) if len(pictures) else None
-    explanations = [] if asked is None else explain_answers(classifier, asked, n_neighbors)
+    fitted = classifier._ready()
+    support, learnt = fitted.support.features.numpy(), fitted.learnt
+    asked = classifier._query(pictures, fitted) if len(pictures) else None
+    explanations = [] if asked is None else explain_answers(fitted, asked, n_neighbors)
     features = support if asked is None else np.concatenate([support, asked.numpy()])
     places, shares = principal_plane(features)
-    thumbnails = _thumbnails(classifier.support_names_)
+    thumbnails = _thumbnails(learnt.names)
     names = [name_of(picture, number) for number, picture in enumerate(pictures)]
-    by_class: dict[str, list[Seen]] = {str(label): [] for label in classifier.classes_.tolist()}
-    for name, code, thumbnail, place in zip(classifier.support_names_, codes, thumbnails, places, strict=False):
-        by_class[str(classifier.classes_[code])].append(Seen(name, thumbnail, place))
+    by_class: dict[str, list[Seen]] = {str(label): [] for label in learnt.classes.tolist()}
+    for name, code, thumbnail, place in zip(learnt.names, learnt.codes, thumbnails, places, strict=False):
+        by_class[str(learnt.classes[code])].append(Seen(name, thumbnail, place))
     queries = tuple(
         Query(name, thumbnail, place, explanation)
         for name, thumbnail, place, explanation in zip(
