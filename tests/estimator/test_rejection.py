@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, roc_auc_score
 from test_left_out import support_of
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from nearshot import FewShotClassifier
+from nearshot.distances import squared_euclidean
 from nearshot.estimator.calibration import between_classes
 from nearshot.estimator.rejection import choose_threshold, class_spread, left_out_novelties, novelties
+from nearshot.estimator.scores import PAIRS_AT_ONCE
 
 
 @given(st.integers(3, 12), st.integers(0, 1000))
@@ -48,6 +54,31 @@ def test_left_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
             )
         )
     np.testing.assert_allclose(left_out_novelties(support), expected, rtol=1e-6)
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that is made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.numel = max([self.numel, *(one.numel() for one in tree_leaves(made) if isinstance(one, torch.Tensor))])
+        return made
+
+
+def test_many_images_of_many_classes_are_left_out_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory does not grow with images times classes, and the novelties are those of all at once."""
+    support = support_of([2] * 1500, seed=0)
+    with Largest() as largest:  # type: ignore[no-untyped-call]
+        found = left_out_novelties(support)
+        spread = class_spread(support)
+        new = novelties(support.features, spread)
+    assert largest.numel <= PAIRS_AT_ONCE < len(support.codes) * support.n_classes
+    at_once = (squared_euclidean(support.features, spread.means) / spread.variances).amin(1)
+    np.testing.assert_allclose(new, at_once, rtol=1e-9)
+    monkeypatch.setattr("nearshot.estimator.rejection.PAIRS_LEFT_OUT_AT_ONCE", len(support.codes) * support.n_classes)
+    np.testing.assert_allclose(found, left_out_novelties(support), rtol=1e-9)
 
 
 def test_novelty_knows_no_scale_and_no_place() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from nearshot.distances import squared_euclidean
 from nearshot.estimator.calibration import between_classes
-from nearshot.estimator.scores import Support, class_means
+from nearshot.estimator.scores import PAIRS_AT_ONCE, Support, class_means
 
 __all__ = ["Spread", "choose_threshold", "class_spread", "left_out_novelties", "novelties"]
 
@@ -32,6 +32,7 @@ WEIGHT_OF_USUAL = 2.0  # in degrees of freedom, against those of all classes tog
 WEIGHT_OF_ALL = 24.0  # of the variance of all classes, against a class's own degrees of freedom
 USUAL_ROOT, USUAL_DEVIATION = 0.95, 0.14  # of the cube roots of novelties
 WEIGHT_OF_MEAN, WEIGHT_OF_DEVIATION = 1.0, 4.0  # of these two, in images
+PAIRS_LEFT_OUT_AT_ONCE = PAIRS_AT_ONCE // 8  # of images and classes: there are several values of each
 TINY = 1e-9  # of the squared distance between classes; where all images of a class are the same
 
 
@@ -59,7 +60,8 @@ def class_spread(support: Support) -> Spread:
 
 def novelties(query: Tensor, spread: Spread) -> Tensor:
     """Return how unlike any class each query is, (query,): about 1 for a picture of a class, more for others."""
-    return (squared_euclidean(query, spread.means) / spread.variances).amin(1)
+    blocks = query.split(max(1, PAIRS_AT_ONCE // len(spread.means)))
+    return torch.cat([(squared_euclidean(rows, spread.means) / spread.variances).amin(1) for rows in blocks])
 
 
 def left_out_novelties(support: Support) -> Tensor:
@@ -74,17 +76,20 @@ def left_out_novelties(support: Support) -> Tensor:
     if len(asked) == 0 or (between is None and freedom < 2):
         return support.features.new_zeros(0)
     residuals = _residuals(support, means)
-    own, codes = _sums(residuals, support), support.codes[asked]  # (class,), (asked,)
-    n = counts[codes]
-    less = residuals[asked] * n / (n - 1)  # by how much the sum of squares shrinks without the image
-    rows = torch.arange(len(asked))
-    sums, sizes = own.repeat(len(asked), 1), counts.repeat(len(asked), 1)  # (asked, class)
-    sums[rows, codes] -= less
-    sizes[rows, codes] -= 1
-    variances = _variances(sums.clamp(min=0), sizes, (own.sum() - less).clamp(min=0)[:, None], freedom - 1, between)
-    squares = squared_euclidean(support.features[asked], means)
-    squares[rows, codes] = residuals[asked] * (n / (n - 1)) ** 2  # from the mean of the others
-    return (squares / variances).amin(1)
+    own, found = _sums(residuals, support), []  # (class,)
+    for images in asked.split(max(1, PAIRS_LEFT_OUT_AT_ONCE // support.n_classes)):
+        codes, rows = support.codes[images], torch.arange(len(images))
+        n = counts[codes]
+        less = residuals[images] * n / (n - 1)  # by how much the sum of squares shrinks without the image
+        sums, sizes = own.repeat(len(images), 1), counts.repeat(len(images), 1)  # (image, class)
+        sums[rows, codes] -= less
+        sizes[rows, codes] -= 1
+        total = (own.sum() - less).clamp(min=0)[:, None]
+        variances = _variances(sums.clamp(min=0), sizes, total, freedom - 1, between)
+        squares = squared_euclidean(support.features[images], means)
+        squares[rows, codes] = residuals[images] * (n / (n - 1)) ** 2  # from the mean of the others
+        found.append((squares / variances).amin(1))
+    return torch.cat(found)
 
 
 def choose_threshold(left_out: Tensor, rate: float) -> float:

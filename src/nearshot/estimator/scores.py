@@ -15,7 +15,7 @@ from torch import Tensor
 from nearshot.distances import squared_euclidean
 from nearshot.evaluation.classifiers import ClassifierName, soft_scores
 
-__all__ = ["Support", "class_means", "class_scores", "in_blocks", "n_voters"]
+__all__ = ["PAIRS_AT_ONCE", "Support", "class_means", "class_scores", "in_blocks", "n_voters"]
 
 PAIRS_AT_ONCE = 1 << 22  # distances held at a time: 32 MiB of float64
 
