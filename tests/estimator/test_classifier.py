@@ -355,6 +355,37 @@ def test_explanations(name: Any) -> None:
         model.kneighbors(pictures, 0)
 
 
+def with_ties(seed: int) -> tuple[Any, Any, Any]:
+    """Support, labels and queries of small whole numbers, among which many distances are equal."""
+    generator = np.random.default_rng(seed)
+    images, query = generator.integers(0, 2, (40, 6)), generator.integers(0, 2, (60, 6))
+    images[:, 0] = query[:, 0] = 1
+    return images.astype(float), np.tile(list("dbca"), 10), query.astype(float)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("normalise", [True, False])
+def test_ties_are_decided_alike_whatever_else_is_asked(name: Any, normalise: bool) -> None:
+    """Rounding differs with the number of rows in a product; at a tie it alone would choose the neighbours."""
+    images, labels, query = with_ties(0)
+    model = FewShotClassifier(classifier=name, normalise=normalise).fit(images, labels)
+    answers, probabilities, (_, indices) = model.predict(query), model.predict_proba(query), model.kneighbors(query, 7)
+    told = model.explain(query, n_neighbors=40)
+    for row in range(len(query)):
+        alone = query[row : row + 1]
+        assert model.predict(alone)[0] == answers[row] == told[row].label == told[row].nearest
+        np.testing.assert_allclose(model.predict_proba(alone)[0], probabilities[row], atol=1e-9)
+        assert model.kneighbors(alone, 7)[1].tolist() == [indices[row].tolist()]
+    if name == "knn":
+        squares = ((query[:, None] - images) ** 2).sum(2) if not normalise else None
+        for row, one in enumerate(told):
+            voters = {neighbour.index for neighbour in one.neighbours if neighbour.weight}
+            assert len(voters) == 10
+            if squares is not None:
+                assert voters == set(np.argsort(squares[row], kind="stable")[:10].tolist())
+                assert indices[row].tolist() == np.argsort(squares[row], kind="stable")[:7].tolist()
+
+
 # Pictures
 
 

@@ -103,6 +103,24 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn"])
+def test_ties_are_decided_alike(classifier: Any, normalise: bool, tmp_path: Path) -> None:
+    """Of whole numbers many are equally far; here and there the first image, and the first class, is ahead."""
+    rng = np.random.default_rng(0)
+    for trial in range(5):
+        images, query = rng.integers(0, 3, (20, 3)), rng.integers(0, 3, (40, 3)).astype(np.float32)
+        images[:, 0] += images.sum(1) == 0
+        query[:, 0] += query.sum(1) == 0
+        offset = 0 if normalise else 1000  # far from zero, where products lose digits
+        model = FewShotClassifier(classifier=classifier, normalise=normalise, n_neighbors=trial + 1)
+        model.fit(images.astype(float) + offset, np.tile(list("dbca"), 5))
+        export_onnx(model, tmp_path / "ties.onnx")
+        found = opened((tmp_path / "ties.onnx").read_bytes())(features=query + np.float32(offset))
+        assert found["label"].tolist() == model.predict(query + offset).tolist()
+        np.testing.assert_allclose(found["probabilities"], model.predict_proba(query + offset), atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def embedded(backbone: Backbone) -> dict[str, Any]:
     """Support features, labels and queries in the place of pictures, so that the network is exported once."""

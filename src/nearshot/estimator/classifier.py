@@ -25,6 +25,7 @@ from nearshot.estimator.left_out import left_out_scores
 from nearshot.estimator.pictures import name_of, picture_list
 from nearshot.estimator.saving import load_classifier, save_classifier
 from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.evaluation.ties import first_best
 from nearshot.telling import listed
 
 __all__ = ["FewShotClassifier"]
@@ -43,7 +44,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             mode, or a function of a uint8 array (picture, side, side, 3); see `Embedder`. Pictures are then given as a
             list of paths, Pillow images and uint8 arrays. None: `X` are features already, (image, dim).
         classifier: "centroid" (the nearest class mean), "soft" (soft assignment) or "knn" (votes of the nearest images,
-            ties to the nearest), as in Section 2.3 of the paper.
+            ties to the nearest), as in Section 2.3 of the paper. What is equally near is decided by order, the first
+            image and the first class, so that a label does not depend on what else is asked.
         n_neighbors: how many images vote in "knn"; by default as many as the smallest class has.
         centre: what is subtracted from features. "auto": the mean feature of the backbone's training set if it is
             stored with it, else nothing. "support": the support images' own mean; not the default, since of a few
@@ -184,7 +186,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the label of each image, or `unknown_label` for those unlike all classes if `unknown_rate` is set."""
         fitted = self._ready()
         query = self._query(X, fitted)
-        return fitted.answers(fitted.scores(query).argmax(1), fitted.novelties(query))
+        return fitted.answers(first_best(fitted.scores(query)), fitted.novelties(query))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class, (image, class) in the order of `classes_`.

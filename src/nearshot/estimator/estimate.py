@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nearshot.errors import InputError
 from nearshot.estimator.left_out import MOST_ROUNDS, LeftOut
+from nearshot.evaluation.ties import first_best
 
 __all__ = ["AccuracyEstimate", "estimate_from"]
 
@@ -55,7 +56,7 @@ def estimate_from(left_out: LeftOut, counts: Tensor) -> AccuracyEstimate:
     """
     if len(counts) == 1:
         raise InputError("There is one class, so that every answer is right: an accuracy takes two classes or more.")
-    n_right, n = int((left_out.scores.argmax(1) == left_out.codes).sum()), len(left_out.codes)
+    n_right, n = int((first_best(left_out.scores) == left_out.codes).sum()), len(left_out.codes)
     if n == 0:
         raise InputError(
             "An accuracy can be estimated only with two images of a class: one to leave out, and one to recognise it "

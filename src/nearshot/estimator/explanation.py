@@ -11,8 +11,9 @@ from torch import Tensor
 from nearshot.distances import squared_euclidean
 from nearshot.estimator.checks import check_whole
 from nearshot.estimator.fitted import Fitted
-from nearshot.estimator.scores import Support, in_blocks, n_voters
+from nearshot.estimator.scores import Support, in_blocks, n_voters, tie_tolerance
 from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.evaluation.ties import first_best, nearest_in_order, tied_nearest
 
 __all__ = ["Explanation", "Neighbour", "explain_answers", "image_weights", "nearest_images"]
 
@@ -90,9 +91,11 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
     classes = learnt.classes.tolist()
     distances, indices = nearest_images(query, support, n_neighbors)
     scores, newness = fitted.scores(query), fitted.novelties(query)
-    labels = fitted.answers(scores.argmax(1), newness).tolist()
+    answers = first_best(scores)
+    labels = fitted.answers(answers, newness).tolist()
     probabilities = fitted.probabilities(scores).tolist()
-    ranking = scores.argsort(dim=1, descending=True, stable=True).tolist()
+    leading = scores.scatter(1, answers[:, None], torch.inf)  # the answer also where another is ahead by rounding
+    ranking = leading.argsort(dim=1, descending=True, stable=True).tolist()
     found = []
     for row, label in enumerate(labels):
         weights = image_weights(query[row], support, settings.classifier, settings.n_neighbors)
@@ -114,14 +117,19 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
 def nearest_images(query: Tensor, support: Support, n_neighbors: int) -> tuple[Tensor, Tensor]:
     """Return the distances to the nearest support images and their places, (query, neighbour), nearest first.
 
+    Of images that are equally far, those that were given first come first.
+
     >>> support = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
     >>> nearest_images(torch.tensor([[3.0]]).double(), support, 2)
     (tensor([[1., 3.]], dtype=torch.float64), tensor([[1, 0]]))
     """
     check_whole(n_neighbors, "n_neighbors")
-    found = [squared_euclidean(rows, support.features).sort(dim=1, stable=True) for rows in in_blocks(query, support)]
-    distances = torch.cat([one.values[:, : int(n_neighbors)] for one in found]).sqrt()
-    return distances, torch.cat([one.indices[:, : int(n_neighbors)] for one in found])
+    distances, places = [], []
+    for rows in in_blocks(query, support):
+        squares = squared_euclidean(rows, support.features)
+        places.append(nearest_in_order(squares, min(int(n_neighbors), squares.shape[1]), tie_tolerance(squares)))
+        distances.append(squares.gather(1, places[-1]).sqrt())
+    return torch.cat(distances), torch.cat(places)
 
 
 def image_weights(
@@ -133,10 +141,10 @@ def image_weights(
     >>> image_weights(torch.tensor([3.0]).double(), support, "knn", 2)
     tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64)
     """
-    squares = squared_euclidean(query[None, :], support.features)[0]
+    squares = squared_euclidean(query[None, :], support.features)
     if classifier == "soft":
-        return (-squares - support.counts[support.codes].to(squares).log()).softmax(0)
+        return (-squares[0] - support.counts[support.codes].to(squares).log()).softmax(0)
     if classifier == "knn":
-        voters = squares.argsort(stable=True)[: n_voters(support, n_neighbors)]
-        return torch.zeros_like(squares).index_fill_(0, voters, 1 / len(voters))
+        voters = tied_nearest(squares, n_voters(support, n_neighbors), tie_tolerance(squares))
+        return (voters.to(squares) / voters.sum())[0]
     return None

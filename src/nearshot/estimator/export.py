@@ -22,6 +22,7 @@ from nearshot.estimator.onnx_graph import (
     add_scores,
     add_squares,
     at_least_one,
+    first_best,
     first_rows,
     prepared,
     squared_distances,
@@ -115,7 +116,7 @@ def _decide(graph: Graph, fitted: Fitted, features: str) -> list[tuple[str, int,
     if lost is not None:
         novelty = graph("Where", graph("Squeeze", lost, graph.constant([1], np.int64)), graph.constant(np.inf), novelty)
     graph("Cast", novelty, to=TensorProto.FLOAT, name="novelty")
-    best = graph("ArgMax", scores, axis=1, keepdims=0)
+    best = first_best(graph, scores)
     outputs: list[tuple[str, int, list[Any]]] = [
         ("label", TensorProto.STRING, ["picture"]),
         ("probabilities", TensorProto.FLOAT, ["picture", len(classes)]),
@@ -137,7 +138,7 @@ def _network(embedder: Embedder) -> Any:
     if embedder.network is None:
         raise InputError("A backbone that is a function of your own cannot be exported; make it a torch.nn.Module.")
     side = embedder.input_size
-    example = torch.zeros(2, 3, side, side, device=embedder.device)
+    example = torch.zeros(2, 3, side, side, dtype=torch.float32, device=embedder.device)
     try:
         with _quietly():
             program = torch.onnx.export(

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nearshot.evaluation.ties import TIE
 from nearshot.files import readable
 
-__all__ = ["Graph", "add_scores", "add_squares", "at_least_one", "first_rows", "prepared"]
+__all__ = ["Graph", "add_scores", "add_squares", "at_least_one", "first_best", "first_rows", "prepared"]
 
 PREFIX = "nearshot/"  # so that no name can be one of the network's
 TYPE_OF_SUMS = 11  # onnx.TensorProto.DOUBLE
@@ -37,15 +38,15 @@ class Graph:
         """Add a node and return the name of its output."""
         from onnx import helper  # noqa: PLC0415 (an extra)
 
-        output = name or self._name(operator)
-        self.nodes.append(helper.make_node(operator, list(inputs), [output], name=self._name("node"), **attributes))
+        output = name or self.name(operator)
+        self.nodes.append(helper.make_node(operator, list(inputs), [output], name=self.name("node"), **attributes))
         return output
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float64) -> str:
         """Add a constant and return its name; float64 unless said otherwise, or text."""
         from onnx import TensorProto, helper, numpy_helper  # noqa: PLC0415
 
-        array, name = np.asarray(value), self._name("constant")
+        array, name = np.asarray(value), self.name("constant")
         if array.dtype.kind == "U":
             texts: Any = [readable(text).encode() for text in array.flatten().tolist()]
             self.constants.append(helper.make_tensor(name, TensorProto.STRING, array.shape, texts))
@@ -67,11 +68,12 @@ class Graph:
         for way in (then, otherwise):
             self.nodes = []
             result = helper.make_value_info(way(), helper.make_tensor_type_proto(TYPE_OF_SUMS, None))
-            branches.append(helper.make_graph(self.nodes, self._name("branch"), [], [result]))
+            branches.append(helper.make_graph(self.nodes, self.name("branch"), [], [result]))
         self.nodes = outside
         return self("If", condition, then_branch=branches[0], else_branch=branches[1])
 
-    def _name(self, what: str) -> str:
+    def name(self, what: str) -> str:
+        """Return a new name."""
         self._count += 1
         return f"{PREFIX}{what}_{self._count}"
 
@@ -203,31 +205,48 @@ def add_scores(
 def _votes(graph: Graph, squares: str, by_class: str, codes: npt.NDArray[Any], n_neighbors: int) -> str:
     """Return the votes of the nearest images, and under 1 for how near a class's nearest is among the classes'."""
     n_classes = int(codes.max()) + 1
-    graph.nodes.append(_nearest(graph, squares, n_neighbors))
-    one_hot = graph.constant(np.eye(n_classes)[codes])  # (image, class)
-    voters = graph("Gather", one_hot, graph.nodes[-1].output[1], axis=0)  # (query, neighbour, class)
-    votes = graph("ReduceSum", voters, graph.constant([1], np.int64), keepdims=0)
+    largest = graph("ReduceMax", squares, graph.constant([1], np.int64), keepdims=1)
+    tolerance = graph("Mul", largest, graph.constant(TIE))  # (query, 1)
+    voters = graph.cast(_tied_nearest(graph, squares, n_neighbors, tolerance), np.float64)  # (query, image)
+    votes = graph("MatMul", voters, graph.constant(np.eye(n_classes)[codes]))
     nearest = graph("ReduceMin", by_class, graph.constant([2], np.int64), keepdims=0)  # (query, class)
     mine = graph("Unsqueeze", nearest, graph.constant([2], np.int64))  # (query, class, 1)
     others = graph("Unsqueeze", nearest, graph.constant([1], np.int64))
-    # The classes behind: farther ones, and of equals those that come first.
-    before = graph.constant(np.tril(np.ones((n_classes, n_classes)), -1).astype(bool), np.bool_)
-    equal_before = graph("And", graph("Equal", others, mine), before)
-    behind = graph.cast(graph("Or", graph("Greater", others, mine), equal_before), np.float64)
-    rank = graph("ReduceSum", behind, graph.constant([2], np.int64), keepdims=0)
-    return graph("Add", votes, graph("Div", rank, graph.constant(n_classes)))
+    farther = graph("Greater", others, graph("Add", mine, graph("Unsqueeze", tolerance, graph.constant([2], np.int64))))
+    behind = graph("ReduceSum", graph.cast(farther, np.float64), graph.constant([2], np.int64), keepdims=0)
+    return graph("Add", votes, graph("Div", behind, graph.constant(n_classes)))
 
 
-def _nearest(graph: Graph, squares: str, n_neighbors: int) -> Any:
+def _tied_nearest(graph: Graph, squares: str, n_neighbors: int, tolerance: str) -> str:
+    """Return which images are the nearest, (query, image), as `nearshot.evaluation.ties.tied_nearest` does."""
     from onnx import helper  # noqa: PLC0415
 
-    count = graph.constant([n_neighbors], np.int64)
-    outputs = [f"{PREFIX}nearest", f"{PREFIX}nearest_images"]
-    return helper.make_node("TopK", [squares, count], outputs, name=f"{PREFIX}top", axis=1, largest=0, sorted=1)
+    count, across = graph.constant([n_neighbors], np.int64), graph.constant([1], np.int64)
+    top = [graph.name("distances"), graph.name("places")]
+    graph.nodes.append(
+        helper.make_node("TopK", [squares, count], top, name=graph.name("node"), axis=1, largest=0, sorted=1)
+    )
+    last = graph("ReduceMax", top[0], across, keepdims=1)
+    sure = graph("Less", squares, graph("Sub", last, tolerance))
+    near = graph("LessOrEqual", squares, graph("Add", last, tolerance))
+    tied = graph("And", near, graph("Not", sure))
+    left = graph("Sub", count, graph("ReduceSum", graph.cast(sure, np.int64), across, keepdims=1))
+    number = graph("CumSum", graph.cast(tied, np.int64), graph.constant(1, np.int64))
+    return graph("Or", sure, graph("And", tied, graph("LessOrEqual", number, left)))
+
+
+def first_best(graph: Graph, scores: str) -> str:
+    """Return the class with the highest score, (query,), as `nearshot.evaluation.ties.first_best` does."""
+    across = graph.constant([1], np.int64)
+    tolerance = graph("Mul", graph("ReduceMax", graph("Abs", scores), across, keepdims=1), graph.constant(TIE))
+    least = graph("Sub", graph("ReduceMax", scores, across, keepdims=1), tolerance)
+    return graph("ArgMax", graph.cast(graph("GreaterOrEqual", scores, least), np.int32), axis=1, keepdims=0)
 
 
 def squared_distances(graph: Graph, query: str, points: npt.NDArray[Any]) -> str:
     """Return the squared distances from each query to some points, (query, point), not under 0."""
+    offset = points.mean(0)  # which changes no distance, but would cost digits
+    query, points = graph("Sub", query, graph.constant(offset)), points - offset
     products = graph("MatMul", query, graph.constant(points.T))
     lengths = graph("ReduceSum", graph("Mul", query, query), graph.constant([1], np.int64), keepdims=1)
     sums = graph("Add", lengths, graph.constant((points**2).sum(1)[None, :]))

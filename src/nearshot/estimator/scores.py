@@ -14,8 +14,9 @@ from torch import Tensor
 
 from nearshot.distances import squared_euclidean
 from nearshot.evaluation.classifiers import ClassifierName, soft_scores
+from nearshot.evaluation.ties import TIE, n_behind, tied_nearest
 
-__all__ = ["PAIRS_AT_ONCE", "Support", "class_means", "class_scores", "in_blocks", "n_voters"]
+__all__ = ["PAIRS_AT_ONCE", "Support", "class_means", "class_scores", "in_blocks", "n_voters", "tie_tolerance"]
 
 PAIRS_AT_ONCE = 1 << 22  # distances held at a time: 32 MiB of float64
 
@@ -57,7 +58,8 @@ def class_scores(query: Tensor, support: Support, classifier: ClassifierName, n_
         support: the prepared support set.
         classifier: "centroid": minus the squared distance to the class's mean. "soft": the log of the mean of exp(−d²)
             over the class's images; the mean, not the sum, so that having more photos makes no class more likely.
-            "knn": how many of the nearest images are the class's, and under 1 for how near its nearest is.
+            "knn": how many of the nearest images are the class's, and under 1 for how near its nearest is; of images
+            that are equally far, the first given are the nearer ones.
         n_neighbors: how many images vote in "knn"; by default as many as the smallest class has, so that any class
             could win all votes; never more than there are.
 
@@ -67,21 +69,25 @@ def class_scores(query: Tensor, support: Support, classifier: ClassifierName, n_
     """
     if classifier == "centroid":
         return -squared_euclidean(query, class_means(support))
-    counts = support.counts
-    by_class = support.subset(support.codes.argsort(stable=True))  # a class's distances are then next to each other
+    counts, order = support.counts.tolist(), support.codes.argsort(stable=True)  # a class's images beside each other
     scores = []
     for rows in in_blocks(query, support):
-        squares = squared_euclidean(rows, by_class.features)
-        of_classes = squares.split(counts.tolist(), dim=1)
+        squares = squared_euclidean(rows, support.features)
+        of_classes = squares[:, order].split(counts, dim=1)
         if classifier == "soft":
             scores.append(torch.stack([soft_scores(-d2.T[None, None]).values[0, 0] for d2 in of_classes], 1))
         else:
-            nearest = torch.stack([d2.amin(1) for d2 in of_classes], 1)
-            voters = by_class.codes[
-                squares.topk(n_voters(support, n_neighbors), dim=1, largest=False).indices
-            ]  # (query, neighbour)
-            scores.append(_votes(voters, nearest))
+            nearest = torch.stack([d2.amin(1) for d2 in of_classes], 1)  # (query, class)
+            voters = tied_nearest(squares, n_voters(support, n_neighbors), tie_tolerance(squares))
+            votes = torch.zeros_like(nearest).index_add_(1, support.codes, voters.to(nearest))
+            # Between equals the class's nearest image decides, which counts under 1.
+            scores.append(votes + n_behind(nearest, tie_tolerance(squares)).to(votes) / support.n_classes)
     return torch.cat(scores)
+
+
+def tie_tolerance(squares: Tensor) -> Tensor:
+    """Return by how much squared distances (query, image) may differ and still be tied, (query, 1)."""
+    return TIE * squares.amax(1, keepdim=True)
 
 
 def n_voters(support: Support, n_neighbors: int | None) -> int:
@@ -92,15 +98,3 @@ def n_voters(support: Support, n_neighbors: int | None) -> int:
 def in_blocks(query: Tensor, support: Support) -> Iterator[Tensor]:
     """Yield the queries, or what there is for each, so many at a time that distances to all images fit the memory."""
     yield from query.split(max(1, PAIRS_AT_ONCE // len(support.codes)))
-
-
-def _votes(voters: Tensor, nearest: Tensor) -> Tensor:
-    """Count votes; between equals the rank of the class's nearest image decides, which counts under 1.
-
-    Args:
-        voters: (query, neighbour) the classes of the nearest images.
-        nearest: (query, class) the squared distance of each class's nearest image.
-    """
-    votes = torch.zeros_like(nearest).scatter_add_(1, voters, nearest.new_ones(()).expand(voters.shape))
-    rank = (-nearest).argsort(dim=1, stable=True).argsort(dim=1)
-    return votes + rank / nearest.shape[1]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
+from nearshot.evaluation.ties import TIE, n_behind, tied_nearest
 
 __all__ = [
     "BUILT_IN",
@@ -80,6 +81,9 @@ def k_nearest_neighbours(
         ties: of classes with equally many votes, the one with the nearest image wins, or the first. The latter is what
             taking the mode of the labels does, as in scikit-learn; it costs more than a point of 5-shot accuracy.
 
+    Of images that are equally far, the first are the nearer ones; of classes whose nearest images are, the first is
+    the answer.
+
     >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])
     >>> k_nearest_neighbours(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)  # of 2 and 5, 2 is nearer to 3
     tensor([[0, 1]])
@@ -88,18 +92,21 @@ def k_nearest_neighbours(
     k = n_shot if k is None else k
     if not 1 <= k <= n_way * n_shot:
         raise InputError(f"k-NN with k = {k} does not fit a support of {n_way} ways × {n_shot} shots; lower k.")
-    nearness = _nearness(*_around_zero(support, query)).permute(0, 3, 1, 2)  # (episode, query, way, shot)
-    neighbours = nearness.flatten(2).topk(k, dim=2, sorted=False).indices // n_shot  # the way of each neighbour
-    votes = nearness.new_zeros(nearness.shape[:3])  # (episode, query, way)
-    votes.scatter_add_(2, neighbours, nearness.new_ones(()).expand(neighbours.shape))
-    # A rank under 1 decides between equals: it is highest for the way with the nearest support image, or for the first.
+    points, query = _around_zero(support, query)
+    distance = -_nearness(points, query).permute(0, 3, 1, 2)  # (episode, query, way, shot), up to the query's length
+    size = query.square().sum(2) + points.square().sum(3).amax((1, 2))[:, None]
+    tolerance = TIE * size[:, :, None]  # (episode, query, 1)
+    voters = tied_nearest(distance.flatten(2), k, tolerance).unflatten(2, (n_way, n_shot))
+    votes = voters.sum(3).to(distance)  # (episode, query, way)
+    # Under 1 decides between equals: it is highest for the way with the nearest support image, or for the first.
     if ties == "nearest":
-        rank = nearness.amax(3).argsort(2).argsort(2)
+        ahead = n_behind(distance.amin(3), tolerance)
     elif ties == "first":
-        rank = torch.arange(n_way, device=votes.device).flip(0)
+        ahead = torch.arange(n_way, device=votes.device).flip(0)
     else:
         raise InputError(f"ties must be 'nearest' or 'first', not {ties!r}.")
-    return votes + rank / n_way
+    scores: Tensor = votes + ahead.to(votes) / n_way
+    return scores
 
 
 def classifier_name(classifier: str | Callable[..., Tensor]) -> str:
