@@ -118,7 +118,8 @@ class _Draw:
 
     def __call__(self, *shape: int) -> Tensor:
         """Return uniform numbers in [0, 1), (image, *shape)."""
-        return torch.rand(self.n_all, *shape, device=self.device, generator=self.generator)[self.own]
+        drawn = torch.rand(self.n_all, *shape, dtype=torch.float32, device=self.device, generator=self.generator)
+        return drawn[self.own]
 
 
 def random_boxes(height: int, width: int, augmentation: Augmentation, draw: Callable[..., Tensor]) -> Tensor:

@@ -51,7 +51,7 @@ def usual_temperature(support: Support, classifier: ClassifierName, n_neighbors:
     """
     if classifier == "knn":
         return USUAL_VOTES * math.sqrt(n_voters(support, n_neighbors))
-    return USUAL * float(1 + (1 / support.counts).mean()) * (between_classes(support) or 1.0)
+    return USUAL * float(1 + (1 / support.counts.double()).mean()) * (between_classes(support) or 1.0)
 
 
 def choose_temperature(scores: Tensor, codes: Tensor) -> float:

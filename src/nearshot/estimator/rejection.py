@@ -50,7 +50,7 @@ class Spread(NamedTuple):
 
 def class_spread(support: Support) -> Spread:
     """Return the classes' means and variances."""
-    means, counts = class_means(support), support.counts
+    means, counts = class_means(support), support.counts.double()
     own = _sums(_residuals(support, means), support)
     between = between_classes(support)
     if between is None and len(support.codes) == support.n_classes:
@@ -69,7 +69,7 @@ def left_out_novelties(support: Support) -> Tensor:
 
     Only images of classes with two or more; none of them if there is only one class and it has but two.
     """
-    means, counts = class_means(support), support.counts
+    means, counts = class_means(support), support.counts.double()
     between = between_classes(support)
     freedom = counts.sum() - support.n_classes
     asked = (counts[support.codes] > 1).nonzero()[:, 0]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from nearshot.errors import InputError
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
 from nearshot.models.dropblock import DropBlock, block_size_for
+from nearshot.models.layers import batch_norm, convolution
 from nearshot.models.norm import norm_act
 
 __all__ = ["Conv4"]
@@ -41,8 +42,8 @@ class Conv4(Backbone):
         self.stage_dims = (width,) * N_BLOCKS
         self.blocks = nn.ModuleList(
             nn.Sequential(
-                nn.Conv2d(3 if i == 0 else width, width, 3, padding=1),
-                nn.BatchNorm2d(width),
+                convolution(3 if i == 0 else width, width, 3, padding=1),
+                batch_norm(width),
                 nn.ReLU(inplace=True),
                 nn.MaxPool2d(2),
             )
@@ -66,8 +67,8 @@ class Conv4(Backbone):
         if not self.fused:
             after: Tensor = block(images)
             return after
-        convolution, norm, _, *rest = block
-        images = norm_act(norm, convolution(images))
+        convolve, norm, _, *rest = block
+        images = norm_act(norm, convolve(images))
         for module in rest:
             images = module(images)
         return images

@@ -46,12 +46,13 @@ class DropBlock(nn.Module):
         if not self.training or self.drop_rate == 0:
             return x
         self.n_steps += 1
-        rate = torch.clamp(self.n_steps / max(self.ramp_steps, 1), max=1.0) * self.drop_rate
+        rate = torch.clamp(self.n_steps.float() / max(self.ramp_steps, 1), max=1.0) * self.drop_rate
         height, width = x.shape[2:]
         side = min(self.block_size, height, width)
         n_corners = (height - side + 1) * (width - side + 1)  # where a square can start
         corner_rate = rate / side**2 * (height * width) / n_corners
-        corners = torch.rand(*x.shape[:2], height - side + 1, width - side + 1, device=x.device) < corner_rate
+        shape = (*x.shape[:2], height - side + 1, width - side + 1)
+        corners = torch.rand(shape, dtype=torch.float32, device=x.device) < corner_rate
         # A place is dropped when a square starts at it or up to `side` − 1 before it, in both directions.
         kept = 1 - F.max_pool2d(F.pad(corners.float(), (side - 1,) * 4), side, stride=1)
         return x * (kept * (kept.numel() / kept.sum().clamp(min=1))).to(x.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from nearshot.errors import InputError
@@ -17,7 +18,7 @@ class ProjectionHead(nn.Linear):
 
     def __init__(self, embedding_dim: int, projected_dim: int = 128) -> None:
         _check_dims(embedding_dim, projected_dim)
-        super().__init__(embedding_dim, projected_dim, bias=False)
+        super().__init__(embedding_dim, projected_dim, bias=False, dtype=torch.float32)
 
 
 class LinearHead(nn.Linear):
@@ -25,7 +26,7 @@ class LinearHead(nn.Linear):
 
     def __init__(self, embedding_dim: int, n_classes: int) -> None:
         _check_dims(embedding_dim, n_classes)
-        super().__init__(embedding_dim, n_classes)
+        super().__init__(embedding_dim, n_classes, dtype=torch.float32)
 
 
 def _check_dims(*dims: int) -> None:

@@ -42,8 +42,8 @@ def agree(name: str, fast: Act, plain: Act, device: torch.device) -> bool:
 
 def _answers(act: Act, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     """Return the output, the weights' gradients and the running statistics."""
-    convolution = nn.utils.skip_init(nn.Conv2d, 3, 64, 3, padding=1, bias=False, device=device)
-    norm = nn.BatchNorm2d(64).to(device)
+    convolution = nn.utils.skip_init(nn.Conv2d, 3, 64, 3, padding=1, bias=False, device=device, dtype=torch.float32)
+    norm = nn.BatchNorm2d(64, device=device, dtype=torch.float32)
     with torch.no_grad():
         convolution.weight.copy_(_numbers(convolution.weight.shape, device))
         norm.bias.copy_(_numbers(norm.bias.shape, device))

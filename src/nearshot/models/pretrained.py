@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.models.backbone import Backbone, BackboneSpec, Normalisation, check_images
+from nearshot.models.layers import float32_by_default
 
 __all__ = ["PREFIX", "TimmBackbone"]
 
@@ -39,11 +40,12 @@ class TimmBackbone(Backbone):
             hint = f" Did you mean one of {', '.join(similar)}?" if similar else ""
             raise InputError(f"timm has no model {model_name!r}.{hint}")
         options = {"pretrained": pretrained, "num_classes": 0}
-        try:  # models with a fixed grid of patches have to know the size; the others do not take it
-            size = {} if input_size is None else {"img_size": input_size}
-            self.model: Any = timm.create_model(model_name, **options, **size)
-        except TypeError:
-            self.model = timm.create_model(model_name, **options)
+        with float32_by_default():
+            try:  # models with a fixed grid of patches have to know the size; the others do not take it
+                size = {} if input_size is None else {"img_size": input_size}
+                self.model: Any = timm.create_model(model_name, **options, **size)
+            except TypeError:
+                self.model = timm.create_model(model_name, **options)
         config = timm.data.resolve_model_data_config(self.model)
         normalisation = Normalisation(tuple(config["mean"]), tuple(config["std"]))
         self.spec = BackboneSpec(name, input_size or config["input_size"][-1], normalisation)

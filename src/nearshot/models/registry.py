@@ -31,7 +31,7 @@ DEFAULT_INPUT_SIZE = 84
 
 
 def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
-    """Return a new, untrained backbone.
+    """Return a new, untrained backbone, in float32.
 
     Args:
         name: one of `BACKBONES`, or "timm:" and the name of a timm model (needs the extra `timm`).

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
 from nearshot.models.dropblock import DropBlock, block_size_for
+from nearshot.models.layers import batch_norm, convolution
 from nearshot.models.norm import norm_act, twice
 from nearshot.models.stem import conv_norm_act
 
@@ -40,7 +41,7 @@ class ResNet12(Backbone):
         self.embedding_dim = WIDTHS[-1]
         self.stage_dims = WIDTHS
         self.stem = nn.Sequential(
-            nn.Conv2d(3, WIDTHS[0], 3, padding=1, bias=False), nn.BatchNorm2d(WIDTHS[0]), nn.ReLU(inplace=True)
+            convolution(3, WIDTHS[0], 3, padding=1, bias=False), batch_norm(WIDTHS[0]), nn.ReLU(inplace=True)
         )
         self.blocks = nn.ModuleList(
             [
@@ -69,8 +70,8 @@ class ResNet12(Backbone):
         if not self.fused:
             stem: Tensor = self.stem(images)
             return stem
-        convolution, norm, _ = self.stem
-        return conv_norm_act(convolution, norm, images)
+        convolve, norm, _ = self.stem
+        return conv_norm_act(convolve, norm, images)
 
 
 class _BasicBlock(nn.Module):
@@ -81,16 +82,16 @@ class _BasicBlock(nn.Module):
     def __init__(self, width_in: int, width_out: int, *, stride: int) -> None:
         super().__init__()
         self.residual = nn.Sequential(
-            nn.Conv2d(width_in, width_out, 3, stride, padding=1, bias=False),
-            nn.BatchNorm2d(width_out),
+            convolution(width_in, width_out, 3, stride, padding=1, bias=False),
+            batch_norm(width_out),
             nn.ReLU(inplace=True),
-            nn.Conv2d(width_out, width_out, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width_out),
+            convolution(width_out, width_out, 3, padding=1, bias=False),
+            batch_norm(width_out),
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or width_in != width_out:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(width_in, width_out, 1, stride, bias=False), nn.BatchNorm2d(width_out)
+                convolution(width_in, width_out, 1, stride, bias=False), batch_norm(width_out)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,8 +107,8 @@ def _shortcut(shortcut: nn.Module, x: Tensor) -> tuple[Tensor, nn.Module | None]
     """Return what goes past a fused block, and its norm: x without one, or its 1×1 convolution."""
     if isinstance(shortcut, nn.Identity):
         return x, None
-    convolution, norm = cast(nn.Sequential, shortcut)
-    return convolution(x), norm
+    convolve, norm = cast(nn.Sequential, shortcut)
+    return convolve(x), norm
 
 
 class ResNet12MetaOpt(Backbone):
@@ -166,16 +167,16 @@ class _MetaOptStage(nn.Module):
     def __init__(self, width_in: int, width: int, drop: nn.Module) -> None:
         super().__init__()
         self.residual = nn.Sequential(
-            nn.Conv2d(width_in, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
+            convolution(width_in, width, 3, padding=1, bias=False),
+            batch_norm(width),
             nn.LeakyReLU(SLOPE, inplace=True),
-            nn.Conv2d(width, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
+            convolution(width, width, 3, padding=1, bias=False),
+            batch_norm(width),
             nn.LeakyReLU(SLOPE, inplace=True),
-            nn.Conv2d(width, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
+            convolution(width, width, 3, padding=1, bias=False),
+            batch_norm(width),
         )
-        self.shortcut = nn.Sequential(nn.Conv2d(width_in, width, 1, bias=False), nn.BatchNorm2d(width))
+        self.shortcut = nn.Sequential(convolution(width_in, width, 1, bias=False), batch_norm(width))
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def any_rank(fabric: Fabric, value: bool) -> bool:
     """Return whether something holds on any rank."""
     if fabric.world_size == 1:
         return value
-    total = fabric.all_reduce(torch.tensor(float(value), device=fabric.device), reduce_op="sum")
+    total = fabric.all_reduce(torch.tensor(float(value), dtype=torch.float32, device=fabric.device), reduce_op="sum")
     return isinstance(total, Tensor) and bool(total > 0)
 
 

@@ -221,7 +221,7 @@ def _log_temperature(config: TrainConfig, device: torch.device) -> nn.Parameter 
     """Return the parameter of a learnt temperature: its logarithm, since it must stay positive."""
     if not config.learn_temperature:
         return None
-    return nn.Parameter(torch.tensor(math.log(config.temperature), device=device))
+    return nn.Parameter(torch.tensor(math.log(config.temperature), dtype=torch.float32, device=device))
 
 
 def _optimiser(
@@ -232,7 +232,7 @@ def _optimiser(
     if log_temperature is not None:  # does not decay: no temperature is the natural one
         groups.append({"params": [log_temperature], "weight_decay": 0.0})
     cuda = device.type == "cuda"
-    rate = torch.tensor(config.learning_rate, device=device) if cuda else config.learning_rate
+    rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=device) if cuda else config.learning_rate
     if config.optimiser == "adam":
         return torch.optim.Adam(groups, lr=rate, fused=cuda, capturable=cuda)
     return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov, fused=cuda)

@@ -1,0 +1,120 @@
+"""Whatever `torch.set_default_dtype` says, networks are float32, and every number is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from layouts import picture
+from settings import TINY
+from tiny import prepare_tiny
+
+from nearshot import FewShotClassifier
+from nearshot.estimator import export_onnx
+from nearshot.models import BACKBONES, LinearHead, ProjectionHead, build_backbone, load_backbone, save_backbone
+from nearshot.models.layers import float32_by_default
+from nearshot.training import train
+
+DTYPES = (torch.float64, torch.bfloat16)
+Made = TypeVar("Made")
+
+
+@contextmanager
+def by_default(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def with_every_default(make: Callable[[], Made]) -> tuple[Made, list[Made]]:
+    """What is made with the usual default, and what is made with the others; from the same seed."""
+    made = []
+    for dtype in (torch.float32, *DTYPES):
+        torch.manual_seed(0)
+        with by_default(dtype):
+            made.append(make())
+            assert torch.get_default_dtype() == dtype
+    return made[0], made[1:]
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_new_and_loaded_backbones(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+
+    def make() -> dict[str, torch.Tensor]:
+        backbone = build_backbone(name, input_size=16)
+        save_backbone(backbone, path)
+        loaded = load_backbone(path)
+        heads = torch.nn.ModuleList([LinearHead(4, 3), ProjectionHead(4, 2)])
+        images = torch.zeros(2, 3, 16, 16, dtype=torch.float32)
+        features = {"new": backbone.train()(images), "loaded": loaded(images)}
+        return {**backbone.state_dict(), **{f"heads.{key}": one for key, one in heads.state_dict().items()}, **features}
+
+    expected, others = with_every_default(make)
+    for other in others:
+        for key, tensor in expected.items():
+            assert other[key].dtype == tensor.dtype
+            assert torch.equal(other[key], tensor), key
+
+
+def test_other_libraries_networks() -> None:
+    def make() -> torch.dtype:
+        with float32_by_default():
+            return torch.nn.Linear(2, 2).weight.dtype
+
+    assert with_every_default(make) == (torch.float32, [torch.float32] * len(DTYPES))
+
+
+def test_a_classifier(tmp_path: Path) -> None:
+    backbone = build_backbone("conv4-32", input_size=16).eval()
+    save_backbone(backbone, tmp_path / "weights.safetensors", training_mean=torch.zeros(backbone.embedding_dim))
+    pictures = [picture(seed, 16) for seed in range(24)]
+    labels = np.arange(24) % 3
+
+    def make() -> list[Any]:
+        given = []
+        for classifier in ("centroid", "soft", "knn"):
+            model = FewShotClassifier(
+                tmp_path / "weights.safetensors", classifier=classifier, unknown_rate=0.1, unknown_label=-1
+            ).fit(pictures[:15], labels[:15])
+            model.save(tmp_path / "model.safetensors")
+            again = FewShotClassifier.load(tmp_path / "model.safetensors", device="cpu")
+            given += [model.temperature_, model.threshold_, again.predict_proba(pictures), model.novelty(pictures)]
+        return given
+
+    expected, others = with_every_default(make)
+    for other in others:
+        for one, same in zip(expected, other, strict=True):
+            np.testing.assert_array_equal(same, one)
+
+
+def test_an_onnx_file(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    model = FewShotClassifier(build_backbone("conv4-32", input_size=16).eval(), device="cpu")
+    model.fit([picture(seed, 16) for seed in range(6)], [0, 1, 2] * 2)
+    with by_default(torch.float64):
+        export_onnx(model, tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").stat().st_size > 0
+
+
+def test_a_training(tmp_path: Path) -> None:
+    prepare_tiny(tmp_path)
+    config = replace(
+        TINY, backbone="conv4-32-dropblock", epochs=1, projection=8, learn_temperature=True, cross_entropy_weight=0.5
+    )
+
+    def make() -> list[float]:
+        result = train(config, folder=tmp_path / "run", data_dir=tmp_path, show=False, overwrite=True)
+        return [record["loss"] for record in result.history] + [one.mean for one in result.best.values()]
+
+    expected, others = with_every_default(make)
+    assert others == [expected] * len(DTYPES)
