@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from nearshot.data.quiet import pillow_unheard
 from nearshot.errors import FileFormatError, InputError
+from nearshot.quiet import pillow_unheard
 
 __all__ = ["Fit", "Pixels", "decode", "fit_to_square", "upright_rgb"]
 

@@ -4,6 +4,9 @@ Oddities of a file's metadata do not concern whoever wants its picture. But the 
 process's, and `warnings.catch_warnings` is for one thread: of two that overlap, the one that leaves last puts the
 other's filters back for good. So there is one filter that is there from the import on, is never taken away, and fits
 only Pillow's warnings in a thread that says that it is reading.
+
+It is a filter like all others, since other libraries copy them, and send them to other processes: its category, a class
+of warnings, says by itself what is a subclass of it. (This module imports next to nothing, for such a process.)
 """
 
 from __future__ import annotations
@@ -19,17 +22,23 @@ __all__ = ["pillow_unheard"]
 
 
 class _Reading(threading.local):
-    """How deep this thread is in reading pictures; in a filter it stands where a pattern of the message does."""
+    """How deep this thread is in reading pictures."""
 
     depth = 0
 
-    def match(self, _: str) -> bool:
-        """Whether a warning that comes now is to be unheard, whatever it says."""
-        return self.depth > 0
-
 
 _READING = _Reading()
-_FILTER = ("ignore", _READING, Warning, re.compile(r"PIL\."), 0)
+
+
+class _AnyWhileReading(type):
+    """The kind of a class that all others are subclasses of while this thread reads, and none else."""
+
+    def __subclasscheck__(cls, _: type) -> bool:
+        return _READING.depth > 0
+
+
+class UnheardWarning(Warning, metaclass=_AnyWhileReading):
+    """Any warning while this thread reads a picture."""
 
 
 @contextmanager
@@ -45,15 +54,18 @@ def pillow_unheard() -> Iterator[None]:
 
 def _put_before_errors() -> None:
     """Put the filter in front if another one would make an error of a warning first; else leave it where it is."""
-    filters = cast("list[tuple[Any, ...]]", warnings.filters)
-    for one in filters:
-        if one is _FILTER:
+    for action, _, category, *_ in warnings.filters:
+        if category is UnheardWarning:
             return
-        if one[0] == "error":
-            break
-    else:
-        return  # it was taken away by somebody who put older filters back, and a warning that is heard does no harm
-    filters.insert(0, _FILTER)
+        if action == "error":
+            _put_in_front()
+            return
+    # It was taken away by somebody who put older filters back, and a warning that is heard does no harm.
 
 
-cast("list[tuple[Any, ...]]", warnings.filters).insert(0, _FILTER)
+def _put_in_front() -> None:
+    filters = cast("list[tuple[Any, ...]]", warnings.filters)
+    filters.insert(0, ("ignore", None, UnheardWarning, re.compile(r"PIL\."), 0))
+
+
+_put_in_front()
