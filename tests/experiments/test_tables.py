@@ -49,7 +49,7 @@ def test_seeds_that_were_measured_otherwise_are_named(tmp_path: Path) -> None:
     content = json.loads(file.read_text())
     content["accuracies"]["val 5-shot centroid"]["protocol"]["normalised"] = False
     file.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=f"measured otherwise than the others. Move .*{file.name}.*different protocols"):
+    with pytest.raises(InputError, match=f"otherwise than the others. Move .*{file.name}.*different protocols"):
         RECIPES["batch-size"].tables(Found(Results(tmp_path), PAPER, (0, 1)), "cifar-fs")
 
 

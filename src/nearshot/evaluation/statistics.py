@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.plain import with_plain_fields
 
 __all__ = ["Accuracy", "Comparison", "PooledAccuracy", "Protocol", "compare", "pool_seeds", "select_best"]
 
@@ -57,6 +58,9 @@ class Protocol:
     split: str | None = None
     fingerprint: str | None = None
     classes_left_out: int = 0
+
+    def __post_init__(self) -> None:
+        with_plain_fields(self)
 
     def __str__(self) -> str:
         treatment = " and ".join(
@@ -123,7 +127,7 @@ class Accuracy:
         n_correct = n_correct.astype("<u1" if n_questions < 256 else "<u4")  # most are small
         return {
             "mean": self.mean,
-            "interval95": self.interval95,
+            "interval95": None if len(self.per_episode) == 1 else self.interval95,
             "protocol": dataclasses.asdict(self.protocol),
             "n_correct": base64.b64encode(zlib.compress(n_correct.tobytes(), 9)).decode(),
         }

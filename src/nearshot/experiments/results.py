@@ -114,7 +114,7 @@ class RunResult:
             raise FileFormatError("its settings are not what they should be")
         for one in self.measurements:
             told = self.content["accuracies"][one.name]
-            _ = self.accuracy(one), self.epoch(one), float(told["mean"]), float(told["interval95"])
+            _ = self.accuracy(one), self.epoch(one), float(told["mean"]), float(told["interval95"] or 0)
         for line in self.history:
             _ = float(line["epoch"]), float(line.get("loss") or 0), dict(line.get("validation") or {})
         for classes in self.by_class.values():

@@ -144,7 +144,10 @@ class RunFolder:
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make the folder and own it; return whether there is a checkpoint to go on from."""
         if resume and overwrite:
-            raise InputError("To go on with a run and to start it again are two things: --resume or --overwrite.")
+            raise InputError(
+                "To go on with a run and to start it again are two things: --resume or --overwrite (in Python, "
+                "resume=True or overwrite=True)."
+            )
         try:
             self.weights.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -164,7 +167,10 @@ class RunFolder:
             )
         if there and not resume:
             self.release()
-            raise InputError(f"There is a run in {self.path} already. Go on with --resume, or start anew: --overwrite.")
+            raise InputError(
+                f"There is a run in {self.path} already. Go on with --resume, or start anew: --overwrite (in Python, "
+                "resume=True or overwrite=True)."
+            )
         return there
 
     def release(self) -> None:
