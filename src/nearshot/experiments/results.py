@@ -17,6 +17,7 @@ from nearshot.evaluation import Accuracy
 from nearshot.experiments.identity import run_id
 from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
+from nearshot.training.config import dataset_name
 from nearshot.training.testing import Evaluation
 
 __all__ = [
@@ -195,7 +196,7 @@ class Results:
 
     def path(self, config: TrainConfig, scale: str) -> Path:
         """Return where a training's result is, or will be."""
-        return self.folder / scale / config.dataset / f"{run_id(config)}.json"
+        return self.folder / scale / dataset_name(config.dataset) / f"{run_id(config)}.json"
 
     def get(self, config: TrainConfig, scale: str) -> RunResult | None:
         """Return a training's result, or None where it has not been run."""
