@@ -23,6 +23,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -163,7 +164,7 @@ class RunFolder:
             self.release()
             raise InputError(
                 f"The run in {self.path} is finished, and its checkpoint is gone, so there is nothing to go on from. "
-                f"nearshot evaluate {self.path} measures it; --overwrite starts anew."
+                f"nearshot evaluate {quote(str(self.path))} measures it; --overwrite starts anew."
             )
         if there and not resume:
             self.release()
