@@ -36,8 +36,8 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     >>> did_you_mean("glyhps", ["cifar-fs", "glyphs"])
     " Did you mean 'glyphs'?"
     """
-    known = list(map(str, known))
-    near = [] if str(name) in known else difflib.get_close_matches(str(name), known, n=1, cutoff=0.75)
+    names = list(map(str, known))
+    near = [] if str(name) in names else difflib.get_close_matches(str(name), names, n=1, cutoff=0.75)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
