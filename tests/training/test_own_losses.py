@@ -77,11 +77,18 @@ MAKERS: dict[str, Callable[[int], Callable[..., Tensor]]] = {
     "slots": Slotted,
     "closure": closing_over,
     "closure over a closure": lambda number: closing_over(closing_over(number)),
+    "compiled": lambda number: torch.compile(Margin(float(number))),
+    "sparse": lambda number: partial(of, torch.tensor([number, 1.0]).to_sparse()),
     "default": lambda number: with_default(float(number)),
     "one line": lambda number: [lambda e, y: e.mean(), lambda e, y: e.abs().mean(), lambda e, y: 2 * e.mean()][number],
 }
 
 
+# What torch.compile imports is deprecated by torch itself.
+compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@compiles
 @pytest.mark.parametrize("kind", MAKERS)
 def test_another_margin_is_another_loss_and_the_same_is_the_same(kind: str) -> None:
     make = MAKERS[kind]
@@ -106,6 +113,7 @@ def test_what_is_within_itself_has_a_name() -> None:
     assert name_of_own(around).startswith("own-Margin-")
 
 
+@compiles
 def test_another_process_gives_the_same_names() -> None:
     """Whatever the seed of its hashes and the places in memory."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); import test_own_losses as t\n"

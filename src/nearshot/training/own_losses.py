@@ -32,9 +32,9 @@ def name_of_own(loss: Callable[..., Any]) -> str:
     >>> name_of_own(functools.partial(triplet, margin=0.3)) == name_of_own(functools.partial(triplet, margin=0.4))
     False
     """
-    inner = loss
+    inner: Any = _uncompiled(loss)
     while isinstance(inner, functools.partial):
-        inner = inner.func
+        inner = _uncompiled(inner.func)
     name = getattr(inner, "__name__", type(inner).__name__)
     name = "".join(letter for letter in name if letter.isalnum() or letter == "_")
     return f"own-{name}-{hashlib.sha256(_Description().of(loss).encode()).hexdigest()[:8]}"
@@ -48,6 +48,7 @@ class _Description:
 
     def of(self, thing: object) -> str:
         """Describe anything."""
+        thing = _uncompiled(thing)
         if isinstance(thing, PLAIN) and not isinstance(thing, Enum):
             return repr(thing)
         if id(thing) in self._around:
@@ -71,7 +72,7 @@ class _Description:
         if isinstance(thing, Enum):
             return [thing.name]
         if isinstance(thing, Tensor):
-            thing = thing.detach().cpu()
+            thing = thing.detach().to_dense().cpu()
             values = thing.contiguous().reshape(-1).view(torch.uint8) if thing.numel() else thing
             return [str(thing.dtype), str(tuple(thing.shape)), _hash(values.numpy().tobytes())]
         if isinstance(thing, np.ndarray | np.generic):
@@ -113,6 +114,13 @@ class _Description:
                 thing, "__dict__", {}
             )
         return [f"{name}={self.of(given[name])}" for name in sorted(given)]
+
+
+def _uncompiled(thing: Any) -> Any:
+    """Return what `torch.compile` was given: the same loss, only faster."""
+    if isinstance(thing, types.FunctionType):
+        return getattr(thing, "_torchdynamo_orig_callable", thing)
+    return getattr(thing, "_orig_mod", thing) if isinstance(thing, nn.Module) else thing
 
 
 def _lines(thing: Any) -> str:
