@@ -96,7 +96,8 @@ class Accuracy:
     @classmethod
     def of_counts(cls, n_correct: Tensor, protocol: Protocol) -> Accuracy:
         """Return the accuracy for the number of correct answers in each episode, (episode,) whole numbers."""
-        return cls(100 * n_correct.cpu().double() / (protocol.n_way * protocol.n_query), protocol)
+        in_percent = n_correct.cpu().to(torch.float64, copy=True).mul_(100).div_(protocol.n_way * protocol.n_query)
+        return cls(in_percent, protocol)
 
     @property
     def mean(self) -> float:
