@@ -49,10 +49,10 @@ class Evaluate:
     """Which split. Choose between models on val; look at test once."""
     shots: Annotated[tuple[int, ...] | None, _usually("1 5", "INT [INT ...]")] = None
     """Support images of each class."""
-    classifier: tuple[ClassifierName, ...] = ()
+    classifier: Annotated[tuple[ClassifierName, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Nearest centroid, soft assignment, k-NN; one or several. By default what the method is reported with: soft
     assignment for a run of Matching Networks, nearest centroid for all others."""
-    layers: tuple[int, ...] = ()
+    layers: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
     way: Annotated[int | None, _usually("5", "INT")] = None
     """Classes in an episode. Where a split has too few classes or images for the defaults, they are

@@ -39,7 +39,9 @@ class Reproduce:
     nearshot reproduce batch-size --dataset cifar-fs --seeds 3; nearshot reproduce --all --quick
     """
 
-    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[NAME ...]")] = ()
+    names: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")
+    ] = ()
     """Which tables or figures; --list shows all."""
     all: bool = False
     """All of them."""
@@ -70,7 +72,7 @@ class Reproduce:
     """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
     gpus_per_run: float = 1.0
     """How much of a GPU a training takes: with 0.5, two share one, which small ones do well; 0 for none."""
-    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PATTERN ...]")] = ()
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PATTERN ...]", help_behavior_hint="")] = ()
     """Run only the trainings whose names match, in this order, such as 'cifar-fs-nca,seed=*'; a pattern that matches
     none is answered with the names."""
     minutes: float | None = None

@@ -37,13 +37,20 @@ BatchKind = Literal["shuffled", "independent", "episodes"]
 USUAL_WARM_UP = 1 / 12
 
 
+def _without_brackets(default: str) -> str:
+    """Say a default that help would show as a list, as it does where a setting has a constructor of its own."""
+    return f"(default: {''.join(default).strip('[]').strip(chr(39))})"
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """What to train, on what, and how. Two trainings of equal settings and equal data are the same training."""
 
     dataset: str = "glyphs"
     """A prepared dataset (see `nearshot data list`), or a folder of pictures. Glyphs need no download."""
-    method: Annotated[str | Loss, tyro.conf.arg(constructor=str, metavar="NAME")] = "nca"
+    method: Annotated[
+        str | Loss, tyro.conf.arg(constructor=str, metavar="NAME", help_behavior_hint=_without_brackets)
+    ] = "nca"
     """nca, prototypical, matching, nca-prototypes (row 7 of Figure 4), simpleshot or supcon. From Python also a
     function of your own, of embeddings (image, dim) and labels (image,), that returns the loss; the settings of the
     losses below are not for it."""
