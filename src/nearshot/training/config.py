@@ -39,7 +39,7 @@ USUAL_WARM_UP = 1 / 12
 
 def _without_brackets(default: str) -> str:
     """Say a default that help would show as a list, as it does where a setting has a constructor of its own."""
-    return f"(default: {''.join(default).strip('[]').strip(chr(39))})"
+    return f"(default: {default.strip('[]').strip(chr(39))})"
 
 
 @dataclass(frozen=True)
