@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from nearshot.cli import main
 from nearshot.evaluation import FeatureSet, save_features
 
 ROOT = Path(__file__).parent.parent
@@ -25,7 +27,22 @@ def test_the_readmes_comparison_is_the_table_that_was_written() -> None:
     written = (ROOT / "results" / "tables" / "paper" / "comparison-cifar-fs.md").read_text()
     rows = [line for line in written.splitlines() if line.startswith("|") and "(quoted)" not in line]
     assert "\n\n" + "\n".join(rows) + "\n\n" in (ROOT / "README.md").read_text()
-    assert ("here they are\non their way" in (ROOT / "README.md").read_text()) == ("of 3 seeds" in written)
+    assert ("where no row says otherwise" in (ROOT / "README.md").read_text()) == ("of 3 seeds" in written)
+
+
+@pytest.mark.parametrize(
+    ("scale", "options"), [("paper", ["--seeds", "3"]), ("32px", ["--seeds", "1", "--input-size", "32"])]
+)
+def test_the_tables_are_those_of_the_results(
+    scale: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "results" / scale, tmp_path / scale)
+    asked = ["reproduce", "--all", "--dataset", "cifar-fs", "--tables-only", "--results", str(tmp_path), *options]
+    assert main(asked) == 0, capsys.readouterr().err
+    written = sorted((ROOT / "results" / "tables" / scale).glob("*.md"))
+    assert len(written) > 6
+    for file in written:
+        assert (tmp_path / "tables" / scale / file.name).read_text() == file.read_text(), file.name
 
 
 def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:

@@ -7,6 +7,7 @@ import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
@@ -106,6 +107,7 @@ class ImagesByClass:
     """
 
     def __init__(self, labels: Tensor, class_names: Sequence[str] | None = None) -> None:
+        labels = torch.as_tensor(labels)
         if labels.ndim != 1 or labels.is_floating_point():
             raise InputError(f"labels must be whole numbers, one per image, not {labels.dtype} {tuple(labels.shape)}.")
         labels = labels.cpu().long()

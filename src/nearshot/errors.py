@@ -1,6 +1,7 @@
 """What a user can get wrong, as exceptions that say what was expected, what came, and what to do."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 __all__ = ["FileFormatError", "InputError", "LeakError", "MissingExtraError", "NearshotError", "look_up"]
@@ -29,13 +30,25 @@ class MissingExtraError(NearshotError, ImportError):
     """An optional dependency is not installed; the text names the extra."""
 
 
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Return a question after what is nearly the name of something known, or nothing.
+
+    >>> did_you_mean("glyhps", ["cifar-fs", "glyphs"])
+    " Did you mean 'glyphs'?"
+    """
+    names = list(map(str, known))
+    near = [] if str(name) in names else difflib.get_close_matches(str(name), names, n=1, cutoff=0.75)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
 def look_up(registry: Mapping[Key, Entry], name: Key, what: str) -> Entry:
     """Return a registry's entry, or say which entries there are.
 
-    >>> look_up({"conv4": 1, "resnet12": 2}, "resnet11", "backbone")
+    >>> look_up({"conv4": 1, "resnet12": 2}, "resnet11", "net")
     Traceback (most recent call last):
-    nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', 'resnet12'.
+    nearshot.errors.InputError: There is no net 'resnet11'; choose one of 'conv4', 'resnet12'. Did you mean 'resnet12'?
     """
     if name not in registry:
-        raise InputError(f"There is no {what} {name!r}; choose one of {', '.join(map(repr, registry))}.")
+        names = ", ".join(map(repr, registry))
+        raise InputError(f"There is no {what} {name!r}; choose one of {names}.{did_you_mean(name, registry)}")
     return registry[name]

@@ -44,7 +44,7 @@ def write_whole(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]
     temporary = path.parent / f".{secrets.token_hex(8)}.partial"
     try:
         with naming_a_full_disk(path):
-            with temporary.open("xb") as file:
+            with _opened(temporary, path) as file:
                 yield file
                 file.flush()
                 if durable:
@@ -56,6 +56,15 @@ def write_whole(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]
                 _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _opened(temporary: Path, path: Path) -> IO[bytes]:
+    try:
+        return temporary.open("xb")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise NearshotError(f"Cannot write {path}: {error.strerror}.") from error
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

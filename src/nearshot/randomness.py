@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
+from nearshot.plain import plain
 
-__all__ = ["distinct_integers", "private_generator"]
+__all__ = ["distinct_integers", "kept_randomness", "private_generator"]
+
+
+@contextmanager
+def kept_randomness() -> Iterator[None]:
+    """Leave the caller's own random numbers on the CPU as they were, whatever is drawn or seeded inside."""
+    before = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
 
 
 def private_generator(seed: int | torch.Generator) -> torch.Generator:
@@ -18,6 +32,7 @@ def private_generator(seed: int | torch.Generator) -> torch.Generator:
         if seed.device.type != "cpu":
             raise InputError(f"Indices are drawn on the CPU; the generator lives on {seed.device}.")
         seed = int(torch.randint(2**62, (), generator=seed))
+    seed = plain(seed)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed must be a whole number or a torch.Generator, not {seed!r}.")
     return torch.Generator().manual_seed(seed)

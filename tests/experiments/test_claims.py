@@ -273,6 +273,15 @@ def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Pat
     assert [one.is_positive for one in (*pooled(far[:1]), *pooled(far[1:]))] == [True, False]
 
 
+def test_three_seeds_speak_for_themselves() -> None:
+    """Differences of +0.5, +0.4 and −0.65 points, of few that can be had: a mean of 0.1 that is not sure to 0.05."""
+    differences = torch.tensor([0.49, 0.41, -0.65], dtype=torch.float64)
+    spread = float(differences.std())
+    (three,) = pooled([Gap("a", float(differences.mean()), 9.0, 3, 0.0, "", spread, 2, 0.05, 1.0)])
+    assert three.interval95 == pytest.approx(float(scipy.stats.t.isf(0.025, 2)) * spread / math.sqrt(3))
+    assert three.luck == 0
+
+
 def test_the_pooled_spread_is_no_more_sure_than_it_says() -> None:
     """Comparisons with one training in common, three seeds: about one in twenty intervals misses, not more."""
     generator = torch.Generator().manual_seed(0)

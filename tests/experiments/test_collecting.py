@@ -61,12 +61,18 @@ def test_what_is_good_is_taken_and_the_rest_is_named(runs: Path, tmp_path: Path)
         found = collect(runs, tmp_path / "results", SCALE)
     said = [str(one.message) for one in warned]
     assert said[0].startswith(f"{runs / 'a-damaged'} is left out: ")
-    assert said[1] == f"1 run under {runs} is left out, as it is not of this scale: d-other-scale."
-    assert len(said) == 2
-    assert [has_own_loss(result.config) for result in found] == [True, False, True]
+    assert len(said) == 1
+    assert [(has_own_loss(result.config), result.scale) for result in found] == [
+        (True, "own-scale"),
+        (False, "own-scale"),
+        (False, "own"),
+        (True, "own-scale"),
+    ]
     results = Results(tmp_path / "results")
-    assert {result.id for result in results} == {result.id for result in found}
-    assert len({result.id for result in found}) == 3
+    assert sorted((result.scale, result.id) for result in results) == sorted(
+        (result.scale, result.id) for result in found
+    )
+    assert len({result.id for result in found if result.scale == "own-scale"}) == 3
     (table,) = RECIPES["trainings"].tables(Found(results, SCALE, (0,)), "cifar-fs")
     names = [str(row[0]) for row in table.rows]
     assert sum("method=own-spread-" in name for name in names) == 2
@@ -74,8 +80,11 @@ def test_what_is_good_is_taken_and_the_rest_is_named(runs: Path, tmp_path: Path)
     assert any("a loss of one's own" in note for note in table.notes)
     page = write_report(results, tmp_path / "report.html", scales=[SCALE]).read_text()
     assert found[0].config.method_name in page
-    with pytest.warns(LeftOutWarning), pytest.raises(InputError, match="no finished run under .* that fits"):
-        collect(runs / "d-other-scale" / "..", tmp_path / "other", replace(SCALE, change=lambda config: config))
+    assert "runs of your own, each with its own settings; not a reproduction" in page
+    with pytest.raises(InputError, match="There is no finished run under"):
+        collect(tmp_path / "results", tmp_path / "other", SCALE)
+    with pytest.raises(InputError, match="There is no folder"):
+        collect(tmp_path / "nowhere", tmp_path / "other", SCALE)
 
 
 def test_the_command_names_what_it_took(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +95,22 @@ def test_the_command_names_what_it_took(runs: Path, tmp_path: Path, capsys: pyte
     out = capsys.readouterr().out
     assert "method=own-spread-" in out
     assert f"1 run is now among the results of {tmp_path / 'results' / 'quick-2-steps'}." in out
+
+
+def test_a_run_of_any_settings_is_among_ones_own(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as the example's, of a preset, and one on a folder of pictures, into which nothing is written."""
+    where = ["--collect", str(runs / "b-own"), "--results", str(tmp_path / "results")]
+    assert main(["reproduce", *where]) == 0
+    out = capsys.readouterr().out
+    assert "1-shot centroid" in out
+    assert f"1 run is now among the results of {tmp_path / 'results' / 'own'}." in out
+    assert "It is not of this scale (the paper's setting)" in out
+    (result,) = Results(tmp_path / "results")
+    of_folder = replace(result.config, dataset=str(tmp_path / "photos"))
+    path = Results(tmp_path / "results").path(of_folder, "own")
+    assert path.parent == tmp_path / "results" / "own" / "photos"
 
 
 def test_a_loss_of_ones_own_is_told_by_its_code_and_what_it_sees() -> None:

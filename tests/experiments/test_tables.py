@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_up import make_up
 from rich.console import Console
 
+from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA
 from nearshot.experiments.recipe import Found
@@ -38,6 +41,16 @@ def test_a_cell_says_where_seeds_are_missing(results: Results, seeds: tuple[int,
     assert ("seeds" in str(accuracy)) == bool(said)
     table = RECIPES["batch-size"].tables(found, "cifar-fs")[0]
     assert said in table.as_markdown()
+
+
+def test_seeds_that_were_measured_otherwise_are_named(tmp_path: Path) -> None:
+    results = make_up(tmp_path, ["batch-size"], PAPER, dataset="cifar-fs", seeds=2)
+    file = results.path(replace(figure_config("cifar-fs", "nca", 512), seed=1), "paper")
+    content = json.loads(file.read_text())
+    content["accuracies"]["val 5-shot centroid"]["protocol"]["normalised"] = False
+    file.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=f"otherwise than the others. Move .*{file.name}.*different protocols"):
+        RECIPES["batch-size"].tables(Found(Results(tmp_path), PAPER, (0, 1)), "cifar-fs")
 
 
 def test_csv_has_all_intervals_and_the_number_of_seeds(results: Results) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -77,6 +78,9 @@ def test_names_of_runs_differ_where_settings_do() -> None:
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive"),
         ({"milestones": (1.5,)}, "fractions of the training"),
+        ({"batch_size": 64.0}, "batch_size must be a whole number, not 64.0"),
+        ({"seed": "1"}, "seed must be a whole number, not '1'"),
+        ({"validation_shots": (1, 2.5)}, "validation_shots must be a whole number, not 2.5"),
         ({"n_way": 5}, "n_way and n_query go together"),
         ({"warm_up": 200.0}, "longer than the training"),
         ({"warm_up": -1.0}, "must not be negative"),
@@ -107,6 +111,31 @@ def test_wrong_settings_are_refused(wrong: dict[str, object], sentence: str) -> 
 def test_settings_that_do_not_go_together_are_refused(config: TrainConfig, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         resolve_method(config)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """As of a sweep over 2 ** np.arange(6, 9); a run's files have numbers, not text."""
+    given = {"batch_size": np.int64(64), "learning_rate": np.float64(0.1), "seed": np.int32(3), "n_way": np.int64(5)}
+    config = TrainConfig(
+        **given,  # type: ignore[arg-type]
+        n_query=np.int64(3),  # type: ignore[arg-type]
+        validation_shots=np.array([1, 5]),  # type: ignore[arg-type]
+        nesterov=np.bool_(True),  # type: ignore[arg-type]
+        augmentation=Augmentation(flip=np.float64(0.25)),
+    )
+    augmentation = Augmentation(flip=0.25)
+    plain = TrainConfig(
+        batch_size=64,
+        learning_rate=0.1,
+        seed=3,
+        n_way=5,
+        n_query=3,
+        validation_shots=(1, 5),
+        nesterov=True,
+        augmentation=augmentation,
+    )
+    assert config.as_dict() == plain.as_dict()
+    assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config == plain
 
 
 def test_a_function_is_a_method() -> None:

@@ -143,7 +143,7 @@ def test_a_full_disk_stops_a_training_with_one_sentence(data_dir: Path, tmp_path
     ("arguments", "sentence"),
     [
         (["train", "--accelerator", "nope"], "cannot train on"),
-        (["train", "--accelerator", "cuda"], "cannot train on"),
+        (["train", "--accelerator", "cuda"], "--accelerator must be one that there is"),
         (["train", "--output", "/dev/null/run"], "cannot be made"),
         (["train", "--resume", "--overwrite"], "--resume or --overwrite"),
         (["evaluate", "RUN", "--device", "nope"], "no device 'nope'"),

@@ -202,7 +202,7 @@ def test_kept_fractions_are_counted(data_dir: Path, tmp_path: Path) -> None:
 
 
 def test_too_few_validation_classes_are_noticed_before_training(data_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--validation-way"):
+    with pytest.raises(InputError, match="lower validation_way"):
         train(replace(TINY, validation_way=9), folder=tmp_path / "run", data_dir=data_dir, show=False)
     assert not (tmp_path / "run").exists()
 
@@ -296,3 +296,11 @@ def test_a_network_in_one_size_gives_each_image_its_own_features() -> None:
     assert torch.equal(features, images.flatten(1).sum(1, keepdim=True))
     in_one_size(network, torch.device("cpu"), most=7)(images)  # no more than there are
     assert sizes[1:] == [7]
+
+
+def test_a_training_leaves_the_callers_random_numbers_alone(data_dir: Path, tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
+    assert torch.equal(torch.rand(3), expected)

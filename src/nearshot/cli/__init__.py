@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -15,6 +17,7 @@ import tyro
 from rich.console import Console
 
 from nearshot._version import __version__, state_of_code
+from nearshot.cli.arguments import at_home, file_last
 from nearshot.cli.helping import about, first_sentence
 from nearshot.cli.wording import in_options
 from nearshot.errors import InputError, NearshotError
@@ -64,7 +67,12 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"{error.strerror or error}:{about}".rstrip(":"))
         return 1
     except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped. What was begun can go on: run the same command again (train: --resume).")
+        goes_on = {
+            "train": " Go on with the same command and --resume.",
+            "reproduce": " What was begun goes on with the same command.",
+            "data": " What was begun goes on with the same command.",
+        }
+        Console(stderr=True).print(f"Stopped.{goes_on.get(arguments[0], '')}", highlight=False)
         return 130
     return 0
 
@@ -82,16 +90,31 @@ def _read(arguments: list[str], console: Console) -> Any:
     settings: Any = {"prog": " ".join(["nearshot", *names]), "args": rest, "description": ""}
     if names == ["train"]:
         settings["default"] = _training_from(arguments)
+    if names == ["export"]:
+        settings["args"] = rest = file_last(rest)
     if {"--help", "-h"} & set(rest):
         console.print(f"{about(text)}\n")  # above what tyro says, which would put it into one line a paragraph
     else:
         nowhere = io.StringIO()
         try:
             with redirect_stdout(nowhere), redirect_stderr(nowhere):
-                return tyro.cli(kind, **settings)
+                return at_home(tyro.cli(kind, **settings))
         except SystemExit as leaving:
             _raise_input_error(leaving)
-    return tyro.cli(kind, **settings)  # aloud: its help, or what it has to say about the arguments
+    return _aloud(kind, settings)  # its help, or what it has to say about the arguments
+
+
+def _aloud(kind: Any, settings: Mapping[str, Any]) -> Any:
+    """Let tyro speak, in colours only where they are wanted."""
+    if not os.environ.get("NO_COLOR"):
+        return tyro.cli(kind, **settings)
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            return tyro.cli(kind, **settings)
+    finally:
+        for file, said in ((sys.stdout, out), (sys.stderr, err)):
+            file.write(re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue()))
 
 
 def _raise_input_error(error: BaseException | None) -> None:

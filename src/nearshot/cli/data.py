@@ -77,7 +77,9 @@ class DataPrepare:
     name: Name
     """A known dataset (see `nearshot data list`); or your own: the path of a folder with a folder for each class, or of
     an archive of it, which is prepared under the folder's name; or any name, with --from."""
-    from_path: Annotated[tuple[Path, ...], tyro.conf.arg(name="from", metavar="PATH [PATH ...]")] = ()
+    from_path: Annotated[
+        tuple[Path, ...], tyro.conf.arg(name="from", metavar="PATH [PATH ...]", help_behavior_hint="")
+    ] = ()
     """The folder or archive; several archives that belong together may be given. Without it, glyphs is
     made here, and cifar-fs and omniglot are downloaded."""
     data_dir: DataDir = None

@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from nearshot.devices import Precision
+from nearshot.errors import InputError, did_you_mean
 from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.models.published import PUBLISHED
 from nearshot.telling import counted, say
 from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluate_weights
 
@@ -47,10 +49,10 @@ class Evaluate:
     """Which split. Choose between models on val; look at test once."""
     shots: Annotated[tuple[int, ...] | None, _usually("1 5", "INT [INT ...]")] = None
     """Support images of each class."""
-    classifier: tuple[ClassifierName, ...] = ()
+    classifier: Annotated[tuple[ClassifierName, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Nearest centroid, soft assignment, k-NN; one or several. By default what the method is reported with: soft
     assignment for a run of Matching Networks, nearest centroid for all others."""
-    layers: tuple[int, ...] = ()
+    layers: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
     way: Annotated[int | None, _usually("5", "INT")] = None
     """Classes in an episode. Where a split has too few classes or images for the defaults, they are
@@ -94,6 +96,12 @@ class Evaluate:
             seed=self.seed,
             side=self.side,
         )
+        name = str(self.path)
+        if not self.path.exists() and name not in PUBLISHED and not name.startswith("timm:"):
+            raise InputError(
+                f"There is no run or weights file {name!r}, nor a trained backbone of that name; there are: "
+                f"{', '.join(PUBLISHED)}, and timm:<model>.{did_you_mean(name, _beside(self.path))}"
+            )
         measure = partial(evaluate_run, unfinished=True) if self.path.is_dir() else evaluate_weights
         found = measure(
             self.path,
@@ -115,6 +123,11 @@ class Evaluate:
                     + ("best weights so far. " if validated else "latest weights; no epoch has been validated. ")
                     + "The finished run will be measured anew."
                 )
+
+
+def _beside(path: Path) -> list[str]:
+    """Return what is beside where somebody looked for a run."""
+    return [str(path.parent / one.name) for one in path.parent.iterdir()] if path.parent.is_dir() else []
 
 
 def _as_json(evaluation: Evaluation) -> dict[str, Any]:

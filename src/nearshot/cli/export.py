@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import tyro
@@ -58,4 +59,4 @@ class Export:
                 f"Outputs: label, probabilities, novelty{rejects}."
             )
         else:
-            console.print(f"Next: nearshot predict --support {self.output} IMAGES…")
+            console.print(f"Next: nearshot predict --support {quote(str(self.output))} IMAGES…")

@@ -14,6 +14,7 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
+from nearshot import telling
 from nearshot.cli.saying import saying_warnings
 from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares
 from nearshot.errors import InputError, NearshotError
@@ -81,7 +82,7 @@ class Predict:
 
         WRITERS[self.format](counted(), console.file, paths, classifier)
         if n_bad:
-            say(f"{n_bad:,} of {len(paths):,} pictures could not be read.")
+            say(f"{n_bad:,} of {telling.counted(len(paths), 'picture')} could not be read.")
         if n_bad or locked:
             raise SystemExit(SOME_UNREADABLE)
 
@@ -111,7 +112,7 @@ def _write_table(
     answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier
 ) -> None:
     """Write aligned lines as they come."""
-    wide = min(WIDEST, max(cell_len(plain(path)) for path in paths))
+    wide = min(WIDEST, max(len("image"), *(cell_len(plain(path)) for path in paths)))
     labels = [plain(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
     label_wide = max(len("label"), *map(cell_len, labels))
     file.write(f"{_padded('image', wide)}  {_padded('label', label_wide)}  probability   nearest labelled picture\n")

@@ -21,9 +21,9 @@ from nearshot.experiments.places import Place, check_gpus_per_run
 from nearshot.experiments.plan import plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
-from nearshot.experiments.results import LeftOutWarning, Results
+from nearshot.experiments.results import LeftOutWarning, Results, RunResult
 from nearshot.experiments.runner import Outcome
-from nearshot.experiments.scales import Scale, smaller
+from nearshot.experiments.scales import OWN, Scale, smaller
 from nearshot.experiments.tables import Table as Claims
 from nearshot.telling import counted
 from nearshot.training.runs import run_name
@@ -39,7 +39,9 @@ class Reproduce:
     nearshot reproduce batch-size --dataset cifar-fs --seeds 3; nearshot reproduce --all --quick
     """
 
-    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[NAME ...]")] = ()
+    names: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")
+    ] = ()
     """Which tables or figures; --list shows all."""
     all: bool = False
     """All of them."""
@@ -70,7 +72,7 @@ class Reproduce:
     """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
     gpus_per_run: float = 1.0
     """How much of a GPU a training takes: with 0.5, two share one, which small ones do well; 0 for none."""
-    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PATTERN ...]")] = ()
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PATTERN ...]", help_behavior_hint="")] = ()
     """Run only the trainings whose names match, in this order, such as 'cifar-fs-nca,seed=*'; a pattern that matches
     none is answered with the names."""
     minutes: float | None = None
@@ -98,10 +100,9 @@ class Reproduce:
             return
         if self.collect is not None:
             found = collect(self.collect, self.results, scale)
-            for result in found:
-                console.print(f"{run_name(result.config)} ({result.id})")
-            are = "is" if len(found) == 1 else "are"
-            console.print(f"{counted(len(found), 'run')} {are} now among the results of {self.results / scale.name}.")
+            for name in dict.fromkeys(result.scale for result in found):
+                _say_collected([result for result in found if result.scale == name], self.results, scale, console)
+            console.print("nearshot report shows them all on one page.")
             return
         if not self.names and not self.all:
             raise InputError("Say which tables or figures to regenerate, or --all; --list shows them.")
@@ -143,6 +144,21 @@ def _without_reasons(claims: Claims) -> Claims:
     note = f"The numbers behind them are in {claims.name}.md, and in the page that `nearshot report` makes."
     rows = tuple(row[:3] for row in claims.rows)
     return replace(claims, headings=claims.headings[:3], rows=rows, notes=(*claims.notes, note))
+
+
+def _say_collected(found: Sequence[RunResult], results: Path, scale: Scale, console: Console) -> None:
+    """Say which runs were taken, how good they are on the validation split, and where they are now."""
+    for result in found:
+        best = [f"{name.removeprefix('val ')} {one['mean']:.2f}" for name, one in result.content["accuracies"].items()]
+        console.print(f"{run_name(result.config)} ({result.id}){': ' if best else ''}{', '.join(best)}")
+    are, they = ("is", "It is") if len(found) == 1 else ("are", "They are")
+    where = results / found[0].scale
+    console.print(f"{counted(len(found), 'run')} {are} now among the results of {where}.")
+    if found[0].scale == OWN:
+        console.print(
+            f"{they} not of this scale ({scale.label}): of another input size, or validated otherwise. So no table of "
+            "the paper has them."
+        )
 
 
 def _report_failures(outcome: Outcome, console: Console) -> None:
@@ -192,7 +208,7 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
     everything = state(jobs_of(recipes, command.dataset, scale, range(seeds)))
     together = Entry("Together", everything, "Recipes share trainings, so that all cost less than their sum.")
     title = f"{scale.label}; {counted(seeds, 'seed')}"
-    print_entries(title, [*map(entry, recipes), together], console)
+    print_entries(title, [*map(entry, recipes), *([together] if len(recipes) > 1 else [])], console)
 
 
 def _short(number: int) -> str:

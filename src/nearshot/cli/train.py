@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import torch
 import tyro
 from rich.console import Console
 
-from nearshot.errors import InputError
+from nearshot.errors import InputError, did_you_mean
 from nearshot.models import build_backbone
-from nearshot.telling import tell
+from nearshot.telling import counted, tell
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import open_splits, with_resolved_path
 from nearshot.training.batches import compositions, make_batches
@@ -58,7 +59,8 @@ class Train:
     """How old the last checkpoint must be for a new one at the end of an epoch: what a killed run can lose, beside the
     epoch that it was in."""
     dry_run: bool = False
-    """Only print the settings, and what the training costs in steps and images."""
+    """Only print the settings, and what the training costs in steps and images. (A folder that is not prepared yet is
+    prepared for that, and stays so.)"""
     wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
     """Log to a Weights & Biases project too."""
     fit: tyro.conf.Suppress[tuple[str, ...]] = ()  # the settings that may give way to the data
@@ -91,12 +93,13 @@ class Train:
         if not result.finished:
             console.print(f"Stopped, and saved. Go on with the same command and --resume: {result.folder}")
             if result.best:
-                where = "" if self.data_dir is None else f" --data-dir {self.data_dir}"
-                console.print(f"How good it is so far: nearshot evaluate {result.folder} --split val{where}")
+                where = "" if self.data_dir is None else f" --data-dir {quote(str(self.data_dir))}"
+                run = quote(str(result.folder))
+                console.print(f"How good it is so far: nearshot evaluate {run} --split val{where}")
             raise SystemExit(STOPPED)
         for name, accuracy in result.best.items():
             console.print(f"{name}: {accuracy} % on the validation split, best at epoch {result.best_epochs[name]}")
-        console.print(f"The run is in {result.folder}. Next: nearshot evaluate {result.folder}")
+        console.print(f"The run is in {result.folder}. Next: nearshot evaluate {quote(str(result.folder))}")
 
 
 def chosen_preset(arguments: list[str]) -> TrainConfig:
@@ -107,7 +110,8 @@ def chosen_preset(arguments: list[str]) -> TrainConfig:
             name = value or (arguments[place + 1] if place + 1 < len(arguments) else "")
             if name not in PRESETS:
                 said = f"There is no preset {name!r}." if name else "--preset needs a name."
-                raise InputError(f"{said} There are: {', '.join(PRESETS)}.")
+                nearly = did_you_mean(name, PRESETS)
+                raise InputError(said + (nearly or f" There are: {', '.join(PRESETS)}."))
             return PRESETS[name]
     other_data = any(argument.partition("=")[0] == "--dataset" for argument in arguments)
     return TrainConfig() if other_data else PRESETS["glyphs-nca"]
@@ -176,7 +180,8 @@ def _describe(command: Train, console: Console) -> None:
         if unpaired:
             console.print(f"{unpaired:.1f} anchors a batch have no positive; --batches episodes gives every class some")
     console.print(
-        f"{config.epochs} epochs of {len(batches)} steps: {n_steps:,} steps, {n_steps * batches.batch_size:,} images"
+        f"{counted(config.epochs, 'epoch')} of {counted(len(batches), 'step')}: {counted(n_steps, 'step')}, "
+        f"{n_steps * batches.batch_size:,} images"
     )
     for change in changes:
         console.print(change)

@@ -26,6 +26,8 @@ MOST_GROWTH = 1000
 GROWTH_COUNTS_FROM = 10 << 20
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+# What may lie beside the archives of a dataset that is given as the folder they are in.
+BESIDE_ARCHIVES = {"", ".txt", ".md", ".csv", ".json", ".html", ".pdf", ".md5", ".sha256"}
 
 
 class Files(ABC):
@@ -241,7 +243,7 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
     if isinstance(paths, Path | str):
         path = Path(paths)
         if path.is_dir():
-            return _Folder(path)
+            return _with_archives_inside(_Folder(path))
         if not path.is_file():
             raise InputError(f"There is no file or folder {path}.")
         if path.name.endswith(TAR_SUFFIXES):
@@ -253,6 +255,15 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
     if not parts:
         raise InputError("There is nothing to open.")
     return parts[0] if len(parts) == 1 else _Merged(parts)
+
+
+def _with_archives_inside(folder: _Folder) -> Files:
+    """Return a folder; one of archives, as a dataset is downloaded in parts, as if they were unpacked in it."""
+    archives = [path for path in folder.members.values() if path.name.endswith((".zip", *TAR_SUFFIXES))]
+    others = {path.suffix.lower() for path in folder.members.values()} - {path.suffix for path in archives}
+    if not archives or others - BESIDE_ARCHIVES:
+        return folder
+    return _Merged([folder, *(open_files(path) for path in sorted(archives))])
 
 
 def readable_name(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 
 from nearshot.data.archives import TAR_SUFFIXES, NoFiles, open_files
 from nearshot.data.downloads import download
@@ -21,11 +22,12 @@ from nearshot.data.store import (
     OtherVersionError,
     Store,
     data_folder,
+    prepared_datasets,
     prepared_manifests,
     read_manifest,
     side_folders,
 )
-from nearshot.errors import FileFormatError, InputError, look_up
+from nearshot.errors import FileFormatError, InputError, did_you_mean, look_up
 from nearshot.telling import say
 
 __all__ = ["given_path", "open_or_prepare", "prepare", "prepare_folder", "prepare_plan", "prepared_name"]
@@ -187,7 +189,7 @@ def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> st
     path = path.resolve()
     suffix = next((suffix for suffix in (".zip", *TAR_SUFFIXES) if path.name.endswith(suffix)), "")
     name = path.name.removesuffix(suffix)
-    advice = f"Give it another name: nearshot data prepare NAME --from {path}"
+    advice = f"Give it another name: nearshot data prepare NAME --from {quote(str(path))}"
     if name in SOURCES:
         raise InputError(f"{path} has the name of a known dataset. {advice}")
     if name.casefold() in NOT_DATASETS:
@@ -323,9 +325,10 @@ def _doing(name: str, data_dir: str | Path | None) -> str:
 
 
 def _not_prepared(name: str, data_dir: str | Path | None, side: int | None) -> InputError:
-    return InputError(
-        f"Dataset {name!r} is not prepared in {data_folder(data_dir)}. Run: {_command(name, data_dir, side)}"
-    )
+    here = f" Or do you mean the folder ./{name}?" if Path(name).is_dir() else ""
+    nearly = did_you_mean(name, {*SOURCES, *prepared_datasets(data_dir)})
+    command = _command(name, data_dir, side)
+    return InputError(f"Dataset {name!r} is not prepared in {data_folder(data_dir)}. Run: {command}{here}{nearly}")
 
 
 def _command(name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None) -> str:
@@ -337,6 +340,10 @@ def _command(name: str, data_dir: str | Path | None, side: int | None, path: Pat
     sides = {int(manifest.parent.parent.name) for manifest in manifests}
     if side is None and len(sides) == 1:
         side = next(iter(sides - {FOLDER_SIDE if source is None else source.side}), None)
-    parts = [f"nearshot data prepare {path or name}", "" if needs_nothing else f"--from {known}"]
-    parts += ["" if data_dir is None else f"--data-dir {data_dir}", "" if side is None else f"--side {side}"]
+    known = known if known == "PATH" else quote(known)
+    parts = [f"nearshot data prepare {quote(str(path or name))}", "" if needs_nothing else f"--from {known}"]
+    parts += [
+        "" if data_dir is None else f"--data-dir {quote(str(data_dir))}",
+        "" if side is None else f"--side {side}",
+    ]
     return " ".join(part for part in parts if part)

@@ -53,9 +53,8 @@ class Job:
         cls, n_shot: int, name: str, classify: Classifier, source: EpisodeSource | Episodes, device: torch.device
     ) -> Job:
         """Return a job with nothing counted yet."""
-        return cls(
-            n_shot, name, classify, torch.zeros(len(source), source.shape.n_way, dtype=torch.int32, device=device)
-        )
+        dtype = torch.int16 if source.shape.n_query < 2**15 else torch.int32  # there may be millions of them
+        return cls(n_shot, name, classify, torch.zeros(len(source), source.shape.n_way, dtype=dtype, device=device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +162,7 @@ class _BuiltIn:
             episodes = torch.cat(masks).nonzero()[:, 0]  # the one moment in a run when a GPU is waited for
             for part in range(0, len(episodes), self.at_once_exactly):
                 some = episodes[part : part + self.at_once_exactly]
-                job.n_correct[start + some] = self._count_exactly(job, rows[some])
+                job.n_correct[start + some] = self._count_exactly(job, rows[some]).to(job.n_correct.dtype)
 
     def _count_exactly(self, job: Job, rows: Tensor) -> Tensor:
         """Count the correct answers of episodes in float64."""

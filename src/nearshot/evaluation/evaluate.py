@@ -17,6 +17,7 @@ from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, 
 from nearshot.evaluation.features import FeatureSet, check_one_label_each
 from nearshot.evaluation.guards import check_unseen_classes
 from nearshot.evaluation.statistics import Accuracy, Protocol
+from nearshot.plain import plain
 
 __all__ = ["Measured", "Treatment", "evaluate_features", "evaluate_many", "score_predictions"]
 
@@ -167,6 +168,7 @@ def evaluate_many(
     treatments = (Treatment(data.centre is not None, True),) if treatments is None else tuple(treatments)
     if data.centre is None and any(treatment.centred for treatment in treatments):
         raise InputError("A centred treatment needs a centre, the mean feature of the training set.")
+    n_shots = plain(n_shots)
     if not isinstance(n_shots, Sequence) or not n_shots or not functions or not treatments:
         raise InputError("There is nothing to measure: give a list of shots, of classifiers and of treatments.")
     if training_classes is not None:

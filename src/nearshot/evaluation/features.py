@@ -8,8 +8,10 @@ import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
@@ -120,6 +122,8 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
         if len(bad_rows):
             raise InputError(f"features have NaN or infinity, first for image {int(bad_rows[0])}.")
     if centre is not None:
+        if not isinstance(centre, Tensor):
+            raise InputError(f"centre must be a tensor, not {type(centre).__name__}. Use torch.as_tensor(…).")
         if centre.shape != features.shape[1:]:
             raise InputError(
                 f"centre must have shape ({features.shape[1]},) like a feature, not {tuple(centre.shape)}."
@@ -155,6 +159,8 @@ def _check_format(metadata: dict[str, str], path: Path) -> None:
 
 def save_features(features: FeatureSet, path: str | Path) -> None:
     """Write features to a safetensors file, whole or not at all."""
+    if features.labels.is_floating_point():
+        raise InputError(f"labels must be whole numbers, one per image, not {features.labels.dtype}.")
     tensors = {"features": features.features, "labels": features.labels.long()}
     if features.centre is not None:
         tensors["centre"] = features.centre
@@ -163,6 +169,11 @@ def save_features(features: FeatureSet, path: str | Path) -> None:
     metadata = {"format": FORMAT, "version": VERSION, "class_names": json.dumps(features.class_names)}
     metadata |= {"split": features.split or "", "fingerprint": features.fingerprint or ""}
     write_tensors(path, {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
+
+
+def _native(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array in this machine's order of bytes, which is the only one that torch knows."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def load_features(path: str | Path) -> FeatureSet:
@@ -178,7 +189,7 @@ def load_features(path: str | Path) -> FeatureSet:
     try:
         if path.suffix == ".npz":
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-                tensors = {name: torch.from_numpy(arrays[name]) for name in NAMES if name in arrays.files}
+                tensors = {name: torch.from_numpy(_native(arrays[name])) for name in NAMES if name in arrays.files}
         else:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}

@@ -41,8 +41,8 @@ class ContentGuard:
         _, self._group, size = content.cpu().unique(return_inverse=True, return_counts=True)
         self._is_repeated = size[self._group] > 1  # (image,)
 
-    def check(self, drawn: Tensor, n_query: int, first_episode: int = 0) -> None:
-        """Check a run of episodes, (episode, way, query + shot)."""
+    def check(self, drawn: Tensor, n_query: int, first_episode: int = 0, *, is_all: bool = False) -> None:
+        """Check a run of episodes, (episode, way, query + shot), or all that there are."""
         drawn = drawn.cpu()
         if int(drawn.max()) >= len(self._group):
             raise InputError(
@@ -59,10 +59,12 @@ class ContentGuard:
             ]
         if clashes:
             episode, support_image, query_image = clashes[0]
+            last = first_episode + len(drawn) - 1
+            which = f"{len(drawn)} episodes" if is_all else f"the episodes {first_episode} to {last}, looked at first,"
             raise LeakError(
-                f"In {len({clash[0] for clash in clashes})} of {len(drawn)} episodes a query is the same picture as a "
-                f"support image: in episode {first_episode + episode}, images {support_image} and {query_image}. Leave "
-                "one of each such pair out of the dataset."
+                f"In {len({clash[0] for clash in clashes})} of {which} a query is the same picture as a support image: "
+                f"in episode {first_episode + episode}, images {support_image} and {query_image}. Leave one of each "
+                "such pair out of the dataset."
             )
 
 
@@ -73,4 +75,4 @@ def check_distinct_content(episodes: Episodes, content: Tensor) -> None:
         episodes: what will be asked.
         content: (image,) a number for each image's content, such as a store's `content`.
     """
-    ContentGuard(content).check(episodes.images, episodes.n_query)
+    ContentGuard(content).check(episodes.images, episodes.n_query, is_all=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.plain import with_plain_fields
 
 __all__ = ["Accuracy", "Comparison", "PooledAccuracy", "Protocol", "compare", "pool_seeds", "select_best"]
 
@@ -58,6 +59,9 @@ class Protocol:
     fingerprint: str | None = None
     classes_left_out: int = 0
 
+    def __post_init__(self) -> None:
+        with_plain_fields(self)
+
     def __str__(self) -> str:
         treatment = " and ".join(
             word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done
@@ -92,7 +96,8 @@ class Accuracy:
     @classmethod
     def of_counts(cls, n_correct: Tensor, protocol: Protocol) -> Accuracy:
         """Return the accuracy for the number of correct answers in each episode, (episode,) whole numbers."""
-        return cls(100 * n_correct.cpu().double() / (protocol.n_way * protocol.n_query), protocol)
+        in_percent = n_correct.cpu().to(torch.float64, copy=True).mul_(100).div_(protocol.n_way * protocol.n_query)
+        return cls(in_percent, protocol)
 
     @property
     def mean(self) -> float:
@@ -123,7 +128,7 @@ class Accuracy:
         n_correct = n_correct.astype("<u1" if n_questions < 256 else "<u4")  # most are small
         return {
             "mean": self.mean,
-            "interval95": self.interval95,
+            "interval95": None if len(self.per_episode) == 1 else self.interval95,
             "protocol": dataclasses.asdict(self.protocol),
             "n_correct": base64.b64encode(zlib.compress(n_correct.tobytes(), 9)).decode(),
         }

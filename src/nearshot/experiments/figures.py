@@ -77,7 +77,8 @@ def panels(
         axes.set(title=f"{shot}-shot, {title}", **settings)
         if number == 1:
             axes.set_ylabel("accuracy, %")
-        axes.legend(fontsize=7)
+        if axes.get_legend_handles_labels()[0]:  # a panel may have nothing yet
+            axes.legend(fontsize=7)
     drawing.suptitle(label, fontsize=8)
     return drawing
 

@@ -134,7 +134,10 @@ def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store
 
 
 def layers_of(network: nn.Module, images: Tensor) -> Tensor:
-    """Return the features of a network's layers; fine-tuning goes through its embedding alone, as in the paper."""
+    """Return the features of a network's layers; fine-tuning goes through its embedding alone, as in the paper.
+
+    Its name is in what results say of how they were measured: with another they would not be alike.
+    """
     if not isinstance(network, InPrecision):
         raise InputError("Features of several layers need a backbone.")
     return network.features(images)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nearshot.episodes import EpisodeShape
+from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import Scale
@@ -74,7 +75,16 @@ class Found:
         accuracies = self.accuracies(config, measurement)
         if not accuracies:
             return None
-        return FoundAccuracy(**vars(pool_seeds(accuracies)), n_asked=len(self.seeds))
+        try:
+            together = pool_seeds(accuracies)
+        except InputError as error:
+            runs = [run for run in self.runs(config) if run.has(measurement)]
+            files = ", ".join(str(self.results.path(run.config, self.scale.name)) for run in runs)
+            raise InputError(
+                f"Some seeds of a training were measured otherwise than the others. Move their files away and measure "
+                f"them again: {files}. {error}"
+            ) from error
+        return FoundAccuracy(**vars(together), n_asked=len(self.seeds))
 
     def on(self, dataset: str) -> str:
         """Return the dataset that this is really about: a scale may have its own."""

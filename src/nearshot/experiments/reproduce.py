@@ -27,7 +27,7 @@ from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
 from nearshot.experiments.runner import Outcome, run_jobs
-from nearshot.experiments.scales import PAPER, PAPER_SIZE, Scale
+from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.files import write_whole
 from nearshot.telling import counted, tell
@@ -35,8 +35,6 @@ from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.runs import describe_environment
 
 __all__ = ["Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
-
-SHOWN = 3  # names of runs that are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,30 +190,25 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
     """Take finished runs that `nearshot train` made, here or on another machine, into the results.
 
     Only their own files are read: settings, log, times and the accuracies of their best epochs. A warning names those
-    that are damaged, or of another scale, and the others are taken.
+    that are damaged. What is not of the scale, as it has another input size or was validated otherwise, is kept apart
+    in the folder "own": in the report, and in no table of the paper.
     """
+    if not Path(folder).is_dir():
+        raise InputError(f"There is no folder {folder}.")
     store = Results(results)
     found: list[RunResult] = []
-    others: list[str] = []
     for path in sorted(Path(folder).glob("**/result.json")):
+        run = RunFolder(path.parent)
         try:
-            result = result_of(RunFolder(path.parent), scale.name, {})
+            result = result_of(run, scale.name if _fits(run.read_config(), scale) else OWN, {})
             result.check()
         except DAMAGED as error:
             warnings.warn(f"{path.parent} is left out: {reason_of(error)}.", LeftOutWarning, stacklevel=2)
             continue
-        if _fits(result.config, scale):
-            store.put(result)
-            found.append(result)
-        else:
-            others.append(path.parent.name)
-    if others:
-        named = f"{', '.join(others[:SHOWN])}{' and more' if len(others) > SHOWN else ''}"
-        are, they = ("is", "it is") if len(others) == 1 else ("are", "they are")
-        message = f"{counted(len(others), 'run')} under {folder} {are} left out, as {they} not of this scale: {named}."
-        warnings.warn(message, LeftOutWarning, stacklevel=2)
+        store.put(result)
+        found.append(result)
     if not found:
-        raise InputError(f"There is no finished run under {folder} that fits: {scale.label}.")
+        raise InputError(f"There is no finished run under {folder}.")
     return found
 
 

@@ -17,6 +17,7 @@ from nearshot.evaluation import Accuracy
 from nearshot.experiments.identity import run_id
 from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
+from nearshot.training.config import dataset_name
 from nearshot.training.testing import Evaluation
 
 __all__ = [
@@ -114,7 +115,7 @@ class RunResult:
             raise FileFormatError("its settings are not what they should be")
         for one in self.measurements:
             told = self.content["accuracies"][one.name]
-            _ = self.accuracy(one), self.epoch(one), float(told["mean"]), float(told["interval95"])
+            _ = self.accuracy(one), self.epoch(one), float(told["mean"]), float(told["interval95"] or 0)
         for line in self.history:
             _ = float(line["epoch"]), float(line.get("loss") or 0), dict(line.get("validation") or {})
         for classes in self.by_class.values():
@@ -195,7 +196,7 @@ class Results:
 
     def path(self, config: TrainConfig, scale: str) -> Path:
         """Return where a training's result is, or will be."""
-        return self.folder / scale / config.dataset / f"{run_id(config)}.json"
+        return self.folder / scale / dataset_name(config.dataset) / f"{run_id(config)}.json"
 
     def get(self, config: TrainConfig, scale: str) -> RunResult | None:
         """Return a training's result, or None where it has not been run."""

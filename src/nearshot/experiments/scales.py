@@ -11,7 +11,7 @@ from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
 from nearshot.training import TrainConfig
 
-__all__ = ["ADAPTED_EPISODES", "PAPER", "QUICK", "Scale", "scale_named", "smaller"]
+__all__ = ["ADAPTED_EPISODES", "OWN", "PAPER", "QUICK", "Scale", "scale_named", "smaller"]
 
 ADAPTED_EPISODES = 600  # adapting takes as long as hundreds of plain episodes
 
@@ -69,6 +69,7 @@ def _quick(config: TrainConfig) -> TrainConfig:
 
 
 PAPER_SIZE = 84
+OWN = "own"  # the folder of runs that are of no scale, which are in no table of the paper
 PAPER = Scale("paper", "the paper's setting", lambda config: config, is_papers=True)
 QUICK = Scale(
     "quick",

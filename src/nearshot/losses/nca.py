@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nearshot.distances import Distance, DistanceName
 from nearshot.errors import InputError
-from nearshot.losses.checks import check_fraction
+from nearshot.losses.checks import check_embeddings, check_fraction, check_labels
 from nearshot.losses.neighbours import neighbour_loss, pair_masks
 
 __all__ = ["nca_loss"]
@@ -50,6 +50,8 @@ def nca_loss(
     if keep_positives < 1 or keep_negatives < 1:
         if generator is None:
             raise InputError("Keeping a random fraction of the pairs needs a generator.")
+        check_embeddings(embeddings, "embeddings")
+        labels = check_labels(labels, embeddings, "labels")
         positive, negative = pair_masks(labels, labels, same_set=True)
         kept_pairs = keep_exactly(positive, keep_positives, generator) | keep_exactly(
             negative, keep_negatives, generator

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +24,8 @@ from nearshot.data.augment import Augmentation
 from nearshot.devices import Precision
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError
+from nearshot.plain import with_plain_fields
+from nearshot.training.own_losses import name_of_own
 
 __all__ = ["BatchKind", "Loss", "TrainConfig"]
 
@@ -37,13 +37,20 @@ BatchKind = Literal["shuffled", "independent", "episodes"]
 USUAL_WARM_UP = 1 / 12
 
 
+def _without_brackets(default: str) -> str:
+    """Say a default that help would show as a list, as it does where a setting has a constructor of its own."""
+    return f"(default: {default.strip('[]').strip(chr(39))})"
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """What to train, on what, and how. Two trainings of equal settings and equal data are the same training."""
 
     dataset: str = "glyphs"
     """A prepared dataset (see `nearshot data list`), or a folder of pictures. Glyphs need no download."""
-    method: Annotated[str | Loss, tyro.conf.arg(constructor=str, metavar="NAME")] = "nca"
+    method: Annotated[
+        str | Loss, tyro.conf.arg(constructor=str, metavar="NAME", help_behavior_hint=_without_brackets)
+    ] = "nca"
     """nca, prototypical, matching, nca-prototypes (row 7 of Figure 4), simpleshot or supcon. From Python also a
     function of your own, of embeddings (image, dim) and labels (image,), that returns the loss; the settings of the
     losses below are not for it."""
@@ -141,6 +148,8 @@ class TrainConfig:
     """On several devices: batch norm over the whole batch instead of each device's share."""
 
     def __post_init__(self) -> None:
+        with_plain_fields(self)
+        self._check_whole()
         at_least_one = (
             "epochs",
             "batch_size",
@@ -179,6 +188,15 @@ class TrainConfig:
         if not self.validation_shots or min(self.validation_shots) < 1:
             raise InputError(f"validation_shots must be numbers of at least 1, not {self.validation_shots}.")
 
+    def _check_whole(self) -> None:
+        """Refuse fractions, and other things, where a number is counted."""
+        counts = ("int", "int | None", "tuple[int, ...]")
+        for name in (one.name for one in dataclasses.fields(self) if one.type in counts):
+            value = getattr(self, name)
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, bool) or not isinstance(one, int | None):
+                    raise InputError(f"{name} must be a whole number, not {one!r}.")
+
     @property
     def shape(self) -> EpisodeShape:
         """The shape of its episodes, where batches are episodes."""
@@ -194,7 +212,12 @@ class TrainConfig:
     @property
     def method_name(self) -> str:
         """What to call the method; a function's name comes with a mark of its code, so that another is another."""
-        return self.method if isinstance(self.method, str) else _name_of_own(self.method)
+        return self.method if isinstance(self.method, str) else self._own_name
+
+    @functools.cached_property
+    def _own_name(self) -> str:
+        """The name of a loss of one's own, as it was first asked for: one that counts its calls stays the same."""
+        return name_of_own(self.method)  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON can hold them."""
@@ -223,26 +246,6 @@ def differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, An
     """
     here, there = (_flat(config.as_dict()) for config in (one, other))
     return {name: (here[name], there[name]) for name in here if here[name] != there[name]}
-
-
-def _name_of_own(loss: Loss) -> str:
-    """Return a name for a loss of one's own.
-
-    >>> def triplet(embeddings, labels): ...
-    >>> _name_of_own(triplet).startswith("own-triplet-")
-    True
-    """
-    if isinstance(loss, functools.partial):
-        inner, given = _name_of_own(loss.func), f"{loss.args!r} {sorted(loss.keywords.items())!r}"
-        return f"{inner}-{hashlib.sha256(given.encode()).hexdigest()[:8]}"
-    name = getattr(loss, "__name__", type(loss).__name__)
-    name = "".join(letter for letter in name if letter.isalnum() or letter == "_")
-    try:
-        text = inspect.getsource(loss if inspect.isroutine(loss) else type(loss))
-    except (OSError, TypeError):  # typed in, or built in
-        code = getattr(loss, "__code__", None)
-        text = repr((code.co_code, code.co_consts, code.co_names)) if code else ""
-    return f"own-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def dataset_name(dataset: str) -> str:

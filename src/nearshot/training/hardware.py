@@ -57,6 +57,8 @@ class Hardware:
         accelerator = self.accelerator
         if accelerator == "auto":  # Fabric's would take Apple's, which has no float64 and no deterministic crops
             accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+        if accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
+            raise InputError(f"accelerator must be one that there is: this machine has cpu, and no {accelerator}.")
         devices, nodes = self._processes()
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells what is in the run's files anyway
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearshot.evaluation import Accuracy
+from nearshot.randomness import kept_randomness
 from nearshot.training.assembly import Training
 from nearshot.training.checkpoints import CheckpointWriter
 from nearshot.training.config import TrainConfig
@@ -51,6 +52,7 @@ class TrainResult:
     rank: int = 0
 
 
+@kept_randomness()
 def train(
     config: TrainConfig,
     *,

@@ -191,7 +191,7 @@ def resolve_method(config: TrainConfig, free: Collection[str] = ()) -> Method:
     elif config.least_images > 1:
         raise InputError(
             f"least_images leaves classes out of episodes, and {kind} batches have all classes. Do without it, or have "
-            "--batches episodes."
+            "--batches episodes (in Python, batches='episodes')."
         )
     return method
 

@@ -23,6 +23,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -144,7 +145,10 @@ class RunFolder:
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make the folder and own it; return whether there is a checkpoint to go on from."""
         if resume and overwrite:
-            raise InputError("To go on with a run and to start it again are two things: --resume or --overwrite.")
+            raise InputError(
+                "To go on with a run and to start it again are two things: --resume or --overwrite (in Python, "
+                "resume=True or overwrite=True)."
+            )
         try:
             self.weights.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -160,11 +164,14 @@ class RunFolder:
             self.release()
             raise InputError(
                 f"The run in {self.path} is finished, and its checkpoint is gone, so there is nothing to go on from. "
-                f"nearshot evaluate {self.path} measures it; --overwrite starts anew."
+                f"nearshot evaluate {quote(str(self.path))} measures it; --overwrite starts anew."
             )
         if there and not resume:
             self.release()
-            raise InputError(f"There is a run in {self.path} already. Go on with --resume, or start anew: --overwrite.")
+            raise InputError(
+                f"There is a run in {self.path} already. Go on with --resume, or start anew: --overwrite (in Python, "
+                "resume=True or overwrite=True)."
+            )
         return there
 
     def release(self) -> None:

@@ -18,6 +18,7 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation import Accuracy, evaluate_many
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import load_backbone, read_notes
+from nearshot.plain import with_plain_fields
 from nearshot.training.methods import METHODS
 from nearshot.training.runs import RunFolder
 from nearshot.training.small_splits import check_classes, episodes_that_fit
@@ -63,6 +64,9 @@ class Request:
     side: int | None = None
 
     def __post_init__(self) -> None:
+        with_plain_fields(self)
+        if not isinstance(self.shots, tuple):
+            raise InputError(f"shots must be numbers in a row, such as (1, 5), not {self.shots!r}.")
         for n_shot in self.shots:
             EpisodeShape(self.n_way, n_shot, self.n_query)  # checks the numbers
         if self.least_images < 1:

@@ -111,13 +111,13 @@ def validation_queries(config: TrainConfig, stores: dict[str, Store]) -> int:
     sizes = ImagesByClass(stores["val"].labels).sizes.sort(descending=True).values
     if len(sizes) < n_way:
         raise InputError(
-            f"The validation split has {len(sizes)} classes, and an episode {n_way}: lower --validation-way, or give "
+            f"The validation split has {len(sizes)} classes, and an episode {n_way}: lower validation_way, or give "
             "the validation split more classes."
         )
     n_left = int(sizes[n_way - 1]) - n_shot  # in the smallest of the classes that it takes
     if n_left < 1:
         raise InputError(
             f"Only {int((sizes > n_shot).sum())} classes of the validation split have images left for queries after "
-            f"{n_shot} shots, and an episode has {n_way}: lower --validation-shots or --validation-way."
+            f"{n_shot} shots, and an episode has {n_way}: lower validation_shots or validation_way."
         )
     return min(config.validation_queries, n_left)

@@ -2,7 +2,7 @@
 
 A difference counts if its 95 % interval leaves zero out: between training seeds, paired, where there are several; how
 much seeds differ is taken from all comparisons of a statement with as many shots. For a single one it is over episodes,
-and a point is allowed for the chance in trainings, where two are compared; so it is for a few that agree within a
+and a point is allowed for the chance in trainings, where two are compared; so it is for two that agree within a
 point, where that is less than their interval. "No difference" is confirmed if the interval lies within a point of zero,
 so that a small difference can be both: there, and none to speak of. Statements about many comparisons are contradicted
 by one of them only if that would be no chance among so many (Bonferroni). Where neither a statement nor its opposite is

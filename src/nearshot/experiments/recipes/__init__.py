@@ -13,6 +13,7 @@ from nearshot.experiments.recipes import (
     classifiers,
     comparison,
     floor,
+    methods,
     pair_subsampling,
     pairs,
     pn_implementations,
@@ -36,6 +37,7 @@ _MODULES = (
     pn_implementations,
     choices,
     floor,
+    methods,
     adapting,
     trainings,
 )

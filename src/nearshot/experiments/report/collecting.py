@@ -11,7 +11,7 @@ from nearshot.experiments.jobs import jobs_of
 from nearshot.experiments.recipe import Found, FoundAccuracy, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Measurement, Results, RunResult
-from nearshot.experiments.scales import PAPER, Scale, scale_named
+from nearshot.experiments.scales import OWN, PAPER, Scale, scale_named
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
@@ -96,6 +96,8 @@ class Collected:
     @property
     def label(self) -> str:
         """What is to be said about the scale."""
+        if self.name == OWN:
+            return "runs of your own, each with its own settings; not a reproduction"
         return self.scale.label if self.scale else f"{self.name}: an unknown scale; not a reproduction"
 
     @property

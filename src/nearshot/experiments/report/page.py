@@ -23,7 +23,7 @@ from nearshot.experiments.report.parts import (
 )
 from nearshot.experiments.report.runs import runs_table
 from nearshot.experiments.results import Results
-from nearshot.experiments.scales import Scale
+from nearshot.experiments.scales import OWN, Scale
 from nearshot.files import write_whole
 from nearshot.html import Html, element, joined
 from nearshot.telling import counted
@@ -85,7 +85,7 @@ def _summary(scales: Sequence[Collected], claims: Sequence[ClaimRow]) -> Html:
 
 def _recipes(scale: Collected) -> str:
     if scale.scale is None:
-        return "no tables, since the scale is not known."
+        return "in the table of runs." if scale.name == OWN else "no tables, since the scale is not known."
     n_tables, n_figures = (sum(len(getattr(part, kind)) for part in scale.parts) for kind in ("tables", "figures"))
     return f"{counted(n_tables, 'table')} and {counted(n_figures, 'figure')}."
 

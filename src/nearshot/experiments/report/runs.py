@@ -76,7 +76,9 @@ def _accuracy_cell(run: RunResult, split: str, n_shot: int) -> Html:
         found = run.content["accuracies"].get(f"{split} {n_shot}-shot {classifier}")
         if found is not None:
             other = f" {classifier}" if classifier != "centroid" else ""
-            return plain_cell(f"{found['mean']:.2f} ± {found['interval95']:.2f}{other}", found["mean"])
+            half = found["interval95"]  # one episode has none
+            interval = "" if half is None else f" ± {half:.2f}"
+            return plain_cell(f"{found['mean']:.2f}{interval}{other}", found["mean"])
     return plain_cell("–")
 
 

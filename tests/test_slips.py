@@ -1,0 +1,116 @@
+"""What people type, nearly right: taken as it was meant, or answered with what would be."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from layouts import class_folders, write_folder, write_zip
+from locks import locked
+
+from nearshot.cli import main
+from nearshot.data import Store
+from nearshot.errors import NearshotError
+from nearshot.files import write_whole
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, and another folder to be in."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "d"))
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def test_the_home_folder_is_meant_wherever_a_path_is_given(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(Path("photos"), class_folders(["ant", "bee"], 3))
+    assert main(["data", "prepare", "./photos"]) == 0
+    assert main(["data", "unpack", "photos", "--output=~/unpacked"]) == 0
+    assert main(["reproduce", "pairs", "--results=~/res"]) == 0
+    assert (home / "unpacked").is_dir()
+    assert (home / "res" / "tables").is_dir()
+    assert sorted(os.listdir()) == ["photos"]
+    capsys.readouterr()
+    assert main(["export", "~/unpacked", "--output", "~/an ant.safetensors", "--device", "cpu"]) == 0
+    assert f"nearshot predict --support '{home / 'an ant.safetensors'}' IMAGES…" in capsys.readouterr().out
+
+
+def test_a_folder_of_archives_is_as_if_they_were_unpacked(home: Path) -> None:
+    members = class_folders([f"animal {i}" for i in range(8)], 4)
+    write_folder(Path("plain"), members)
+    names = sorted(members)
+    Path("parts").mkdir()
+    for number, some in enumerate((names[:10], names[10:])):
+        write_zip(Path("parts") / f"part {number}.zip", {name: members[name] for name in some})
+    (Path("parts") / "README.txt").write_text("In two parts.")
+    for name in ("plain", "parts"):
+        assert main(["data", "prepare", "zoo " + name, "--from", name]) == 0
+    assert Store.open("zoo parts", "train").fingerprint == Store.open("zoo plain", "train").fingerprint
+    write_zip(Path("plain") / "more.zip", {"animal 9/0.png": members[names[0]]})  # beside pictures it is none of them
+    assert main(["data", "prepare", "zoo plain", "--from", "plain"]) == 0
+    assert Store.open("zoo parts", "train").fingerprint == Store.open("zoo plain", "train").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (["train", "--dataset", "glyhps"], "Did you mean 'glyphs'?"),
+        (["train", "--dataset", "photos"], "Or do you mean the folder ./photos?"),
+        (["train", "--preset", "glyphs-nac"], "There is no preset 'glyphs-nac'. Did you mean 'glyphs-nca'?"),
+        (["train", "--method", "prototypcal", "--dry-run"], "Did you mean 'prototypical'?"),
+        (["evaluate", "runs/glyphs-nac"], "There is no run or weights file 'runs/glyphs-nac'"),
+        (["evaluate", "runs/glyphs-nac"], "Did you mean 'runs/glyphs-nca'?"),
+        (["reproduce", "--collect", "nothere"], "There is no folder nothere."),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(
+    typed: list[str], answer: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("photos").mkdir()
+    Path("runs/glyphs-nca").mkdir(parents=True)
+    assert main(typed) == 1
+    assert answer in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("name", ["cuda", "gpu"])
+def test_an_accelerator_that_is_not_there(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--accelerator", name, "--dry-run"]) == 1
+    said = capsys.readouterr().err
+    assert said == f"nearshot: --accelerator must be one that there is: this machine has cpu, and no {name}.\n"
+
+
+def test_a_folder_that_cannot_be_written_to_is_named() -> None:
+    """The file that was asked for, not the one that would have become it."""
+    with tempfile.TemporaryDirectory() as folder:  # into pytest's own nobody else may look
+        file = Path(folder).resolve() / "x.txt"
+        answer = rf"^Cannot write {re.escape(str(file))}: Permission denied\.$"
+        with locked(file.parent, rights=0o555), pytest.raises(NearshotError, match=answer), write_whole(file):
+            pass
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_colours_can_be_switched_off(wanted: bool) -> None:
+    """On a terminal: tyro's boxes too."""
+    code = "from nearshot.cli import main; main(['train', '--prest', 'x'])"
+    reader, terminal = pty.openpty()
+    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    env |= {} if wanted else {"NO_COLOR": "1"}
+    done = subprocess.run([sys.executable, "-c", code], check=False, stdout=terminal, stderr=terminal, env=env)
+    os.close(terminal)
+    said = os.read(reader, 100_000).decode()
+    os.close(reader)
+    assert done.returncode != 0
+    assert "--prest" in said
+    assert bool(re.search(r"\x1b\[\d", said)) == wanted
