@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +41,13 @@ class Weighed:
 
 
 class Slotted:
-    __slots__ = ("power",)
+    __slots__ = ("__power",)
 
     def __init__(self, power: int) -> None:
-        self.power = power
+        self.__power = power
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return embeddings.pow(self.power).mean()
+        return embeddings.pow(self.__power).mean()
 
 
 def closing_over(margin: object) -> Callable[..., Tensor]:
@@ -67,6 +69,39 @@ def of(margin: object, embeddings: Tensor, labels: Tensor) -> Tensor:
     return embeddings.mean()
 
 
+def class_within(margin: int) -> Callable[..., Tensor]:
+    class Within(nn.Module):
+        def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+            return embeddings.mean() * margin
+
+    return Within()
+
+
+def class_attribute(number: int) -> Callable[..., Tensor]:
+    class With(nn.Module):
+        margin = number
+
+        def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+            return embeddings.mean() * self.margin
+
+    return With()
+
+
+def wrapped(number: int) -> Callable[..., Tensor]:
+    """A decorator each, around the same."""
+
+    def thrice(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return wraps(loss)(lambda *given: 3 * loss(*given))
+
+    def twice(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return wraps(loss)(lambda *given: 2 * loss(*given))
+
+    def inverse(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return wraps(loss)(lambda *given: -loss(*given))
+
+    return (thrice, twice, inverse)[number](partial(of, 1))
+
+
 MAKERS: dict[str, Callable[[int], Callable[..., Tensor]]] = {
     "module": lambda number: Margin(float(number)),
     "buffer": lambda number: Margin(torch.tensor([1.0, number])),
@@ -77,6 +112,9 @@ MAKERS: dict[str, Callable[[int], Callable[..., Tensor]]] = {
     "slots": Slotted,
     "closure": closing_over,
     "closure over a closure": lambda number: closing_over(closing_over(number)),
+    "class within": class_within,
+    "class attribute": class_attribute,
+    "decorator": wrapped,
     "compiled": lambda number: torch.compile(Margin(float(number))),
     "sparse": lambda number: partial(of, torch.tensor([number, 1.0]).to_sparse()),
     "default": lambda number: with_default(float(number)),
@@ -105,6 +143,37 @@ def test_a_number_or_function_beside_the_loss_counts() -> None:
     names = {name_of_own(made(*given)) for given in ((1, "e"), (2, "e"), (1, "-e"))}
     assert len(names) == 3
     assert name_of_own(made(1, "e")) in names
+
+
+def test_what_is_met_again_and_again_takes_no_time() -> None:
+    """A value in many places, and functions that call each other."""
+    held: object = 1.0
+    for _ in range(60):
+        held = [held, held]
+    assert name_of_own(partial(of, held)) != name_of_own(partial(of, [held, 1]))
+    there: dict[str, object] = {"__name__": "mine"}
+    calls = " + ".join(f"f{number}(e)" for number in range(12))
+    exec("\n".join(f"def f{number}(e): return {calls}" for number in range(12)), there)  # noqa: S102
+    assert name_of_own(there["f3"]).startswith("own-f3-")  # type: ignore[arg-type]
+
+
+def test_a_log_or_a_lock_is_nothing_of_a_loss() -> None:
+    def made() -> Callable[..., Tensor]:
+        loss = Margin(1.0)
+        loss.log, loss.lock = logging.getLogger("a"), threading.Lock()  # type: ignore[assignment]
+        return loss
+
+    before = name_of_own(made())
+    logging.getLogger("another").addHandler(logging.NullHandler())
+    assert name_of_own(made()) == before
+
+
+def test_what_is_too_deep_is_said() -> None:
+    held: object = 1.0
+    for _ in range(10_000):
+        held = [held]
+    with pytest.raises(InputError, match="The loss of holds things too deep"):
+        name_of_own(partial(of, held))
 
 
 def test_what_is_within_itself_has_a_name() -> None:

@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -18,9 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearshot.errors import InputError
+
 __all__ = ["name_of_own"]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, range)
+# Of what these make, such as a log, a lock or a file, nothing is a loss's own.
+PASSING = ("logging", "threading", "_thread", "weakref", "_weakref", "io", "_io", "queue", "multiprocessing", "socket")
 
 
 def name_of_own(loss: Callable[..., Any]) -> str:
@@ -35,16 +40,25 @@ def name_of_own(loss: Callable[..., Any]) -> str:
     inner: Any = _uncompiled(loss)
     while isinstance(inner, functools.partial):
         inner = _uncompiled(inner.func)
-    name = getattr(inner, "__name__", type(inner).__name__)
+    name = inner.__name__ if isinstance(inner, types.FunctionType | types.BuiltinFunctionType) else type(inner).__name__
     name = "".join(letter for letter in name if letter.isalnum() or letter == "_")
-    return f"own-{name}-{hashlib.sha256(_Description().of(loss).encode()).hexdigest()[:8]}"
+    try:
+        mark = _hash(_Description().of(loss).encode())[:8]
+    except RecursionError as error:
+        raise InputError(f"The loss {name} holds things too deep within each other to be told from others.") from error
+    return f"own-{name}-{mark}"
 
 
 class _Description:
-    """Says what a thing is made of, without where it lies in memory; a thing within itself is named by how far out."""
+    """Says what a thing is made of, without where it lies in memory.
+
+    A thing is described once, and then known by the hash of that; one within itself is named by how far out it is.
+    """
 
     def __init__(self) -> None:
         self._around: list[int] = []
+        self._known: dict[int, str] = {}
+        self._kept: list[object] = []  # so that no other thing gets the place of one that is known
 
     def of(self, thing: object) -> str:
         """Describe anything."""
@@ -53,10 +67,13 @@ class _Description:
             return repr(thing)
         if id(thing) in self._around:
             return f"<{self._around.index(id(thing))}>"
-        self._around.append(id(thing))
-        parts = self._parts(thing)
-        self._around.pop()
-        return f"{type(thing).__qualname__}({', '.join(parts)})"
+        if id(thing) not in self._known:
+            self._around.append(id(thing))
+            parts = self._parts(thing)
+            self._around.pop()
+            self._known[id(thing)] = f"{type(thing).__qualname__} {_hash(', '.join(parts).encode())}"
+            self._kept.append(thing)
+        return self._known[id(thing)]
 
     def _parts(self, thing: Any) -> list[str]:
         if isinstance(thing, functools.partial):
@@ -66,15 +83,15 @@ class _Description:
         if isinstance(thing, types.FunctionType):
             return self._of_function(thing)
         if isinstance(thing, type):
-            return [thing.__qualname__, *(_lines(one) for one in thing.__mro__ if _is_own(one))]
+            return self._of_class(thing)
         if isinstance(thing, types.ModuleType | types.BuiltinFunctionType):
             return [thing.__name__]
+        if isinstance(thing, torch.jit.ScriptFunction):
+            return [str(thing.code)]
         if isinstance(thing, Enum):
-            return [thing.name]
+            return [repr(thing.value)]
         if isinstance(thing, Tensor):
-            thing = thing.detach().to_dense().cpu()
-            values = thing.contiguous().reshape(-1).view(torch.uint8) if thing.numel() else thing
-            return [str(thing.dtype), str(tuple(thing.shape)), _hash(values.numpy().tobytes())]
+            return _of_tensor(thing)
         if isinstance(thing, np.ndarray | np.generic):
             return [str(thing.dtype), str(thing.shape), _hash(thing.tobytes()) if thing.dtype != object else ""]
         if isinstance(thing, Mapping):
@@ -88,7 +105,7 @@ class _Description:
     def _of_function(self, function: types.FunctionType) -> list[str]:
         code = function.__code__
         # A line may have two functions without a name, and what was typed in has no lines.
-        lines = "" if function.__name__ == "<lambda>" else _lines(function)
+        lines = "" if function.__name__ == "<lambda>" else _lines(code)
         parts = [lines or repr([(one.co_code, one.co_names, _constants(one)) for one in _codes(code)])]
         parts += [self.of(function.__defaults__), self.of(function.__kwdefaults__)]
         for cell in function.__closure__ or ():
@@ -99,21 +116,47 @@ class _Description:
         for name in sorted({name for one in _codes(code) for name in one.co_names}):
             value = function.__globals__.get(name)
             beside = isinstance(value, types.FunctionType | type) and value.__module__ == function.__module__
-            if beside or (value is not None and isinstance(value, PLAIN) and not name.startswith("__")):
+            if beside or (value is not None and isinstance(value, (*PLAIN, tuple)) and not name.startswith("__")):
                 parts.append(f"{name}={self.of(value)}")
         return parts
 
+    def _of_class(self, kind: type) -> list[str]:
+        parts = [kind.__qualname__]
+        for one in filter(_is_own, kind.__mro__):
+            parts.append(_lines(one))
+            for name, value in sorted(vars(one).items()):
+                inner = getattr(value, "__func__", getattr(value, "fget", value))  # of a static method or a property
+                if isinstance(inner, types.FunctionType) or (isinstance(inner, PLAIN) and not name.startswith("__")):
+                    parts.append(f"{name}={self.of(inner)}")
+        return parts
+
     def _of_attributes(self, thing: Any) -> list[str]:
+        if type(thing).__module__.partition(".")[0] in PASSING:
+            return []
+        given = {}
+        for one in type(thing).__mro__:
+            slots = one.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                mangled = f"_{one.__name__.lstrip('_')}{name}" if name[:2] == "__" != name[-2:] else name
+                with suppress(Exception):  # it has no value yet
+                    given[mangled] = getattr(thing, mangled)
+        with suppress(Exception):  # most have one
+            given |= vars(thing)
         if isinstance(thing, nn.Module):
             new = vars(nn.Module())  # what every module has: hooks, and whether it is being trained
-            given = {name: value for name, value in vars(thing).items() if name not in new}
+            given = {name: value for name, value in given.items() if name not in new}
             given |= {"parameters": thing._parameters, "buffers": thing._buffers, "modules": thing._modules}
-        else:
-            slots = {name for one in type(thing).__mro__ for name in getattr(one, "__slots__", ())}
-            given = {name: getattr(thing, name) for name in slots if hasattr(thing, name)} | getattr(
-                thing, "__dict__", {}
-            )
         return [f"{name}={self.of(given[name])}" for name in sorted(given)]
+
+
+def _of_tensor(tensor: Tensor) -> list[str]:
+    what = [str(tensor.dtype)]
+    try:
+        what.append(str(tuple(tensor.shape)))
+        plain = tensor.detach().to_dense().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        return [*what, _hash(plain.view(torch.uint8).numpy().tobytes() if len(plain) else b"")]
+    except (RuntimeError, NotImplementedError):  # it has no values, or none of a kind that can be read so
+        return what
 
 
 def _uncompiled(thing: Any) -> Any:
@@ -124,7 +167,7 @@ def _uncompiled(thing: Any) -> Any:
 
 
 def _lines(thing: Any) -> str:
-    """Return the lines that a function or class is written in; none where there are none."""
+    """Return the lines that code or a class is written in; none where there are none."""
     try:
         return inspect.getsource(thing)
     except (OSError, TypeError):
