@@ -62,11 +62,38 @@ def test_a_folder_of_archives_is_as_if_they_were_unpacked(home: Path) -> None:
     assert Store.open("zoo parts", "train").fingerprint == Store.open("zoo plain", "train").fingerprint
 
 
+def test_archives_are_unpacked_where_they_lie(home: Path) -> None:
+    for split, some in (("train", range(6)), ("val", range(6, 9)), ("test", range(9, 12))):
+        Path("splits", split).mkdir(parents=True)
+        write_zip(Path("splits") / split / "images.zip", class_folders([f"animal {i:02}" for i in some], 4))
+    assert main(["data", "prepare", "./splits"]) == 0
+    assert Store.open("splits", "test").class_names == ("animal 09", "animal 10", "animal 11")
+
+
+def test_two_pictures_of_one_name_are_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    members = class_folders(["ant", "bee", "cat"], 2)
+    Path("parts").mkdir()
+    write_zip(Path("parts/1.zip"), members)
+    write_zip(Path("parts/2.zip"), members)
+    assert main(["data", "prepare", "./parts"]) == 0  # the same twice is no harm
+    write_zip(Path("parts/2.zip"), members | {"bee/0.png": members["ant/0.png"]})
+    capsys.readouterr()
+    assert main(["data", "prepare", "./parts"]) == 1
+    assert "both have a picture 'bee/0.png', and not the same." in capsys.readouterr().err
+
+
+def test_a_name_after_a_tilde_that_nobody_has(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "~nobody-of-this-name/run"]) == 1
+    assert "There is no run or weights file '~nobody-of-this-name/run'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
         (["train", "--dataset", "glyhps"], "Did you mean 'glyphs'?"),
-        (["train", "--dataset", "photos"], "Or do you mean the folder ./photos?"),
+        (["train", "--dataset", "GLYPHS"], "Did you mean 'glyphs'? Run: nearshot data prepare"),
+        (["evaluate", "resnet12-nca-cifarfs"], "Did you mean 'resnet12-nca-cifar-fs'?"),
+        (["train", "--dataset", "photos"], "Do you mean the folder ./photos?"),
         (["train", "--preset", "glyphs-nac"], "There is no preset 'glyphs-nac'. Did you mean 'glyphs-nca'?"),
         (["train", "--method", "prototypcal", "--dry-run"], "Did you mean 'prototypical'?"),
         (["evaluate", "runs/glyphs-nac"], "There is no run or weights file 'runs/glyphs-nac'"),

@@ -37,8 +37,9 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     " Did you mean 'glyphs'?"
     """
     names = list(map(str, known))
-    near = [] if str(name) in names else difflib.get_close_matches(str(name), names, n=1, cutoff=0.75)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    folded = {one.casefold(): one for one in names}
+    near = [] if str(name) in names else difflib.get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.75)
+    return f" Did you mean {folded[near[0]]!r}?" if near else ""
 
 
 def look_up(registry: Mapping[Key, Entry], name: Key, what: str) -> Entry:

@@ -20,7 +20,7 @@ from layouts import class_folders, encoded, picture, write_folder, write_tar, wr
 from nearshot.data import packing
 from nearshot.data.archives import open_files
 from nearshot.data.packing import Picture, write_splits
-from nearshot.data.preparation import prepare_plan
+from nearshot.data.preparation import open_or_prepare, prepare_plan
 from nearshot.data.sources import plan_folder
 from nearshot.data.store import Store, data_folder, prepared_splits
 from nearshot.errors import FileFormatError, InputError
@@ -150,6 +150,21 @@ def test_a_picture_that_was_changed_or_mended_is_packed_when_preparing_again(
     assert prepared().fingerprint != mended.fingerprint
     members["animal 1/2.png"] = whole
     assert prepared().fingerprint == mended.fingerprint
+
+
+def test_what_failed_at_a_broken_picture_goes_on_when_it_is_mended(tmp_path: Path) -> None:
+    """Also where nobody says how: a program, or `nearshot train`, opens the folder."""
+    members = class_folders([f"animal {i}" for i in range(10)], 4)
+    folder = write_folder(tmp_path / "zoo", members)
+    (folder / "animal 1" / "2.png").write_bytes(b"broken")
+    for _ in range(2):
+        with pytest.raises(FileFormatError, match=r"animal 1/2.png"):
+            open_or_prepare(folder, "train", tmp_path / "d")
+    (folder / "animal 1" / "2.png").write_bytes(members["animal 1/2.png"])
+    assert len(open_or_prepare(folder, "train", tmp_path / "d")) == 24
+    os.utime(folder / "animal 1" / "2.png")  # nothing but the time is another, and a split is damaged
+    (tmp_path / "d" / "zoo" / "84" / "train" / "images.u8").unlink()
+    assert len(open_or_prepare(folder, "train", tmp_path / "d")) == 24
 
 
 def test_verify_finds_what_has_changed(tmp_path: Path) -> None:

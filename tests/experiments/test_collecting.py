@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from nearshot.experiments.recipe import Found
 from nearshot.experiments.report import write_report
 from nearshot.experiments.reproduce import collect
 from nearshot.experiments.results import LeftOutWarning
-from nearshot.experiments.scales import Scale
+from nearshot.experiments.scales import PAPER, Scale
 from nearshot.training import TrainConfig, train
 
 SHORT = replace(TINY, epochs=1, steps_per_epoch=2, input_size=16, validate_every=1, validation_episodes=10)
@@ -111,6 +112,17 @@ def test_a_run_of_any_settings_is_among_ones_own(
     of_folder = replace(result.config, dataset=str(tmp_path / "photos"))
     path = Results(tmp_path / "results").path(of_folder, "own")
     assert path.parent == tmp_path / "results" / "own" / "photos"
+
+
+def test_runs_that_differ_only_in_validation_are_both_kept(runs: Path, tmp_path: Path) -> None:
+    """And collecting again changes nothing."""
+    both = tmp_path / "both"
+    for name in ("c-built-in", "d-other-scale"):
+        shutil.copytree(runs / name, both / name)
+    for _ in range(3):
+        found = collect(both, tmp_path / "results", PAPER)
+        assert len({result.id for result in found}) == 1
+        assert len(list((tmp_path / "results").rglob("*.json"))) == len(list(Results(tmp_path / "results"))) == 2
 
 
 def test_a_loss_of_ones_own_is_told_by_its_code_and_what_it_sees() -> None:

@@ -76,7 +76,7 @@ def test_what_is_no_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["evaluate", str(tmp_path)]) == 1
     assert "no config.json" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "weights.safetensors")]) == 1
-    assert "no weights file" in capsys.readouterr().err
+    assert "no run or weights file" in capsys.readouterr().err
 
 
 def test_a_wrong_value_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -168,6 +169,13 @@ def test_a_log_or_a_lock_is_nothing_of_a_loss() -> None:
     assert name_of_own(made()) == before
 
 
+@compiles
+def test_compiling_a_loss_does_not_make_it_another() -> None:
+    loss = Margin(1.0)
+    before = name_of_own(loss)
+    assert name_of_own(torch.compile(loss)) == name_of_own(loss) == before
+
+
 def test_what_is_too_deep_is_said() -> None:
     held: object = 1.0
     for _ in range(10_000):
@@ -188,7 +196,7 @@ def test_another_process_gives_the_same_names() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import test_own_losses as t\n"
     code += "print([t.name_of_own(make(1)) for make in t.MAKERS.values()])"
     command = [sys.executable, "-c", code, str(Path(__file__).parent)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"})
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": "7"})
     assert done.stdout.strip() == repr([name_of_own(make(1)) for make in MAKERS.values()])
 
 
@@ -216,3 +224,27 @@ def test_a_sweep_over_a_margin_is_trained_for_each(
     folder = next(Path("runs").iterdir())
     with pytest.raises(InputError, match="method"):
         train(replace(base, method=Margin(7.0)), folder=folder, data_dir=data_dir, resume=True, show=False)
+
+
+def test_a_loss_that_counts_goes_on_in_the_same_process(data_dir: Path, tmp_path: Path) -> None:
+    class Counting:
+        n_calls = 0
+
+        def __call__(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+            self.n_calls += 1
+            return embeddings.square().mean()
+
+    loss = Counting()
+    config = replace(
+        PRESETS["glyphs-nca"], dataset="tiny", method=loss, epochs=1, batch_size=16, validation_episodes=20
+    )
+    for _ in range(2):
+        train(
+            config,
+            folder=tmp_path / "run",
+            data_dir=data_dir,
+            fit=("validation_way", "validation_queries"),
+            resume=True,
+            show=False,
+        )
+    assert loss.n_calls > 0

@@ -20,7 +20,10 @@ def at_home(command: Any) -> Any:
     True
     """
     if isinstance(command, Path):
-        return command.expanduser()
+        try:
+            return command.expanduser()
+        except RuntimeError:  # there is nobody of that name, and a file may be called so
+            return command
     if isinstance(command, tuple):
         return tuple(map(at_home, command)) if any(isinstance(one, Path) for one in command) else command
     if dataclasses.is_dataclass(command) and not isinstance(command, type):

@@ -100,7 +100,7 @@ class Evaluate:
         if not self.path.exists() and name not in PUBLISHED and not name.startswith("timm:"):
             raise InputError(
                 f"There is no run or weights file {name!r}, nor a trained backbone of that name; there are: "
-                f"{', '.join(PUBLISHED)}, and timm:<model>.{did_you_mean(name, _beside(self.path))}"
+                f"{', '.join(PUBLISHED)}, and timm:<model>.{did_you_mean(name, [*PUBLISHED, *_beside(self.path)])}"
             )
         measure = partial(evaluate_run, unfinished=True) if self.path.is_dir() else evaluate_weights
         found = measure(

@@ -18,13 +18,14 @@ from pathlib import Path, PurePosixPath
 from nearshot.errors import FileFormatError, InputError
 from nearshot.files import readable
 
-__all__ = ["Files", "NoFiles", "open_files", "readable_name"]
+__all__ = ["Files", "NoFiles", "is_picture", "open_files", "readable_name"]
 
 MOST_BYTES_OF_A_MEMBER = 1 << 30
 # Images hardly compress; text and one-bit drawings do, but not a thousandfold.
 MOST_GROWTH = 1000
 GROWTH_COUNTS_FROM = 10 << 20
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 # What may lie beside the archives of a dataset that is given as the folder they are in.
 BESIDE_ARCHIVES = {"", ".txt", ".md", ".csv", ".json", ".html", ".pdf", ".md5", ".sha256"}
@@ -217,13 +218,49 @@ class _Tar(Files):
         return f"{member.size} {member.mtime} {self._written}"  # it has no checksums
 
 
+class _Within(Files):
+    """An archive as if it were unpacked in the folder, of others, that it lies in."""
+
+    def __init__(self, inner: Files, folder: PurePosixPath) -> None:
+        super().__init__(inner.label)
+        self._inner, self._folder = inner, folder
+        self._members = {str(folder / name): name for name in inner.names()}
+
+    def names(self) -> list[str]:
+        return sorted(self._members)
+
+    def folders(self) -> list[str]:
+        return sorted({str(self._folder / name) for name in self._inner.folders()})
+
+    def read(self, name: str) -> bytes:
+        return self._inner.read(self._members[name])
+
+    def stamp(self, name: str) -> str:
+        return self._inner.stamp(self._members[name])
+
+
 class _Merged(Files):
     """Several archives that unpack over each other, as a dataset that is distributed in parts."""
 
     def __init__(self, parts: Sequence[Files]) -> None:
         super().__init__(", ".join(part.label for part in parts))
-        self._holder = {name: part for part in parts for name in part.names()}
+        self._holder: dict[str, Files] = {}
+        for part in parts:
+            for name in part.names():
+                other = self._holder.get(name)
+                if other is not None and is_picture(name) and other.stamp(name) != part.stamp(name):
+                    self._check_same(name, other, part)
+                self._holder[name] = part
         self._folders = sorted({folder for part in parts for folder in part.folders()})
+
+    @staticmethod
+    def _check_same(name: str, one: Files, other: Files) -> None:
+        """Refuse two pictures of one name, of which one would be lost."""
+        if one.read(name) != other.read(name):
+            raise FileFormatError(
+                f"{one.label} and {other.label} both have a picture {name!r}, and not the same. Unpack them into "
+                "folders of their own."
+            )
 
     def names(self) -> list[str]:
         return sorted(self._holder)
@@ -259,11 +296,17 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
 
 def _with_archives_inside(folder: _Folder) -> Files:
     """Return a folder; one of archives, as a dataset is downloaded in parts, as if they were unpacked in it."""
-    archives = [path for path in folder.members.values() if path.name.endswith((".zip", *TAR_SUFFIXES))]
-    others = {path.suffix.lower() for path in folder.members.values()} - {path.suffix for path in archives}
+    archives = {name: path for name, path in folder.members.items() if name.endswith((".zip", *TAR_SUFFIXES))}
+    others = {path.suffix.lower() for path in folder.members.values()} - {path.suffix for path in archives.values()}
     if not archives or others - BESIDE_ARCHIVES:
         return folder
-    return _Merged([folder, *(open_files(path) for path in sorted(archives))])
+    inside = [_Within(open_files(archives[name]), PurePosixPath(name).parent) for name in sorted(archives)]
+    return _Merged([folder, *inside])
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file's name says that it is a picture."""
+    return name.lower().endswith(SUFFIXES)
 
 
 def readable_name(name: str) -> str:

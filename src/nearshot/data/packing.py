@@ -79,18 +79,24 @@ class _Job:
         """What goes in and how; an interrupted job is continued only if it is the same."""
         return plan_hash(self.pictures, self.side, self.fit)
 
+    @cached_property
+    def names(self) -> str:
+        """The same by the pictures' names alone, whatever was changed in them since."""
+        return plan_hash(self.pictures, self.side, self.fit, stamped=False)
 
-def plan_hash(pictures: Sequence[Picture], side: int, fit: Fit = "crop") -> str:
-    """Return a hash of which pictures a store is made of, and how; a picture that was changed is another."""
-    listing = "\n".join("\t".join((one.class_name, one.name, *([one.stamp] if one.stamp else []))) for one in pictures)
+
+def plan_hash(pictures: Sequence[Picture], side: int, fit: Fit = "crop", *, stamped: bool = True) -> str:
+    """Return a hash of which pictures a store is made of, and how; if stamped, a changed picture is another."""
+    stamps = [f"\t{one.stamp}" if stamped and one.stamp else "" for one in pictures]
+    listing = "\n".join(f"{one.class_name}\t{one.name}{stamp}" for one, stamp in zip(pictures, stamps, strict=True))
     return hashlib.sha256(f"{VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
 
 
 def begun_plans(folder: Path) -> dict[str, str]:
-    """Return the hash of what each split is made of that was begun in a folder and is not finished."""
+    """Return the hash of the names of what each split is made of that was begun in a folder and is not finished."""
     states = {partial: _state_of(partial) for partial in sorted(folder.glob(".*.partial"))}
     return {
-        partial.name.removeprefix(".").removesuffix(".partial"): str(state["plan"])
+        partial.name.removeprefix(".").removesuffix(".partial"): str(state.get("names", state["plan"]))
         for partial, state in states.items()
         if "plan" in state
     }
@@ -204,7 +210,7 @@ def _resume(job: _Job, broken: Broken) -> dict[str, Any]:
     sizes = {"images.u8": job.side**2 * 3, "hashes.bin": HASH_BYTES, "kept.bin": 8}
     files = {job.partial / name: size * state.get("n_kept", 0) for name, size in sizes.items()}
     if state.get("plan") != job.plan or any(not f.is_file() or f.stat().st_size < size for f, size in files.items()):
-        state = {"plan": job.plan, "n_read": 0, "n_kept": 0, "broken": []}
+        state = {"plan": job.plan, "names": job.names, "n_read": 0, "n_kept": 0, "broken": []}
         files = dict.fromkeys(files, 0)
         _note(job, state)
     for file, size in files.items():
@@ -278,6 +284,7 @@ def _describe(job: _Job, state: dict[str, Any]) -> None:
         "class_names": class_names,
         "broken": state["broken"],
         "plan": job.plan,
+        "names": job.names,
         "origin": job.origin,
     }
     manifest["fingerprint"] = fingerprint_of(manifest, hashes, labels, names)

@@ -262,8 +262,8 @@ def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, si
     side = next(iter(sides)) if sides else usual if side is None else side
     _check(name, side)
     plan = SOURCES[name].plan(NoFiles()) if path is None else plan_folder(open_files(path))
-    expected = {split: plan_hash(pictures, side) for split, pictures in plan.splits.items()}
-    made_of = {manifest.parent.name: _plan_of(manifest.parent) for manifest in manifests}
+    expected = {split: plan_hash(pictures, side, stamped=False) for split, pictures in plan.splits.items()}
+    made_of = {manifest.parent.name: _names_of(manifest.parent) for manifest in manifests}
     known = {split: plan for split, plan in made_of.items() if plan is not None}
     is_usual = all(plan == expected.get(split) for split, plan in known.items())
     if not is_usual or (path is not None and manifests and not known):
@@ -279,15 +279,15 @@ def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, si
     _write(name, plan, side, data_dir, origin=None if path is None else str(path.resolve()))
 
 
-def _plan_of(folder: Path) -> str | None:
-    """Return the mark of what a split was made of, None where its manifest is damaged."""
+def _names_of(folder: Path) -> str | None:
+    """Return the mark of the names of what a split was made of, None where its manifest is damaged."""
     try:
-        plan: str | None = read_manifest(folder).get("plan")
+        manifest = read_manifest(folder)
     except OtherVersionError:
         raise
     except FileFormatError:
         return None
-    return plan
+    return manifest.get("names", manifest.get("plan"))  # the same where pictures have no stamps
 
 
 def _check(name: str, side: int) -> None:
@@ -325,10 +325,10 @@ def _doing(name: str, data_dir: str | Path | None) -> str:
 
 
 def _not_prepared(name: str, data_dir: str | Path | None, side: int | None) -> InputError:
-    here = f" Or do you mean the folder ./{name}?" if Path(name).is_dir() else ""
+    here = f" Do you mean the folder ./{name}?" if Path(name).is_dir() else ""
     nearly = did_you_mean(name, {*SOURCES, *prepared_datasets(data_dir)})
     command = _command(name, data_dir, side)
-    return InputError(f"Dataset {name!r} is not prepared in {data_folder(data_dir)}. Run: {command}{here}{nearly}")
+    return InputError(f"Dataset {name!r} is not prepared in {data_folder(data_dir)}.{here or nearly} Run: {command}")
 
 
 def _command(name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None) -> str:

@@ -110,7 +110,7 @@ class Accuracy:
         return _interval(self.per_episode)
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.interval95:.2f}"
+        return f"{self.mean:.2f}" + ("" if math.isnan(self.interval95) else f" ± {self.interval95:.2f}")
 
     def __repr__(self) -> str:
         return f"Accuracy({self} %; {self.protocol})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import warnings
@@ -14,7 +15,8 @@ from typing import Any
 
 from nearshot.errors import FileFormatError, NearshotError
 from nearshot.evaluation import Accuracy
-from nearshot.experiments.identity import run_id
+from nearshot.experiments.identity import WATCHING, run_id
+from nearshot.experiments.scales import OWN
 from nearshot.files import write_whole
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.config import dataset_name
@@ -196,7 +198,11 @@ class Results:
 
     def path(self, config: TrainConfig, scale: str) -> Path:
         """Return where a training's result is, or will be."""
-        return self.folder / scale / dataset_name(config.dataset) / f"{run_id(config)}.json"
+        name = run_id(config)
+        if scale == OWN:  # where runs may differ in nothing but how they were validated
+            watched = repr([getattr(config, setting) for setting in WATCHING])
+            name += f"-{hashlib.sha256(watched.encode()).hexdigest()[:8]}"
+        return self.folder / scale / dataset_name(config.dataset) / f"{name}.json"
 
     def get(self, config: TrainConfig, scale: str) -> RunResult | None:
         """Return a training's result, or None where it has not been run."""

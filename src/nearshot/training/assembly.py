@@ -53,11 +53,12 @@ class Training:
         *,
         resume: bool = False,
     ) -> None:
+        _ = config.method_name  # before a loss of one's own counts anything
         config = with_resolved_path(config)
         # What is fitted is in its files, not in its name.
         self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
-        if resume and self.run.is_begun:
-            config, fit = self.run.as_begun(config, fit), ()
+        if resume and (begun := self.run.as_begun(config, fit)) is not None:
+            config, fit = begun, ()
         self.method = resolve_method(config, fit)
         self.fabric = fabric = hardware.fabric(config)
         fabric.launch()
@@ -203,7 +204,7 @@ class Training:
 def with_resolved_path(config: TrainConfig) -> TrainConfig:
     """Return the settings with the whole path of a folder of pictures, wherever they are read again."""
     path = given_path(config.dataset)
-    return config if path is None else replace(config, dataset=str(path.resolve()))
+    return config if path is None else config.changed(dataset=str(path.resolve()))
 
 
 def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, Store]:

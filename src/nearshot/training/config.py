@@ -37,6 +37,10 @@ BatchKind = Literal["shuffled", "independent", "episodes"]
 USUAL_WARM_UP = 1 / 12
 
 
+# The types, as they are written below, of settings that are numbers.
+NUMBERS = ("int", "int | None", "float", "float | None", "tuple[int, ...]", "tuple[float, ...]")
+
+
 def _without_brackets(default: str) -> str:
     """Say a default that help would show as a list, as it does where a setting has a constructor of its own."""
     return f"(default: {default.strip('[]').strip(chr(39))})"
@@ -149,7 +153,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         with_plain_fields(self)
-        self._check_whole()
+        self._check_numbers()
         at_least_one = (
             "epochs",
             "batch_size",
@@ -188,14 +192,22 @@ class TrainConfig:
         if not self.validation_shots or min(self.validation_shots) < 1:
             raise InputError(f"validation_shots must be numbers of at least 1, not {self.validation_shots}.")
 
-    def _check_whole(self) -> None:
-        """Refuse fractions, and other things, where a number is counted."""
-        counts = ("int", "int | None", "tuple[int, ...]")
-        for name in (one.name for one in dataclasses.fields(self) if one.type in counts):
-            value = getattr(self, name)
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, bool) or not isinstance(one, int | None):
-                    raise InputError(f"{name} must be a whole number, not {one!r}.")
+    def _check_numbers(self) -> None:
+        """Refuse what is no number where there must be one, or a fraction where something is counted."""
+        for one in dataclasses.fields(self):
+            kind, value = str(one.type), getattr(self, one.name)
+            is_counted, is_row = "int" in kind, kind.startswith("tuple")
+            if kind not in NUMBERS or (value is None and "None" in kind):
+                continue
+            if is_row and not isinstance(value, tuple):
+                raise InputError(f"{one.name} must be numbers in a row, such as (1, 5), not {value!r}.")
+            for number in value if is_row else (value,):
+                is_number = isinstance(number, int | float) and not isinstance(number, bool)
+                if not is_number or (is_counted and number != number // 1):
+                    raise InputError(f"{one.name} must be a {'whole ' if is_counted else ''}number, not {number!r}.")
+            if is_counted and not isinstance(value, int):
+                whole = tuple(map(int, value)) if is_row else int(value)
+                object.__setattr__(self, one.name, whole)
 
     @property
     def shape(self) -> EpisodeShape:
@@ -218,6 +230,13 @@ class TrainConfig:
     def _own_name(self) -> str:
         """The name of a loss of one's own, as it was first asked for: one that counts its calls stays the same."""
         return name_of_own(self.method)  # type: ignore[arg-type]
+
+    def changed(self, **changes: Any) -> TrainConfig:
+        """Return the settings with some changed, and a loss of one's own under the name that it has already."""
+        other = dataclasses.replace(self, **changes)
+        if "method" not in changes and "_own_name" in vars(self):
+            vars(other)["_own_name"] = self._own_name
+        return other
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON can hold them."""

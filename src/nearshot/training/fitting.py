@@ -7,7 +7,6 @@ What somebody has asked for is never changed. What nobody has, may be: a folder 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 
 from nearshot.data import Store
 from nearshot.episodes import EpisodeShape, ImagesByClass
@@ -63,7 +62,7 @@ def fitted(
         free={name for setting, name in _OF_VALIDATION.items() if setting in free},
         leave_out=True,
     )
-    config = replace(config, validation_way=small.n_way, validation_shots=small.shots, validation_queries=small.n_query)
+    config = config.changed(validation_way=small.n_way, validation_shots=small.shots, validation_queries=small.n_query)
     return config, [*about_batches, *small.said]
 
 
@@ -88,7 +87,7 @@ def _with_batches(
         why = f"A batch of {size} different images needs that many; the training split has {n_images}"
     else:
         why = f"A batch of {size} does not divide among {n_ranks} devices"
-    return replace(config, batch_size=fits), [f"{why}: batches of {fits}."]
+    return config.changed(batch_size=fits), [f"{why}: batches of {fits}."]
 
 
 def _enough(n_images: int, least: int = 0) -> int:
@@ -114,7 +113,7 @@ def _with_episodes(
         least_images, said = leaving_out_tiny(
             by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed
         )
-        config = replace(config, least_images=least_images)
+        config = config.changed(least_images=least_images)
     by_class = by_class.without_small_classes(config.least_images)
     by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what the smallest episodes need
     may_change = set(free) & (set(_OF_EPISODES) if config.n_way is None else {"n_shot"})
@@ -123,9 +122,9 @@ def _with_episodes(
     shape = _nearest(config, by_class, free, n_ranks)
     if shape is None:
         raise _nothing_fits(config, by_class, free, n_ranks)
-    changed = replace(config, n_shot=shape.n_shot)
+    changed = config.changed(n_shot=shape.n_shot)
     if config.n_way is None:
-        changed = replace(changed, batch_size=shape.batch_size, images_per_class=shape.images_per_class)
+        changed = changed.changed(batch_size=shape.batch_size, images_per_class=shape.images_per_class)
     if changed == config:
         return config, said
     n_images = int(by_class.sizes.sum())
@@ -156,7 +155,7 @@ def _nearest(config: TrainConfig, by_class: ImagesByClass, free: Collection[str]
     for size in sizes:
         found = [
             shape
-            for shape in _shapes(replace(config, batch_size=size), by_class, free)
+            for shape in _shapes(config.changed(batch_size=size), by_class, free)
             if shape.batch_size % n_ranks == 0
         ]
         if found:

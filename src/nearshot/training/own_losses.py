@@ -143,7 +143,8 @@ class _Description:
         with suppress(Exception):  # most have one
             given |= vars(thing)
         if isinstance(thing, nn.Module):
-            new = vars(nn.Module())  # what every module has: hooks, and whether it is being trained
+            # What every module has: hooks, whether it is being trained, and whether it was compiled.
+            new = {*vars(nn.Module()), "_is_torch_compile", "_compile_kwargs"}
             given = {name: value for name, value in given.items() if name not in new}
             given |= {"parameters": thing._parameters, "buffers": thing._buffers, "modules": thing._modules}
         return [f"{name}={self.of(given[name])}" for name in sorted(given)]
@@ -186,7 +187,8 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
 
 
 def _constants(code: types.CodeType) -> list[str]:
-    return [repr(one) for one in code.co_consts if not isinstance(one, types.CodeType)]
+    plain = [one for one in code.co_consts if not isinstance(one, types.CodeType)]
+    return [repr(sorted(map(repr, one))) if isinstance(one, frozenset) else repr(one) for one in plain]
 
 
 def _hash(data: bytes) -> str:

@@ -20,7 +20,6 @@ import json
 import platform
 import sys
 from collections.abc import Collection
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from shlex import quote
@@ -83,11 +82,6 @@ class RunFolder:
         """Whether the run has its result."""
         return (self.path / "result.json").is_file()
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether there is a checkpoint to go on from, and the settings that it was begun with."""
-        return self.checkpoint.is_file() and (self.path / "config.json").is_file()
-
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
         with write_whole(self.path / name) as file:
@@ -127,10 +121,18 @@ class RunFolder:
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{self.path / 'config.json'} is damaged: {error}") from error
 
-    def as_begun(self, config: TrainConfig, free: Collection[str]) -> TrainConfig:
-        """Return settings with those that may change as the run has them, however they were fitted then."""
-        begun = self.read_config()
-        return replace(config, **{name: getattr(begun, name) for name in free})
+    def as_begun(self, config: TrainConfig, free: Collection[str]) -> TrainConfig | None:
+        """Return settings with those that may change as the run has them, however they were fitted then.
+
+        None where there is no checkpoint to go on from, or nothing says what they were.
+        """
+        if not self.checkpoint.is_file():
+            return None
+        try:
+            begun = self.read_config()
+        except (InputError, FileFormatError):
+            return None
+        return config.changed(**{name: getattr(begun, name) for name in free})
 
     def read_trained_on(self) -> TrainedOn | None:
         """Return the classes that the run was trained on; None for a run from before they were written down."""

@@ -10,7 +10,7 @@ from importlib.resources import files as package_files
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from nearshot.data.archives import Files
+from nearshot.data.archives import Files, is_picture
 from nearshot.data.downloads import Download
 from nearshot.data.packing import Picture
 from nearshot.errors import FileFormatError
@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 SPLITS = ("train", "val", "test")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
 
 class Plan(NamedTuple):
@@ -74,11 +73,6 @@ def class_list(name: str) -> list[str]:
     """Return a built-in list of the classes of a standard split, such as "cifar-fs-train"."""
     text = package_files("nearshot.data").joinpath("splits", f"{name}.txt").read_text(encoding="utf-8")
     return text.split("\n")[: text.count("\n")] if text.endswith("\n") else text.split("\n")
-
-
-def is_picture(name: str) -> bool:
-    """Whether a file's name says that it is a picture."""
-    return name.lower().endswith(SUFFIXES)
 
 
 def pictures_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[Picture]]:
