@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telling": {"files"},
     "plain": set(),
     "randomness": {"errors", "plain"},
-    "episodes": {"errors"},
+    "episodes": {"errors", "plain"},
     "distances": FOUNDATION,
     "data": FOUNDATION,
     "models": FOUNDATION,

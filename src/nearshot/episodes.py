@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
+from nearshot.plain import is_whole
 
 __all__ = ["EpisodeShape", "ImagesByClass"]
 
@@ -36,7 +36,7 @@ class EpisodeShape:
     def __post_init__(self) -> None:
         for name, smallest in (("n_way", 2), ("n_shot", 1), ("n_query", 1)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            if not is_whole(value):
                 raise InputError(f"{name} must be a whole number, not {value!r}.")
             if value < smallest:
                 raise InputError(f"{name} must be at least {smallest}, not {value}.")

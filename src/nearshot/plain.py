@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from typing import Any
 
 import numpy as np
 
-__all__ = ["plain", "with_plain_fields"]
+__all__ = ["is_whole", "plain", "with_plain_fields"]
+
+
+def is_whole(value: object) -> bool:
+    """Whether something is a whole number, Python's or NumPy's.
+
+    >>> is_whole(5), is_whole(np.int64(5)), is_whole(5.0), is_whole(True)
+    (True, True, False, False)
+    """
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
-from nearshot.plain import plain
+from nearshot.plain import is_whole
 
 __all__ = ["distinct_integers", "kept_randomness", "private_generator"]
 
@@ -32,10 +32,9 @@ def private_generator(seed: int | torch.Generator) -> torch.Generator:
         if seed.device.type != "cpu":
             raise InputError(f"Indices are drawn on the CPU; the generator lives on {seed.device}.")
         seed = int(torch.randint(2**62, (), generator=seed))
-    seed = plain(seed)
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    if not is_whole(seed):
         raise InputError(f"seed must be a whole number or a torch.Generator, not {seed!r}.")
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(int(seed))
 
 
 def distinct_integers(n_drawn: int, upper: Tensor, generator: torch.Generator) -> Tensor:

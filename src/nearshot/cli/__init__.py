@@ -37,6 +37,12 @@ COMMANDS = {
     "reproduce": "Regenerate tables and figures of the paper.",
     "report": "Make one page of everything that was measured.",
 }
+# How to go on with a command that was stopped; the others have nothing that is worth it.
+GOES_ON = {
+    "data": " What was begun goes on with the same command.",
+    "train": " Go on with the same command and --resume.",
+    "reproduce": " What was begun goes on with the same command.",
+}
 DESCRIPTION = """Few-shot image classification: train embeddings, measure them honestly, put them to work.
 
 nearshot COMMAND --help says more about a command, and nearshot --version which version this is."""
@@ -67,12 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"{error.strerror or error}:{about}".rstrip(":"))
         return 1
     except KeyboardInterrupt:
-        goes_on = {
-            "train": " Go on with the same command and --resume.",
-            "reproduce": " What was begun goes on with the same command.",
-            "data": " What was begun goes on with the same command.",
-        }
-        Console(stderr=True).print(f"Stopped.{goes_on.get(arguments[0], '')}", highlight=False)
+        Console(stderr=True).print(f"Stopped.{GOES_ON.get(' '.join(arguments[:1]), '')}", highlight=False)
         return 130
     return 0
 

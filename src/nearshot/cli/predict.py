@@ -14,12 +14,11 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot import telling
 from nearshot.cli.saying import saying_warnings
 from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
-from nearshot.telling import plain, say
+from nearshot.telling import counted, plain, say
 
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier
@@ -74,15 +73,15 @@ class Predict:
         classifier = self.making.classifier_of(self.support)
         n_bad = 0
 
-        def counted() -> Iterator[Answer]:
+        def watched() -> Iterator[Answer]:
             nonlocal n_bad
             for answer in _answers(classifier, paths, self.nearest):
                 n_bad += isinstance(answer.told, NearshotError)
                 yield answer
 
-        WRITERS[self.format](counted(), console.file, paths, classifier)
+        WRITERS[self.format](watched(), console.file, paths, classifier)
         if n_bad:
-            say(f"{n_bad:,} of {telling.counted(len(paths), 'picture')} could not be read.")
+            say(f"{n_bad:,} of {counted(len(paths), 'picture')} could not be read.")
         if n_bad or locked:
             raise SystemExit(SOME_UNREADABLE)
 

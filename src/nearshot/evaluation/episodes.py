@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from torch import Tensor
 from nearshot.episodes import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
 from nearshot.files import write_tensors
+from nearshot.plain import is_whole
 
 __all__ = [
     "EpisodeSource",
@@ -166,11 +166,11 @@ class EpisodeSource:
         small_classes: SmallClasses = "raise",
         class_names: Sequence[str] | None = None,
     ) -> None:
-        if not _is_whole(n_episodes) or not 1 <= n_episodes < 2**31:
+        if not is_whole(n_episodes) or not 1 <= n_episodes < 2**31:
             raise InputError(f"n_episodes must be a whole number, at least 1 and under 2³¹, not {n_episodes}.")
-        if not _is_whole(seed) or not 0 <= seed < 2**64:
+        if not is_whole(seed) or not 0 <= seed < 2**64:
             raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1, not {seed!r}.")
-        if small_classes not in ("raise", "leave out") and not (_is_whole(small_classes) and int(small_classes) > 0):
+        if small_classes not in ("raise", "leave out") and not (is_whole(small_classes) and int(small_classes) > 0):
             raise InputError(
                 f"small_classes must be 'raise' or 'leave out', or a number of at least 1, not {small_classes!r}."
             )
@@ -333,10 +333,6 @@ def check_classes(episodes: Episodes, labels: Tensor) -> None:
     repeated = (in_order[:, 1:] == in_order[:, :-1]).any(1).nonzero()
     if len(repeated):
         raise InputError(f"In episode {int(repeated[0])} two ways are the same class.")
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
