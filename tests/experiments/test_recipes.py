@@ -130,6 +130,26 @@ def test_recipes_share_their_trainings() -> None:
     assert adaptation <= comparison
 
 
+def test_all_datasets_are_those_that_each_recipe_has(tmp_path: Path) -> None:
+    names = ("comparison", "supcon")
+    one_by_one = {
+        job.id
+        for name in names
+        for dataset in RECIPES[name].datasets
+        for job in jobs_of([RECIPES[name]], dataset, smaller(), [0])
+    }
+    together = jobs_of([RECIPES[name] for name in names], "all", smaller(), [0])
+    assert {job.id for job in together} == one_by_one
+    assert {job.config.dataset for job in together} == {"cifar-fs", "mini-imagenet", "tiered-imagenet"}
+    done = reproduce(names, dataset="all", results=tmp_path, train_missing=False)
+    tables = [table.name for table in done.tables]
+    assert tables[:3] == [f"comparison-{dataset}" for dataset in RECIPES["comparison"].datasets]
+    assert len(set(tables)) == len(tables)
+    assert [claims.name for claims in done.claims] == [
+        f"claims-{dataset}" for dataset in RECIPES["comparison"].datasets
+    ]
+
+
 def test_seeds_are_other_trainings_and_scales_have_folders_of_their_own() -> None:
     recipe = RECIPES["schedule"]
     assert len(jobs_of([recipe], "cifar-fs", smaller(), range(3))) == 3 * 4
