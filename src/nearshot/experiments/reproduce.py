@@ -225,9 +225,10 @@ def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> 
     """Return the tables and figures of some recipes, made from what was found."""
     tables: list[Table] = []
     figures: list[Figure] = []
-    for recipe, chosen in ((recipe, one) for recipe in recipes for one in recipe.on(dataset)):
-        tables += [table.without_empty_rows() for table in recipe.tables(found, chosen)]
-        figures += recipe.figures(found, chosen)
+    for recipe in recipes:
+        for chosen in recipe.on(dataset):
+            tables += [table.without_empty_rows() for table in recipe.tables(found, chosen)]
+            figures += recipe.figures(found, chosen)
     return tables, figures
 
 
