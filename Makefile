@@ -58,7 +58,7 @@ bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/result
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/augmentation.py
 
-fill:  ## put the tables that commands wrote into the pages that show them
+fill:  ## put the tables and figures that commands made into the pages that show them
 	$(PYTHON) docs/fill.py
 
 docs: $(DOCS_READY)  ## build the documentation into site/

@@ -1,20 +1,24 @@
-"""Put the tables that commands wrote into the pages, between marks, so that they are read wherever a page is.
+"""Put the tables and figures that commands made into the pages, so that they are seen wherever a page is read.
 
     python docs/fill.py     # or: make fill
 
-A page says what it wants, and the rest is done here:
+A page says which table it wants, and gets it between the marks:
 
     <!-- from results/tables/paper/comparison-cifar-fs.md -->
     <!-- end -->
+
+A figure `results/tables/SCALE/NAME.png` that a page shows is copied to `docs/figures/SCALE-NAME.png`.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^<!-- from (?P<file>\S+) -->$.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+FIGURE = re.compile(r"\(figures/(?P<scale>[a-z0-9]+)-(?P<name>[\w-]+\.png)\)")
 
 
 def filled(page: str) -> str:
@@ -31,6 +35,24 @@ def _block(found: re.Match[str]) -> str:
     return f"<!-- from {found['file']} -->\n\n{content}\n\n<!-- end -->"
 
 
+def figures(page: str) -> dict[Path, Path]:
+    """Return where the figures among a page's pictures are kept, and where a command puts them.
+
+    >>> page = "![](figures/32px-ablations-cifar-fs.png), not ![](figures/estimator-glyphs.png)"
+    >>> [source.name for source in figures(page).values()]
+    ['ablations-cifar-fs.png']
+    """
+    found = {
+        ROOT / "docs" / "figures" / f"{one['scale']}-{one['name']}": ROOT
+        / "results"
+        / "tables"
+        / one["scale"]
+        / one["name"]
+        for one in FIGURE.finditer(page)
+    }
+    return {kept: source for kept, source in found.items() if source.is_file()}
+
+
 def pages() -> list[Path]:
     """Return the pages."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,6 +65,10 @@ def main() -> None:
         if filled(text) != text:
             page.write_text(filled(text), encoding="utf-8")
             print(f"{page.relative_to(ROOT)} has the tables of now.")
+        for kept, source in figures(text).items():
+            if not kept.is_file() or kept.read_bytes() != source.read_bytes():
+                shutil.copyfile(source, kept)
+                print(f"{kept.relative_to(ROOT)} is the figure of now.")
 
 
 if __name__ == "__main__":
