@@ -123,7 +123,8 @@ def reproduce(
         outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json", limit)
     found = Found(store, scale, tuple(range(seeds)), episode)
     tables, figures = outputs_of(recipes, found, dataset)
-    claims = [claims_as_table(found, about) for about in _datasets_of(recipes, dataset, scale)]
+    judged = _datasets_of(recipes, dataset, scale) if tables else []
+    claims = [claims_as_table(found, about) for about in judged]
     files = write_outputs([*tables, *claims], figures, folder)
     return Reproduction(outcome, tuple(tables), tuple(figures), tuple(files), tuple(claims))
 
@@ -222,13 +223,15 @@ def _fits(config: TrainConfig, scale: Scale) -> bool:
 
 
 def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> tuple[list[Table], list[Figure]]:
-    """Return the tables and figures of some recipes, made from what was found."""
+    """Return the tables and figures of some recipes, made from what was found; none where nothing was run."""
     tables: list[Table] = []
     figures: list[Figure] = []
     for recipe in recipes:
         for chosen in recipe.on(dataset):
-            tables += [table.without_empty_rows() for table in recipe.tables(found, chosen)]
-            figures += recipe.figures(found, chosen)
+            wanted = recipe.wanted(chosen)
+            if not wanted or any(found.runs(one.config) for one in wanted):
+                tables += [table.without_empty_rows() for table in recipe.tables(found, chosen)]
+                figures += recipe.figures(found, chosen)
     return tables, figures
 
 
