@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from made_up import make_up
+from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
 
