@@ -52,7 +52,7 @@ def _table(found: Found, dataset: str, method: str) -> Table:
     short, classifier = METHODS[method]
     printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE}
     paper_has_it = dataset == "cifar-fs" and method == "prototypical" and found.scale.is_papers
-    errata = {erratum.row: erratum for erratum in ERRATA if erratum.of_accuracies}
+    errata = {erratum.row: erratum for erratum in ERRATA if erratum.about == "accuracies" and erratum.row}
     rows: list[Row] = []
     for size in reversed(BATCH_SIZES):
         for setup in (None, *SETUPS):

@@ -4,7 +4,8 @@
     nearshot reproduce pairs --episode 2 4 1        # Figure 1 for another number of ways, shots and queries
 
 Expected: equal to the paper, except for the errata that the table marks. All numbers are counted on the losses' own
-choice of anchors and candidates.
+choice of anchors and candidates. The paper counts NCA's pairs on a batch that has equally many images of each class;
+NCA trains on shuffled ones, whose expected numbers, by a formula, stand in a row of their own.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from nearshot.episodes import EpisodeShape
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, new_drawing
 from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
 from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.settings import BATCH_SIZES
 from nearshot.experiments.tables import Cell, Figure, Table
 from nearshot.losses import PairCounts, count_pairs
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
+from nearshot.losses.pairs import ExpectedPairs, expected_pairs
 
-__all__ = ["RECIPE", "drawn_pairs"]
+__all__ = ["RECIPE", "TRAINING_CLASSES", "drawn_pairs", "shuffled_pairs"]
 
 LABEL = "counted, not trained"
 FIGURE_1 = EpisodeShape(n_way=2, n_shot=4, n_query=1)
 EXAMPLES = (FIGURE_1, EpisodeShape(20, 5, 15), EpisodeShape(32, 5, 11))
-N_TRAINING_CLASSES = 64  # of miniImageNet and CIFAR-FS
+TRAINING_CLASSES = dict.fromkeys(("cifar-fs", "mini-imagenet"), (64, 600))  # how many, and of how many images
+N_TRAINING_CLASSES = TRAINING_CLASSES["cifar-fs"][0]
 ABLATION_ROWS = {3: (False, False), 6: (False, True), 7: (True, False)}
 
 
@@ -71,18 +75,22 @@ def _appendix_e() -> Table:
         if row.shape is None:
             per_class = row.batch_size // N_TRAINING_CLASSES
             shape = EpisodeShape(N_TRAINING_CLASSES, 1, per_class - 1)
-            name, counts = "NCA", count_pairs(shape, prototypes=False, separate=False)
+            name, counts = "NCA, balanced batch", count_pairs(shape, prototypes=False, separate=False)
         else:
             name = f"PN {row.shape.n_shot}-shot m+n={row.shape.images_per_class}"
             counts = count_pairs(row.shape, prototypes=True, separate=True)
         rows.append(_compared(f"batch {row.batch_size}", name, (*counts, counts.total), row[3:]))
+        if row.shape is None:
+            shuffled = shuffled_pairs("cifar-fs", row.batch_size)
+            numbers = (_count(round(number), number) for number in (*shuffled[:2], shuffled.total))
+            rows.append((f"batch {row.batch_size}", "NCA, shuffled batches (expected)", *numbers))
     shape = EpisodeShape.from_batch(256, n_shot=5, images_per_class=8)
     for number, (prototypes, separate) in ABLATION_ROWS.items():
         counts = count_pairs(shape, prototypes=prototypes, separate=separate)
         printed = ABLATION_PAIRS[number]
         compared = _compared("batch 256", f"ablations, row {number}", counts, printed)
         rows.append((*compared, _count(counts.total)))  # of which the paper prints no total
-    notes = tuple(map(str, ERRATA))
+    notes = (*_about_shuffled(), *(str(erratum) for erratum in ERRATA if erratum.about == "pairs"))
     return Table(
         "pairs-appendix-e",
         "Pairs in the setups of Figures 2 and 4 (Appendix E); the paper's number in brackets where it differs",
@@ -90,6 +98,23 @@ def _appendix_e() -> Table:
         ("batch", "loss", "positives", "negatives", "total"),
         tuple(rows),
         notes,
+    )
+
+
+def shuffled_pairs(dataset: str, batch_size: int) -> ExpectedPairs:
+    """Return what NCA's shuffled batches of a dataset of the paper have on average."""
+    n_classes, n_images = TRAINING_CLASSES[dataset]
+    return expected_pairs([n_images] * n_classes, batch_size)
+
+
+def _about_shuffled() -> tuple[str, ...]:
+    n_classes, n_images = TRAINING_CLASSES["cifar-fs"]
+    alone = " / ".join(f"{shuffled_pairs('cifar-fs', size).anchors_without_positive:.1f}" for size in BATCH_SIZES)
+    return (
+        f"The paper counts NCA's pairs on a batch with equally many images of each class. NCA trains on shuffled "
+        f"batches b of all {n_classes * n_images:,} images, which have C(b, 2) · {n_images - 1}/"
+        f"{n_classes * n_images - 1:,} positives on average, and {alone} images without another of their class at "
+        f"b = {' / '.join(map(str, BATCH_SIZES))}.",
     )
 
 
@@ -101,8 +126,8 @@ def _compared(batch: str, name: str, counts: Sequence[int], printed: Sequence[in
     return (batch, name, *cells)
 
 
-def _count(number: int) -> Cell:
-    return Cell(f"{number:,}", number)
+def _count(number: int, exactly: float | None = None) -> Cell:
+    return Cell(f"{number:,}", number if exactly is None else exactly)
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
