@@ -29,9 +29,10 @@ from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.batch_size import IN_FIGURE
 from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.scales import PAPER
+from nearshot.experiments.scales import PAPER, QUICK
 from nearshot.experiments.settings import BATCH_SIZES, figure_config
-from nearshot.experiments.tables import difference
+from nearshot.experiments.tables import Cell, difference
+from nearshot.training import PRESETS
 
 ROOT = Path(__file__).parents[2]
 
@@ -148,6 +149,23 @@ def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> 
     assert [note for note in counted.notes if note.startswith("Erratum")] == list(map(str, of_pairs))
 
 
+def test_what_adapting_gains_is_on_the_episodes_that_both_have() -> None:
+    """On our own results: adapted networks were measured on the first 600 of 10,000 episodes."""
+    found = Found(Results(ROOT / "results"), PAPER, (0,))
+    table = RECIPES["adaptation"].tables(found, "cifar-fs")[0]
+    gains = {str(row[0]): row[-1] for row in table.rows}
+    run = found.runs(PRESETS["cifar-fs-nca"])[0]
+    plain, adapted = (
+        run.accuracy(Measurement("test", 5, "centroid", (), kind)).per_episode for kind in (None, "fine-tuned")
+    )
+    assert len(adapted) < len(plain)
+    gained = gains["NCA + support set"]
+    assert isinstance(gained, Cell)
+    assert gained.value == pytest.approx(float((adapted - plain[: len(adapted)]).double().mean()))
+    assert str(gains["NCA"]) == "–"
+    assert sum(str(gain) != "–" for gain in gains.values()) == len(gains) - 1
+
+
 def test_shuffled_batches_of_nca_have_the_pairs_that_its_trainings_logged() -> None:
     logged = [
         (run.config.batch_size, row["positive_pairs"], row["negative_pairs"], row["anchors_without_positive"])
@@ -161,6 +179,18 @@ def test_shuffled_batches_of_nca_have_the_pairs_that_its_trainings_logged() -> N
         assert len(epochs) >= 120
         means = [sum(column) / len(epochs) for column in zip(*epochs, strict=True)]
         assert means == pytest.approx(list(shuffled_pairs("cifar-fs", size)), rel=0.001, abs=0.05)
+
+
+def test_episodes_keep_more_positives_than_their_share_of_pairs(tmp_path: Path) -> None:
+    table = RECIPES["pair-subsampling"].tables(Found(Results(tmp_path), PAPER, (0,)), "cifar-fs")[0]
+    positives = {(str(row[0]), str(row[1])): str(row[2]) for row in table.rows}
+    assert positives["NCA", "100 %"] == "509"
+    assert positives["NCA", "40 %"] == "204"
+    assert positives["PN 5-shot m+n=16", "43.1 %"] == positives["MN 5-shot m+n=16", "43.1 %"] == "880"
+    assert "has 509 on average, and 5-shot episodes with m+n=16 have 880, in 43 % of the pairs" in table.notes[0]
+    quick = RECIPES["pair-subsampling"].tables(Found(Results(tmp_path), QUICK, (0,)), "cifar-fs")[0]
+    assert quick.notes == ()  # letters' shuffled batches were not counted
+    assert str(quick.rows[0][2]) == "–"
 
 
 def test_the_papers_numbers_have_the_papers_digits() -> None:

@@ -47,8 +47,8 @@ class Number(NamedTuple):
     @classmethod
     def as_printed(cls, text: str) -> Number:
         """Return a number with the digits that it has in print, such as "72.0 ± 0.7"."""
-        mean, *interval = map(float, text.split(" ± "))
-        return cls(mean, *interval or (None,), text)
+        mean, _, interval = text.partition(" ± ")
+        return cls(float(mean), float(interval) if interval else None, text)
 
     @property
     def digits(self) -> int:

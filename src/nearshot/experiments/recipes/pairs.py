@@ -112,7 +112,7 @@ def _about_shuffled() -> tuple[str, ...]:
     alone = " / ".join(f"{shuffled_pairs('cifar-fs', size).anchors_without_positive:.1f}" for size in BATCH_SIZES)
     return (
         f"The paper counts NCA's pairs on a batch with equally many images of each class. NCA trains on shuffled "
-        f"batches b of all {n_classes * n_images:,} images, which have C(b, 2) · {n_images - 1}/"
+        f"batches, b of all {n_classes * n_images:,} images, which have C(b, 2) · {n_images - 1}/"
         f"{n_classes * n_images - 1:,} positives on average, and {alone} images without another of their class at "
         f"b = {' / '.join(map(str, BATCH_SIZES))}.",
     )
