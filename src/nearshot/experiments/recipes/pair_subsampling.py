@@ -112,17 +112,19 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
 def _draw(found: Found, dataset: str) -> Drawing:
     def lines(axes: Axes, method: str, shot: int) -> None:
-        short, classifier = METHODS[method]
-        wanted = Measurement("val", shot, classifier)
+        wanted = Measurement("val", shot, METHODS[method][1])
         curve = [(100 * fraction, found.pooled(subsampled(dataset, fraction), wanted)) for fraction in FRACTIONS]
         line_with_band(axes, curve, "NCA, subsampled", style_of(0))
         for line, setup in enumerate(IN_FIGURE, 1):
             config = setup_config(dataset, method, BATCH_SIZE, setup)
             point = (100 * share_of_pairs(found.scale.change(config)), found.pooled(config, wanted))
-            line_with_band(axes, [point], f"{short} {setup[0]}-shot, m+n={setup[1]}", style_of(line))
+            line_with_band(axes, [point], f"episodes: {setup[0]}-shot, m+n={setup[1]}", style_of(line))
 
-    titles = [(method, short) for method, (short, _) in METHODS.items()]
-    return panels(found.label, titles, lines, xlabel="pairs used, %", xscale="log")
+    titles = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
+    ticks = [100 * fraction for fraction in FRACTIONS]
+    return panels(
+        found, titles, lines, xlabel="pairs used, % of all in a batch", ticks=ticks, drawn="whiskers and band"
+    )
 
 
 RECIPE = Recipe(
