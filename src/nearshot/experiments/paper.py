@@ -191,8 +191,8 @@ ERRATA = (
         "1-shot; CIFAR-FS 5-shot, 1-shot",
         "78.27, 78.30, 78.3; 62.55, 62.52; 85.15, 85.13, 85.13; 72.49, 72.48",
         "one number each",
-        "nothing says that these are other networks or episodes; the intervals differ as well, such as 0.12 and 0.40 of "
-        "the last",
+        "nothing says that these are other networks or episodes; the intervals differ as well, such as 0.12 and 0.40 "
+        "of the last",
         about="accuracies",
     ),
     Erratum(
