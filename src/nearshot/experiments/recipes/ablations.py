@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure as Drawing
 
-from nearshot.experiments.figures import bars, new_drawing
+from nearshot.experiments.figures import dots, heading, new_drawing
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.settings import BATCH_SIZES, TITLES, episodes_of, figure_config
@@ -91,22 +91,28 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
 
 def _draw(found: Found, dataset: str) -> Drawing:
-    drawing = new_drawing(12, 6)
-    for number, (rows, classifier, shot) in enumerate(
-        [(rows, c, shot) for rows, c in ((ROWS, "centroid"), (MATCHING_ROWS, "soft")) for shot in (1, 5)], 1
-    ):
-        axes = drawing.add_subplot(2, 2, number)
-        groups = {
-            f"batch {size}": [
-                found.pooled(row_config(dataset, row, size), Measurement("val", shot, classifier)) for row in rows
-            ]
-            for size in BATCH_SIZES
-        }
-        bars(axes, [f"{row}. {title}" for row, title in rows.items()], groups)
-        axes.set_title(
-            f"{shot}-shot, {'nearest centroid' if classifier == 'centroid' else 'soft assignment'}", fontsize=9
-        )
-    drawing.suptitle(found.label, fontsize=8)
+    kinds = ((ROWS, "centroid"), (MATCHING_ROWS, "soft"))
+    drawing = new_drawing(9.5, 7)
+    panels = drawing.subplots(
+        2, 2, sharex="col", sharey="row", gridspec_kw={"height_ratios": [len(rows) for rows, _ in kinds]}
+    )
+    for (rows, classifier), of_kind in zip(kinds, panels, strict=True):
+        for axes, shot in zip(of_kind, (1, 5), strict=True):
+            groups = {
+                f"batches of {size}": [
+                    found.pooled(row_config(dataset, row, size), Measurement("val", shot, classifier)) for row in rows
+                ]
+                for size in BATCH_SIZES
+            }
+            dots(axes, [f"{row}. {title}" for row, title in rows.items()], groups)
+            axes.set_title(f"{shot}-shot, {TITLES[classifier]}", fontsize=10)
+            axes.tick_params(axis="x", labelbottom=True)
+    for axes in panels[-1]:
+        axes.set_xlabel("accuracy, %", fontsize=9)
+    drawing.legend(
+        *panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False
+    )
+    drawing.suptitle(heading(found, "whiskers"), fontsize=8)
     return drawing
 
 
