@@ -117,3 +117,11 @@ def test_a_figure_says_what_its_intervals_are_over(name: str, results: Results) 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_without_results_is_empty(name: str, tmp_path: Path) -> None:
     assert drawn(name, Found(Results(tmp_path), PAPER, (0,))).axes
+
+
+def test_rows_of_the_ablations_that_were_not_run_are_left_out_and_it_is_said(tmp_path: Path, results: Results) -> None:
+    some = make_up(tmp_path, ["batch-size"], PAPER, dataset="cifar-fs")  # which has four of them
+    drawing = drawn("ablations", Found(some, PAPER, (0,)))
+    assert [label.get_text()[0] for label in drawing.axes[0].get_yticklabels()] == ["1", "4", "5", "6"]
+    assert drawing.get_suptitle().endswith("rows not run yet are left out")
+    assert "left out" not in drawn("ablations", Found(results, PAPER, (0,))).get_suptitle()

@@ -126,6 +126,8 @@ def dots(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledA
         axes.axhspan(place - 0.5, place + 0.5, color="0.95", zorder=0)
     for number, (group, values) in enumerate(groups.items()):
         there = [(place, accuracy) for place, accuracy in enumerate(values) if accuracy is not None]
+        if not there:
+            continue
         axes.errorbar(
             [accuracy.mean for _, accuracy in there],
             [place + 0.26 * (number - (len(groups) - 1) / 2) for place, _ in there],
