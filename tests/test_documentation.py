@@ -23,6 +23,20 @@ def test_the_readme_shows_the_demos_own_output() -> None:
     assert output.strip("\n") in (ROOT / "README.md").read_text()
 
 
+def test_the_pages_show_the_tables_and_figures_that_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from fill import figures, filled, pages
+
+    with_tables = [page for page in pages() if "<!-- from " in page.read_text()]
+    assert len(with_tables) > 3
+    for page in with_tables:
+        assert filled(page.read_text()) == page.read_text(), f"{page.name} is out of date: make fill"
+    shown = {kept: source for page in pages() for kept, source in figures(page.read_text()).items()}
+    assert len(shown) > 1
+    for kept, source in shown.items():
+        assert kept.read_bytes() == source.read_bytes(), f"{kept.name} is out of date: make fill"
+
+
 def test_the_readmes_comparison_is_the_table_that_was_written() -> None:
     written = (ROOT / "results" / "tables" / "paper" / "comparison-cifar-fs.md").read_text()
     rows = [line for line in written.splitlines() if line.startswith("|") and "(quoted)" not in line]

@@ -21,6 +21,8 @@ from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import PAPER
 from nearshot.experiments.settings import figure_config
+from nearshot.experiments.tables import signed
+from nearshot.training import PRESETS
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +83,10 @@ def test_the_doubtful_numbers_of_the_paper_are_marked(results: Results) -> None:
     assert "Erratum" in table.as_latex()
 
 
-@pytest.mark.parametrize("name", ["comparison", "ablations", "schedule"])
-def test_in_80_columns_no_number_is_broken(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "number"), [("comparison", 0), ("comparison", 1), ("ablations", 0), ("schedule", 0)])
+def test_in_80_columns_no_number_is_broken(name: str, number: int, tmp_path: Path) -> None:
     made_up = make_up(tmp_path, [name], PAPER, dataset="cifar-fs")
-    table = RECIPES[name].tables(Found(made_up, PAPER, (0,)), "cifar-fs")[0]
+    table = RECIPES[name].tables(Found(made_up, PAPER, (0,)), "cifar-fs")[number]
     console = Console(width=80, file=io.StringIO())
     console.print(table.for_terminal())
     assert isinstance(console.file, io.StringIO)
@@ -92,7 +94,24 @@ def test_in_80_columns_no_number_is_broken(name: str, tmp_path: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 80
     numbers = [re.sub(" ± ", "±", str(item)) for row in table.rows for item in row if "±" in str(item)]
     assert len(numbers) > 5
-    assert sorted(re.findall(r"[\d.]+±[\d.]+", shown)) == sorted(numbers)
+    assert sorted(re.findall(r"[+−]?[\d.]+±[\d.]+", shown)) == sorted(numbers)
+
+
+def test_who_is_ahead_is_told_by_split_and_seed(tmp_path: Path) -> None:
+    made_up = make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs", seeds=3)
+    found = Found(made_up, PAPER, (0, 1, 2))
+    table = RECIPES["comparison"].tables(found, "cifar-fs")[1]
+    assert [str(row[0]) for row in table.rows][:2] == ["NCA − PN", "NCA − MN"]
+    soft = Measurement("test", 1, "soft")
+    nca, matching = (found.accuracies(PRESETS[f"cifar-fs-{name}"], soft) for name in ("nca", "matching"))
+    by_seed = [float((a.per_episode - b.per_episode).mean()) for a, b in zip(nca, matching, strict=True)]
+    told = str(table.rows[1][2])  # 1-shot, test
+    assert told.endswith(f"({', '.join(map(signed, by_seed))})")
+    assert told.startswith(f"{signed(sum(by_seed) / 3)} ± ")
+    assert str(table.rows[1][3]) == "+0.63"  # 72.49 less 71.86
+    one_seed = RECIPES["comparison"].tables(Found(made_up, PAPER, (1,)), "cifar-fs")[1]
+    assert str(one_seed.rows[1][2]).startswith(f"{signed(by_seed[1])} ± ")
+    assert "(" not in str(one_seed.rows[1][2])
 
 
 def test_a_note_goes_with_the_row_that_it_is_about(results: Results, tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ class Reproduce:
     """Only list them, with what is done, what is left to train and about how long that takes; with --only '*' the
     trainings themselves, by name."""
     dataset: str | None = None
-    """cifar-fs, mini-imagenet or tiered-imagenet; by default each recipe's first. With --all, recipes that are
-    not about it are left out."""
+    """cifar-fs, mini-imagenet or tiered-imagenet, or all of those that a recipe is about; by default its first. With
+    --all, recipes that are not about it are left out."""
     seeds: int | None = None
     """How many training seeds; by default 3, as in the paper, and 1 in the quick form."""
     quick: bool = False
@@ -126,6 +126,8 @@ class Reproduce:
         claims = map(_without_reasons, done.claims if self.all else ())
         for table in (*done.tables, *claims):
             console.print(table.for_terminal(), "")
+        if not done.tables:
+            console.print("Nothing of it has been run yet; there is nothing to make a table of.")
         if done.files:
             are = "is" if len(done.files) == 1 else "are"
             console.print(f"{counted(len(done.files), 'file')} {are} in {done.files[0].parent}.")
@@ -205,7 +207,9 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
         )
 
     def recipe_entry(recipe: Recipe) -> Entry:
-        datasets = scale.dataset or command.dataset or ", ".join(recipe.datasets)
+        chosen = (scale.dataset,) if scale.dataset else recipe.on(command.dataset)
+        others = [] if scale.dataset or command.dataset else recipe.datasets[1:]
+        datasets = ", ".join(chosen) + (f"; with --dataset also {', '.join(others)}" if others else "")
         return Entry(recipe.name, state(wanted_by(recipe)), f"{recipe.title} ({datasets})")
 
     jobs = wanted_by(*recipes)
@@ -217,6 +221,8 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
     else:
         entries = [recipe_entry(recipe) for recipe in recipes]
         together = "Recipes share trainings, so that all cost less than their sum."
+        if command.dataset is None and scale.dataset is None:
+            together += " Each is on its first dataset here; --dataset all is every one of them."
     if len(entries) > 1:
         entries.append(Entry("Together", state(jobs), together))
     print_entries(f"{scale.label}; {counted(seeds, 'seed')}", entries, console)

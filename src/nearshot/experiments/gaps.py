@@ -41,6 +41,7 @@ class Gap(NamedTuple):
         freedom: how many degrees of freedom the spread has.
         over_episodes: half the 95 % interval over episodes alone, of several seeds.
         allowed: the margin that may take the place of an interval between seeds: see `pooled`.
+        by_seed: the difference of each seed, where there are several.
     """
 
     what: str
@@ -53,6 +54,7 @@ class Gap(NamedTuple):
     freedom: float = 0.0
     over_episodes: float = 0.0
     allowed: float = 0.0
+    by_seed: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.what}: {self.in_points}"
@@ -160,7 +162,8 @@ def over_seeds(what: str, comparisons: Sequence[Comparison], *, luck: float, kin
     spread, freedom = float(differences.std()), n_seeds - 1
     over_episodes = math.sqrt(sum(one.interval95**2 for one in comparisons)) / n_seeds
     between = _interval95(spread, n_seeds, freedom)
-    return Gap(what, mean, between, n_seeds, 0.0, kind, spread, freedom, over_episodes, allowed=luck)
+    by_seed = tuple(differences.tolist())
+    return Gap(what, mean, between, n_seeds, 0.0, kind, spread, freedom, over_episodes, luck, by_seed)
 
 
 def pooled(gaps: Sequence[Gap]) -> list[Gap]:

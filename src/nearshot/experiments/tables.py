@@ -84,11 +84,14 @@ class Table:
             padding=(0, 1 if len(self.headings) < MANY else 0, 0, 0),
             show_edge=False,
         )
-        for heading, is_number in zip(self.headings, self._numbers(), strict=True):
+        rows = [[str(item).replace(" ± ", "±") for item in row] for row in self.rows]
+        for place, (heading, is_number) in enumerate(zip(self.headings, self._numbers(), strict=True)):
             shorter = heading.replace("difference", "diff.")
-            table.add_column(shorter, justify="right" if is_number else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*(str(item).replace(" ± ", "±") for item in row))
+            longest = max((len(word) for row in rows for word in row[place].split()), default=0)
+            whole = longest if is_number else None  # texts may be broken, numbers not
+            table.add_column(shorter, justify="right" if is_number else "left", overflow="fold", min_width=whole)
+        for row in rows:
+            table.add_row(*row)
         return table
 
     def as_markdown(self) -> str:
