@@ -62,7 +62,7 @@ fill:  ## put the tables and figures that commands made into the pages that show
 	$(PYTHON) docs/fill.py
 
 docs: $(DOCS_READY)  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict  # quiet, it would not count its warnings
 
 browser:  ## install Debian's Chromium, which a test opens the report in; without it the test is skipped
 	command -v chromium || { $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }

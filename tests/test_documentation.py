@@ -13,6 +13,7 @@ import torch
 
 from nearshot.cli import main
 from nearshot.evaluation import FeatureSet, save_features
+from nearshot.experiments.paper import ERRATA
 
 ROOT = Path(__file__).parent.parent
 
@@ -65,6 +66,12 @@ def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:
     assert f"took {note['seconds'] / 60:.0f} minutes for {note['done']} trainings" in said
     assert note["failed"] == note["done_before"] == 0
     assert note["environment"]["command"][1:4] == ["reproduce", "--all", "--quick"]  # and where to put things
+
+
+def test_the_errata_are_those_that_the_tables_know() -> None:
+    page = (ROOT / "docs" / "errata.md").read_text().splitlines()
+    rows = [f"| {one.where} | {one.printed} | {one.follows} | {one.reason} |" for one in ERRATA]
+    assert [line for line in page if line.startswith("| ")][1:] == rows
 
 
 @pytest.mark.parametrize("name", ["cifar-fs", "glyphs"])

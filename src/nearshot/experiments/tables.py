@@ -216,20 +216,20 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     return Cell(str(accuracy), accuracy.mean, accuracy if isinstance(accuracy, PooledAccuracy) else None)
 
 
-def signed(number: float) -> str:
+def signed(number: float, digits: int = 2) -> str:
     """Return a number with its sign.
 
     >>> signed(-0.5)
     '−0.50'
     """
-    return f"{number:+.2f}".replace("-", "−")
+    return f"{number:+.{digits}f}".replace("-", "−")
 
 
 def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
-    """Return ours minus the paper's."""
+    """Return ours minus the paper's, with no more digits than the paper's has."""
     if ours is None or paper is None:
         return Cell(MISSING)
-    return Cell(signed(ours.mean - paper.mean), ours.mean - paper.mean, ours)
+    return Cell(signed(ours.mean - paper.mean, min(paper.digits, 2)), ours.mean - paper.mean, ours)
 
 
 def marked(item: Cell) -> Cell:

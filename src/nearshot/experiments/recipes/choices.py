@@ -72,7 +72,7 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
 
 RECIPE = Recipe(
     name="choices",
-    title="Sections 2.2 and 3.1, Appendix F: statements about choices",
+    title="Section 2.2, Appendix F: statements about choices",
     datasets=("cifar-fs", "mini-imagenet"),
     wanted=_wanted,
     tables=_tables,
