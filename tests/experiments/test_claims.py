@@ -221,13 +221,11 @@ def test_a_fraction_that_is_better_than_all_pairs_contradicts(name: str, tmp_pat
     [
         (0.7, SEEDS, "confirmed", "row 5 minus row 6, batch "),
         (0.7, (0,), "undecided", "Open for 6 of 6: "),
-        (0.0, SEEDS, "undecided", "Open for 6 of 6: "),
-        (1.8, (0,), "undecided", "Open for 6 of 6: "),  # worse, and perhaps not slightly
-        (4.0, (0,), "contradicted", "In this order, but by more than 2 points. Not so for 6 of 6: "),
+        (4.0, (0,), "confirmed", "row 5 minus row 6, batch "),
         (-4.0, (0,), "contradicted", "Not so for 6 of 6: "),
     ],
 )
-def test_no_prototypes_are_to_be_worse_and_slightly_so(
+def test_no_prototypes_are_to_be_worse(
     worse: float, seeds: tuple[int, ...], status: str, begins: str, tmp_path: Path
 ) -> None:
     for size in BATCH_SIZES:
