@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from known import DATASET, SEEDS, put, verdict
+from made_up import make_up
 
 from nearshot.experiments.claims import CLAIMS, check_claims, claims_as_table
 from nearshot.experiments.identity import run_id
@@ -31,6 +32,17 @@ def test_nothing_run_is_not_yet_run(tmp_path: Path) -> None:
     assert found.pop("more-pairs")[0] == "confirmed"  # counted, not trained
     assert {status for status, _ in found.values()} == {"not yet run"}
     assert len(found) == len(CLAIMS) - 1
+
+
+def test_what_was_judged_comes_first_and_in_the_papers_order(tmp_path: Path) -> None:
+    results = make_up(tmp_path, ["schedule", "floor"], PAPER, dataset=DATASET)
+    checked = [(claim.name, verdict.status) for claim, verdict in check_claims(Found(results, PAPER, (0,)), DATASET)]
+    n_judged = sum(status != "not yet run" for _, status in checked)
+    assert "not yet run" not in [status for _, status in checked[:n_judged]]
+    names, order = [name for name, _ in checked], [claim.name for claim in CLAIMS]
+    assert "schedule" in names[:n_judged]
+    for part in (names[:n_judged], names[n_judged:]):
+        assert part == sorted(part, key=order.index)
 
 
 @pytest.mark.parametrize(
