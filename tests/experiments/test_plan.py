@@ -185,6 +185,10 @@ def test_trainings_are_chosen_by_name_in_the_order_of_the_patterns() -> None:
     assert len(names) == len(set(names)) == len(jobs) // 2 + 1
     with pytest.raises(InputError, match=r"None of these trainings is called 'nca'\. They are: cifar-fs-matching, "):
         chosen_jobs(jobs, ["nca"])
+    with pytest.raises(InputError, match=r"is called 'a,b' \(several patterns are separated by spaces\)\. They are: c"):
+        chosen_jobs(jobs, ["a,b"])
+    with pytest.raises(InputError, match=r"^Nothing of it is trained; leave --only out\.$"):
+        chosen_jobs([], ["*"])
 
 
 measurements = st.builds(

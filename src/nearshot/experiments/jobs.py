@@ -93,12 +93,12 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
     """Return the jobs of some recipes. Trainings that are the same, by whatever name, are one job.
 
     Seed by seed, so that every table has its first numbers early. Without a dataset, on each recipe's first; "all" is
-    each of its datasets.
+    each of its datasets. A scale with a dataset of its own has each training once.
     """
     jobs: dict[str, Job] = {}
     for seed in seeds:
         for recipe in recipes:
-            for wanted in (one for chosen in recipe.on(dataset) for one in recipe.wanted(chosen)):
+            for wanted in (one for chosen in recipe.on(dataset, scale) for one in recipe.wanted(chosen)):
                 config = replace(scale.change(wanted.config), seed=seed)
                 key = run_id(config)
                 if key in jobs:
@@ -118,12 +118,15 @@ def chosen_jobs(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
     """
     if not patterns:
         return list(jobs)
+    if not jobs:
+        raise InputError("Nothing of it is trained; leave --only out.")
     chosen: dict[str, Job] = {}
     for pattern in patterns:
         matching = {job.id: job for job in jobs if fnmatchcase(job.name, pattern)}
         if not matching:
             names = ", ".join(sorted({job.name for job in jobs}))
-            raise InputError(f"None of these trainings is called {pattern!r}. They are: {names}.")
+            several = " (several patterns are separated by spaces)" if "," in pattern else ""
+            raise InputError(f"None of these trainings is called {pattern!r}{several}. They are: {names}.")
         chosen |= matching
     return list(chosen.values())
 

@@ -16,6 +16,9 @@ from nearshot.training import TrainConfig
 __all__ = ["ALL", "Found", "FoundAccuracy", "Recipe", "Wanted", "like"]
 
 ALL = "all"  # of a recipe's datasets
+STANDS_FOR = (
+    "cifar-fs"  # whose settings a scale takes that has a dataset of its own, and whose statements it is held to
+)
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,14 @@ class Recipe:
     tables: Callable[[Found, str], Sequence[Table]]
     figures: Callable[[Found, str], Sequence[Figure]] = field(default=lambda found, dataset: ())
 
-    def on(self, dataset: str | None) -> tuple[str, ...]:
-        """Return the datasets that somebody means by one: by None the recipe's first, by "all" each that it has."""
+    def on(self, dataset: str | None, scale: Scale | None = None) -> tuple[str, ...]:
+        """Return the datasets that somebody means by one: by None the recipe's first, by "all" each that it has.
+
+        A scale with a dataset of its own puts it in the place of each, so one stands for all, whatever is meant: the
+        same for every recipe, so that they share trainings and statements are judged by what was run.
+        """
+        if scale is not None and scale.dataset is not None:
+            return (STANDS_FOR if STANDS_FOR in self.datasets else self.datasets[0],)
         if dataset == ALL:
             return self.datasets
         return (self.datasets[0] if dataset is None else dataset,)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.jobs import jobs_of
-from nearshot.experiments.recipe import Found, FoundAccuracy, Recipe
+from nearshot.experiments.recipe import ALL, Found, FoundAccuracy, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import OWN, PAPER, Scale, scale_named
@@ -135,10 +135,8 @@ def _collect_scale(results: _ReadOnce, name: str, scale: Scale | None) -> Collec
 def _parts(recipe: Recipe, results: _ReadOnce, scale: Scale) -> list[Part]:
     """Return a recipe's parts, a dataset each, as far as there are runs for it."""
     seeds = sorted({result.seed for result in results.all if result.scale == scale.name})
-    # A scale with a dataset of its own puts it in the place of each, so one stands for all.
-    datasets = recipe.datasets if scale.dataset is None else recipe.datasets[:1]
     parts = []
-    for dataset in datasets:
+    for dataset in recipe.on(ALL, scale):
         jobs = jobs_of([recipe], dataset, scale, seeds)
         there = [run for job in jobs if (run := results.get(job.config, scale.name)) is not None]
         if there:
