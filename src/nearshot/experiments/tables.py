@@ -10,31 +10,54 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import matplotlib as mpl
-import rich.box
-import rich.table
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.paper import Number
+from nearshot.experiments.terminal import InTerminal
 from nearshot.files import write_whole
 
-__all__ = ["Cell", "Figure", "Row", "Table", "beside", "cell", "difference", "marked", "signed"]
+__all__ = ["Cell", "Figure", "Interval", "Row", "Table", "beside", "cell", "difference", "marked", "signed"]
 
 MISSING = "–"
-MANY = 8  # columns, which stand close together in a terminal
+SHORTER = {"difference": "diff.", "row": "#"}  # headings in a terminal
 INTERVALS = ("±", "± between seeds", "± as the paper has it", "seeds")  # in CSV, after an accuracy
+OF_DIFFERENCES = ("±", "± is over", "seeds", "by seed")  # in CSV, after a difference of two trainings
 LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
 )
 
 
 @dataclass(frozen=True)
+class Interval:
+    """How sure a difference of ours is.
+
+    Attributes:
+        half: half its 95 % interval.
+        over: what the interval is over, such as "episodes".
+        by_seed: the difference of each training seed.
+    """
+
+    half: float
+    over: str
+    by_seed: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Cell:
-    """What stands in a table: a text, the number behind it, for sorting and CSV, and the accuracy that it is of."""
+    """What stands in a table.
+
+    Attributes:
+        text: as it is shown.
+        value: the number behind it, for sorting and CSV.
+        accuracy: the accuracy that it is of.
+        interval: of a difference between two of our own accuracies, its interval.
+    """
 
     text: str
     value: float | None = None
     accuracy: PooledAccuracy | None = field(default=None, repr=False, compare=False)
+    interval: Interval | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -63,9 +86,14 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def has_ours(self) -> bool:
+        """Whether something that it shows was trained."""
+        return any(_is_ours(row) for row in self.rows)
+
     def without_empty_rows(self) -> Table:
         """Return the table without rows that wait for a training, and say how many; not if nothing was trained."""
-        if not any(_is_ours(row) for row in self.rows):
+        if not self.has_ours:
             return self
         kept = tuple(row for row in self.rows if _is_ours(row) or "quoted" in str(row[0]))
         n_left_out = len(self.rows) - len(kept)
@@ -75,24 +103,15 @@ class Table:
         notes = tuple(text for text in self.notes if is_marked or not text.startswith("* "))
         return replace(self, rows=kept, notes=notes + note)
 
-    def for_terminal(self) -> rich.table.Table:
-        """Return a table that rich prints, as narrow as can be."""
-        table = rich.table.Table(
-            title=f"{self.title}\n{self.label}",
-            caption="\n".join(self.notes) or None,
-            box=rich.box.SIMPLE_HEAD,
-            padding=(0, 1 if len(self.headings) < MANY else 0, 0, 0),
-            show_edge=False,
+    def for_terminal(self) -> InTerminal:
+        """Return what rich prints: as wide as the terminal, in short words."""
+        return InTerminal(
+            (self.title, self.label),
+            tuple(SHORTER.get(heading, heading) for heading in self.headings),
+            tuple(tuple(str(item).replace(" ± ", "±").replace("(± ", "(±") for item in row) for row in self.rows),
+            tuple(self._numbers()),
+            self.notes,
         )
-        rows = [[str(item).replace(" ± ", "±") for item in row] for row in self.rows]
-        for place, (heading, is_number) in enumerate(zip(self.headings, self._numbers(), strict=True)):
-            shorter = heading.replace("difference", "diff.")
-            longest = max((len(word) for row in rows for word in row[place].split()), default=0)
-            whole = longest if is_number else None  # texts may be broken, numbers not
-            table.add_column(shorter, justify="right" if is_number else "left", overflow="fold", min_width=whole)
-        for row in rows:
-            table.add_row(*row)
-        return table
 
     def as_markdown(self) -> str:
         """Return Markdown."""
@@ -119,25 +138,31 @@ class Table:
 
         No two columns have one name. An accuracy is followed by its interval over episodes, between training seeds and
         as the paper has it, and by the number of seeds. The paper's own interval is the one to hold against the
-        paper's, though for models on the same episodes it is too small.
+        paper's, though for models on the same episodes it is too small. A difference between two of our own accuracies
+        is followed by its interval, what that is over, the number of seeds, and the difference of each.
         """
-        measured = [
-            heading != "difference" and any(_accuracy_in(row[i]) for row in self.rows)
-            for i, heading in enumerate(self.headings)
-        ]
+        more = [self._more_in_csv(place) for place in range(len(self.headings))]
         headings = [
-            (name, *(f"{name} {kind}" for kind in INTERVALS)) if also else (name,)
-            for name, also in zip(_told_apart(self.headings), measured, strict=True)
+            (name, *(f"{name} {kind}" for kind in kinds))
+            for name, kinds in zip(_told_apart(self.headings), more, strict=True)
         ]
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow([*(name for names in headings for name in names), "scale and seeds"])
         for row in self.rows:
             values: list[float | str] = []
-            for item, also in zip(row, measured, strict=True):
-                values += [_number_or_text(item), *(_intervals(_accuracy_in(item)) if also else [])]
+            for item, kinds in zip(row, more, strict=True):
+                values += [_number_or_text(item), *_intervals(item, kinds)]
             writer.writerow([*values, self.label])
         return buffer.getvalue()
+
+    def _more_in_csv(self, place: int) -> tuple[str, ...]:
+        """Return what follows the numbers of a column in CSV."""
+        items = [row[place] for row in self.rows]
+        if any(_interval_in(item) for item in items):
+            return OF_DIFFERENCES
+        is_measured = self.headings[place] != "difference" and any(_accuracy_in(item) for item in items)
+        return INTERVALS if is_measured else ()
 
     def _numbers(self) -> list[bool]:
         """Return of each column whether it holds numbers, which stand to the right; texts stand to the left."""
@@ -175,17 +200,24 @@ class Figure:
 
 
 def _is_ours(row: Row) -> bool:
-    return any(_accuracy_in(item) is not None for item in row)
+    return any(_accuracy_in(item) is not None or _interval_in(item) is not None for item in row)
 
 
 def _accuracy_in(item: Cell | str) -> PooledAccuracy | None:
     return item.accuracy if isinstance(item, Cell) else None
 
 
-def _intervals(accuracy: PooledAccuracy | None) -> list[float | str]:
-    """Return the columns of `INTERVALS`; empty for what there is not."""
-    if accuracy is None:
-        return [""] * len(INTERVALS)
+def _interval_in(item: Cell | str) -> Interval | None:
+    return item.interval if isinstance(item, Cell) else None
+
+
+def _intervals(item: Cell | str, kinds: Sequence[str]) -> list[float | str]:
+    """Return the columns of `INTERVALS` or `OF_DIFFERENCES`; empty for what there is not."""
+    accuracy, interval = _accuracy_in(item), _interval_in(item)
+    if kinds == OF_DIFFERENCES and interval is not None:
+        return [interval.half, interval.over, len(interval.by_seed), " ".join(map(str, interval.by_seed))]
+    if kinds != INTERVALS or accuracy is None:
+        return [""] * len(kinds)
     between = "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
     return [accuracy.interval95, between, accuracy.paper95, len(accuracy.per_seed)]
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearshot.experiments.gaps import Gap, gap
+from nearshot.experiments.gains import gap_cell
+from nearshot.experiments.gaps import gap
 from nearshot.experiments.paper import COMPARISON, QUOTED, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
@@ -92,7 +93,8 @@ def _differences(found: Found, dataset: str) -> Table:
         for number, shot in enumerate((1, 5)):
             for split in ("val", "test"):
                 measured = Measurement(split, shot, ROWS[first][1])
-                cells.append(_ahead(gap(found, what, *((config, measured) for config in sides))))
+                one = gap(found, what, *((config, measured) for config in sides))
+                cells.append(gap_cell(one, with_seeds=True))
             papers = [COMPARISON[row][dataset][number].mean for row in (first, second)] if found.scale.is_papers else []
             cells.append(Cell(signed(papers[0] - papers[1]), papers[0] - papers[1]) if papers else Cell("–"))
         rows.append(tuple(cells))
@@ -108,13 +110,6 @@ def _differences(found: Found, dataset: str) -> Table:
             "Soft assignment where MN is a side, nearest centroid otherwise. The paper has the test split alone.",
         ),
     )
-
-
-def _ahead(one: Gap | None) -> Cell:
-    if one is None:
-        return cell(None)
-    seeds = f" ({', '.join(map(signed, one.by_seed))})" if one.by_seed else ""
-    return Cell(one.in_points + seeds, one.difference)
 
 
 RECIPE = Recipe(
