@@ -156,12 +156,44 @@ def test_all_datasets_are_those_that_each_recipe_has(tmp_path: Path) -> None:
 def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["reproduce", "comparison", "schedule", "--tables-only", "--seeds", "1", "--results", str(tmp_path)]
     assert main(command) == 0
-    assert "Nothing of it has been run yet" in capsys.readouterr().out
+    assert capsys.readouterr().out == "Nothing has been run yet of: comparison (cifar-fs), schedule (cifar-fs).\n"
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
     make_up(tmp_path, ["schedule"], smaller())
     assert main(command) == 0
-    assert "Nothing of it" not in capsys.readouterr().out
+    assert "Nothing has been run yet of: comparison (cifar-fs).\n" in capsys.readouterr().out
     assert {file.stem for file in tmp_path.rglob("tables/*/*")} == {"schedule-cifar-fs", "claims-cifar-fs"}
+
+
+def test_without_results_there_is_only_what_is_counted(tmp_path: Path) -> None:
+    """A table of trainings has no rows then, and no statement is judged, whichever dataset is meant."""
+    everything = reproduce(dataset="all", seeds=1, results=tmp_path, train_missing=False)
+    assert {table.name for table in everything.tables} == {"pairs-table-1", "pairs-appendix-e"}
+    assert everything.claims == ()
+    assert "comparison (cifar-fs, mini-imagenet, tiered-imagenet)" in everything.not_run
+    assert len(everything.not_run) == len(RECIPES) - 1
+    make_up(tmp_path / "some", ["schedule"], smaller(), dataset="cifar-fs")
+    other = reproduce(dataset="mini-imagenet", seeds=1, results=tmp_path / "some", train_missing=False)
+    assert (other.tables, other.claims, other.files) == ((), (), ())
+    assert {"trainings (mini-imagenet)", "schedule (mini-imagenet)"} < set(other.not_run)
+    all_of_some = reproduce(dataset="all", seeds=1, results=tmp_path / "some", train_missing=False)
+    assert [claims.name for claims in all_of_some.claims] == ["claims-cifar-fs"]  # mini-imagenet was not run
+
+
+def test_a_scales_own_dataset_stands_for_all_of_them(tmp_path: Path) -> None:
+    """Whatever the recipe, so that the same trainings are judged by the same statements."""
+    assert {recipe.on(meant, QUICK) for recipe in RECIPES.values() for meant in (None, "all")} == {("cifar-fs",)}
+    supcon = RECIPES["supcon"]
+    assert supcon.on(None) == supcon.on(None, smaller()) == ("mini-imagenet",)
+    assert supcon.on("all", smaller()) == supcon.datasets
+    make_up(tmp_path, ["supcon"], QUICK)
+    alone, together = (
+        reproduce(names, scale=QUICK, seeds=1, results=tmp_path, train_missing=False) for names in (["supcon"], [])
+    )
+    assert [claims.name for claims in alone.claims] == ["claims-glyphs"]
+    assert alone.claims == together.claims
+    verdicts = {str(row[0]): str(row[2]) for row in alone.claims[0].rows}
+    assert verdicts["NCA beats the supervised contrastive loss"] != "not yet run"
+    assert not {"supcon (glyphs)"} & set(together.not_run)
 
 
 def test_seeds_are_other_trainings_and_scales_have_folders_of_their_own() -> None:

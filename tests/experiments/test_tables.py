@@ -7,15 +7,19 @@ import io
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_up import make_up
 from rich.console import Console
 
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
+from nearshot.experiments.gaps import gap
 from nearshot.experiments.paper import (
     ADAPTATION,
     BATCH_SIZE_TABLE,
@@ -28,10 +32,11 @@ from nearshot.experiments.paper import (
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.batch_size import IN_FIGURE
 from nearshot.experiments.recipes.pairs import shuffled_pairs
+from nearshot.experiments.reproduce import outputs_of
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.scales import PAPER, QUICK
+from nearshot.experiments.scales import PAPER, QUICK, smaller
 from nearshot.experiments.settings import BATCH_SIZES, figure_config
-from nearshot.experiments.tables import Cell, difference, signed
+from nearshot.experiments.tables import Cell, Table, difference, signed
 from nearshot.training import PRESETS
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +112,106 @@ def test_in_80_columns_no_number_is_broken(name: str, number: int, tmp_path: Pat
     numbers = [re.sub(" ± ", "±", str(item)) for row in table.rows for item in row if "±" in str(item)]
     assert len(numbers) > 5
     assert sorted(re.findall(r"[+−]?[\d.]+±[\d.]+", shown)) == sorted(numbers)
+
+
+def _shown(table: Table, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), markup=False, highlight=False, soft_wrap=True)  # as in the CLI
+    console.print(table.for_terminal())
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def our_tables() -> list[Table]:
+    """All tables of the repository's own results, with as many seeds as they have and with one."""
+    return [
+        table
+        for seeds in ((0,), (0, 1, 2))
+        for scale in (PAPER, smaller(input_size=32))
+        for table in outputs_of(
+            list(RECIPES.values()), Found(Results(ROOT / "results"), scale, seeds), "cifar-fs"
+        ).tables
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 132])
+def test_our_tables_are_no_wider_than_the_terminal(width: int, our_tables: list[Table]) -> None:
+    """Words are whole or end at a hyphen, but for names of trainings; numbers are, if need be without intervals."""
+    assert len(our_tables) > 30
+    for table in our_tables:
+        shown = _shown(table, width)
+        assert max(map(len, shown.splitlines())) <= width, table.name
+        words = {word for line in shown.splitlines() for word in line.split()}
+        for row in table.rows:
+            for item in row[1:] if table.name.startswith("trainings") else row:
+                text = str(item).replace(" ± ", "±").replace("(± ", "(±")
+                for word in text.split():
+                    joints = [joint.start() for joint in re.finditer(r"(?<=[-/])(?!\d)|(?<!^)(?=[±+])", word)]
+                    assert word in words or any({word[:joint], word[joint:]} <= words for joint in joints), table.name
+
+
+def test_wide_terminals_have_every_row_in_a_line(our_tables: list[Table]) -> None:
+    for table in our_tables:
+        lines = _shown(table, 1000).splitlines()
+        assert len(lines) == 2 + 2 + len(table.rows) + len(table.notes), table.name
+        assert lines[4].split("  ")[0] == str(table.rows[0][0])
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("abc -,", max_size=30), st.sampled_from(["1.23 ± 0.04", "–", "9 (2 of 3)"])), min_size=1
+    ),
+    st.integers(20, 60),
+)
+def test_nothing_is_lost_in_a_terminal_however_narrow(rows: list[tuple[str, str]], width: int) -> None:
+    table = Table("t", "a title", "a label", ("what", "number"), tuple((text, Cell(number)) for text, number in rows))
+    lines = _shown(table, width).splitlines()
+    assert max(map(len, lines)) <= width
+    shown = Counter("".join(lines[4:]).replace(" ", ""))
+    assert shown == Counter("".join(text + number for text, number in rows).replace(" ", ""))
+
+
+def test_a_number_is_not_broken_where_there_is_no_room_at_all() -> None:
+    table = Table("t", "title", "label", ("what", "number"), (("a-very-long name", Cell("12345678.9 ± 0.04")),))
+    assert "12345678.9" in _shown(table, 10).split()
+
+
+def test_differences_that_wait_for_a_training_are_left_out(tmp_path: Path) -> None:
+    results = make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs")
+    for run in list(results):
+        if run.config.method not in ("nca", "prototypical") or run.config.n_way is not None:
+            results.path(run.config, "paper").unlink()
+    found = Found(results, PAPER, (0,))
+    differences = outputs_of([RECIPES["comparison"]], found, "cifar-fs").tables[1]
+    assert [row[0] for row in differences.rows] == ["NCA − PN"]
+    assert differences.notes[-1] == "4 rows are not run yet, and left out."
+    results.path(PRESETS["cifar-fs-nca"], "paper").unlink()
+    alone = outputs_of([RECIPES["comparison"]], found, "cifar-fs")
+    assert [table.name for table in alone.tables] == ["comparison-cifar-fs"]
+    assert alone.not_run == []
+
+
+def test_csv_has_the_intervals_of_differences(tmp_path: Path) -> None:
+    made_up = make_up(tmp_path, ["comparison", "adaptation"], PAPER, dataset="cifar-fs", seeds=2)
+    sides = [(PRESETS[f"cifar-fs-{name}"], Measurement("test", 5, "centroid")) for name in ("nca", "prototypical")]
+    for seeds, over in (((0, 1), "training seeds"), ((1,), "episodes")):
+        found = Found(made_up, PAPER, seeds)
+        expected = gap(found, "NCA − PN", *sides)
+        assert expected is not None
+        header, first, *_ = csv.reader(io.StringIO(RECIPES["comparison"].tables(found, "cifar-fs")[1].as_csv()))
+        row = dict(zip(header, first, strict=True))
+        assert len(row) == len(header)
+        assert float(row["5-shot test"]) == expected.difference
+        assert float(row["5-shot test ±"]) == expected.interval95
+        assert (row["5-shot test ± is over"], row["5-shot test seeds"]) == (over, str(len(seeds)))
+        by_seed = [float(number) for number in row["5-shot test by seed"].split()]
+        assert by_seed == list(expected.by_seed or [expected.difference])
+        assert "5-shot test paper ±" not in row
+        header, plain, layers, *_ = csv.reader(io.StringIO(RECIPES["adaptation"].tables(found, "cifar-fs")[0].as_csv()))
+        gained = dict(zip(header, layers, strict=True))
+        assert float(gained["1-shot gain ±"]) > 0
+        assert (gained["1-shot gain ± is over"], gained["1-shot gain seeds"]) == (over, str(len(seeds)))
+        assert dict(zip(header, plain, strict=True))["1-shot gain ±"] == ""
 
 
 def test_who_is_ahead_is_told_by_split_and_seed(tmp_path: Path) -> None:

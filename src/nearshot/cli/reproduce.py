@@ -126,8 +126,8 @@ class Reproduce:
         claims = map(_without_reasons, done.claims if self.all else ())
         for table in (*done.tables, *claims):
             console.print(table.for_terminal(), "")
-        if not done.tables:
-            console.print("Nothing of it has been run yet; there is nothing to make a table of.")
+        if done.not_run:
+            console.print(f"Nothing has been run yet of: {', '.join(done.not_run)}.")
         if done.files:
             are = "is" if len(done.files) == 1 else "are"
             console.print(f"{counted(len(done.files), 'file')} {are} in {done.files[0].parent}.")

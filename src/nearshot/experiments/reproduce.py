@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -34,7 +35,7 @@ from nearshot.telling import counted, tell
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.runs import describe_environment
 
-__all__ = ["Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
+__all__ = ["Outputs", "Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,8 @@ class Reproduction:
         tables: the tables.
         figures: the figures.
         files: all that was written.
-        claims: what the paper says and what was found, a table for each dataset.
+        claims: what the paper says and what was found, a table for each dataset that something was run on.
+        not_run: recipes that nothing has been run of yet, with the datasets, such as "supcon (mini-imagenet)".
     """
 
     outcome: Outcome
@@ -54,6 +56,7 @@ class Reproduction:
     figures: tuple[Figure, ...]
     files: tuple[Path, ...]
     claims: tuple[Table, ...] = ()
+    not_run: tuple[str, ...] = ()
 
 
 def chosen_recipes(names: Sequence[str], dataset: str | None = None, scale: Scale = PAPER) -> list[Recipe]:
@@ -122,11 +125,11 @@ def reproduce(
         limit = None if minutes is None else _limit(minutes, store, place, Path(runs))
         outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json", limit)
     found = Found(store, scale, tuple(range(seeds)), episode)
-    tables, figures = outputs_of(recipes, found, dataset)
-    judged = _datasets_of(recipes, dataset, scale) if tables else []
-    claims = [claims_as_table(found, about) for about in judged]
-    files = write_outputs([*tables, *claims], figures, folder)
-    return Reproduction(outcome, tuple(tables), tuple(figures), tuple(files), tuple(claims))
+    outputs = outputs_of(recipes, found, dataset)
+    claims = [claims_as_table(found, about) for about in outputs.datasets]
+    files = write_outputs([*outputs.tables, *claims], outputs.figures, folder)
+    tables, figures = tuple(outputs.tables), tuple(outputs.figures)
+    return Reproduction(outcome, tables, figures, tuple(files), tuple(claims), tuple(outputs.not_run))
 
 
 def _limit(minutes: float, results: Results, place: Place, runs: Path) -> TimeLimit:
@@ -181,12 +184,6 @@ def _device_of(place: Place) -> torch.device:
     return torch.device("cpu") if isinstance(place, LocalMachine) and not place.uses_gpus else chosen_device()
 
 
-def _datasets_of(recipes: Sequence[Recipe], dataset: str | None, scale: Scale) -> list[str]:
-    """Return the datasets that recipes were run on; none for those that train nothing."""
-    chosen = [one for recipe in recipes for one in recipe.on(dataset) if recipe.wanted(one)]
-    return list(dict.fromkeys(chosen))[: 1 if scale.dataset is not None else None]
-
-
 def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunResult]:
     """Take finished runs that `nearshot train` made, here or on another machine, into the results.
 
@@ -222,17 +219,44 @@ def _fits(config: TrainConfig, scale: Scale) -> bool:
     )
 
 
-def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> tuple[list[Table], list[Figure]]:
+class Outputs(NamedTuple):
+    """What recipes make of what was found.
+
+    Attributes:
+        tables: with the rows that something was run for.
+        figures: of what was run.
+        datasets: those that recipes were trained on.
+        not_run: recipes that there is nothing of, with the datasets.
+    """
+
+    tables: list[Table]
+    figures: list[Figure]
+    datasets: list[str]
+    not_run: list[str]
+
+
+def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> Outputs:
     """Return the tables and figures of some recipes, made from what was found; none where nothing was run."""
     tables: list[Table] = []
     figures: list[Figure] = []
+    datasets: list[str] = []
+    missing: dict[str, list[str]] = {}
     for recipe in recipes:
-        for chosen in recipe.on(dataset):
+        for chosen in recipe.on(dataset, found.scale):
             wanted = recipe.wanted(chosen)
-            if not wanted or any(found.runs(one.config) for one in wanted):
-                tables += [table.without_empty_rows() for table in recipe.tables(found, chosen)]
+            made: list[Table] = []
+            if not wanted:
+                made = [table for table in recipe.tables(found, chosen) if table.rows]
+            elif any(found.runs(one.config) for one in wanted):
+                datasets.append(chosen)
+                made = [table.without_empty_rows() for table in recipe.tables(found, chosen) if table.has_ours]
+            if made:
+                tables += made
                 figures += recipe.figures(found, chosen)
-    return tables, figures
+            else:
+                missing.setdefault(recipe.name, []).append(found.on(chosen))
+    not_run = [f"{name} ({', '.join(on)})" for name, on in missing.items()]
+    return Outputs(tables, figures, list(dict.fromkeys(datasets)), not_run)
 
 
 def write_outputs(tables: Sequence[Table], figures: Sequence[Figure], folder: Path) -> list[Path]:
