@@ -104,10 +104,12 @@ PUBLIC_NAMES = {
     "nearshot.episodes": {"EpisodeShape", "ImagesByClass"},
     "nearshot.errors": {"FileFormatError", "InputError", "LeakError", "MissingExtraError", "NearshotError", "look_up"},
     "nearshot.losses": {
+        "ExpectedPairs",
         "PairCounts",
         "count_pairs",
         "cross_entropy_loss",
         "episode_loss",
+        "expected_pairs",
         "matching_loss",
         "mixed_loss",
         "nca_loss",

@@ -13,8 +13,7 @@ import reference
 from nearshot.data import IndependentBatches, ShuffledBatches
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.losses import PairCounts, count_pairs
-from nearshot.losses.pairs import expected_pairs
+from nearshot.losses import PairCounts, count_pairs, expected_pairs
 
 few = settings(max_examples=40, deadline=None)
 shapes = st.builds(EpisodeShape, st.integers(2, 9), st.integers(1, 7), st.integers(1, 7))

@@ -4,14 +4,16 @@ from nearshot.losses.cross_entropy import cross_entropy_loss, mixed_loss
 from nearshot.losses.episodic import episode_loss, matching_loss, prototypical_loss
 from nearshot.losses.nca import nca_loss
 from nearshot.losses.neighbours import neighbour_loss
-from nearshot.losses.pairs import PairCounts, count_pairs
+from nearshot.losses.pairs import ExpectedPairs, PairCounts, count_pairs, expected_pairs
 from nearshot.losses.supcon import supervised_contrastive_loss
 
 __all__ = [
+    "ExpectedPairs",
     "PairCounts",
     "count_pairs",
     "cross_entropy_loss",
     "episode_loss",
+    "expected_pairs",
     "matching_loss",
     "mixed_loss",
     "nca_loss",

@@ -26,10 +26,9 @@ from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.settings import BATCH_SIZES
 from nearshot.experiments.tables import Cell, Figure, Table
-from nearshot.losses import PairCounts, count_pairs
+from nearshot.losses import ExpectedPairs, PairCounts, count_pairs, expected_pairs
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
-from nearshot.losses.pairs import ExpectedPairs, expected_pairs
 
 __all__ = ["RECIPE", "TRAINING_CLASSES", "drawn_pairs", "shuffled_pairs"]
 
