@@ -13,12 +13,13 @@ from rich.text import Text
 
 __all__ = ["InTerminal"]
 
-GAPS = (2, 1)  # spaces between columns, where there is room and where there is little
 LEAST = 6  # characters of a text that is broken anywhere
 # Where lines may end, from what is read best to what is read worst: at spaces; in texts also after a hyphen and the
 # like; in numbers before their interval; in texts anywhere.
 SPACES, HYPHENS, INTERVALS, ANYWHERE = range(4)
+TRIED = ((SPACES, 2), (SPACES, 1), (HYPHENS, 2), (HYPHENS, 1), (INTERVALS, 1), (ANYWHERE, 1))  # and between columns
 AFTER = re.compile(r"(?<=[-,_/=])|(?=\+)")
+GLUED = "\0"  # before a part of a word that no space goes before
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,18 @@ class InTerminal:
         """Return the space between columns and their widths: with lines that end where they are read best."""
         columns = [[heading, *texts] for heading, *texts in zip(self.headings, *self.rows, strict=True)]
         whole = [max(map(cell_len, texts)) for texts in columns]
-        kinds = range(SPACES, ANYWHERE + 1)
         least = [
-            [max(_longest(text, kind, is_number) for text in texts) for kind in kinds]
+            [max(_longest(text, kind, is_number) for text in texts) for kind in range(ANYWHERE + 1)]
             for texts, is_number in zip(columns, self.numbers, strict=True)
         ]
-        for kind in kinds:
-            for gap in GAPS if kind < INTERVALS else GAPS[-1:]:
-                room = width - gap * (len(columns) - 1) - sum(one[kind] for one in least)
-                if room >= 0 or (kind, gap) == (ANYWHERE, GAPS[-1]):
-                    widths = [one[kind] for one in least]
-                    for better in range(kind - 1, SPACES - 1, -1):
-                        room -= self._widen(widths, [one[better] for one in least], room)
-                    return gap, self._shared(columns, widths, whole, room)
-        raise AssertionError("the last kind is taken however little room there is")
+        for kind, gap in TRIED:  # where there is too little room for the last too, the table is wider
+            widths = [one[kind] for one in least]
+            room = width - gap * (len(columns) - 1) - sum(widths)
+            if room >= 0:
+                break
+        for better in range(kind - 1, SPACES - 1, -1):
+            room -= self._widen(widths, [one[better] for one in least], room)
+        return gap, self._shared(columns, widths, whole, room)
 
     def _shared(
         self, columns: Sequence[Sequence[str]], widths: Sequence[int], whole: Sequence[int], room: int
@@ -91,8 +90,7 @@ class InTerminal:
             heading: [i for i, other in enumerate(self.headings) if other == heading] for heading in self.headings
         }
         spent = 0
-        for _, places in sorted((sum(wished[i] - widths[i] for i in places), places) for places in groups.values()):
-            cost = sum(wished[i] - widths[i] for i in places)
+        for cost, places in sorted((sum(wished[i] - widths[i] for i in places), places) for places in groups.values()):
             if cost <= room - spent:
                 spent += cost
                 for i in places:
@@ -172,9 +170,6 @@ def _fitting(text: str, width: int, is_number: bool) -> list[str]:
         first, *others = _pieces(word, kind, is_number) or [""]
         words += [first, *(f"{GLUED}{other}" for other in others)]
     return words
-
-
-GLUED = "\0"  # before a part of a word that no space goes before
 
 
 def _filled(words: Sequence[str], width: int) -> list[str]:
