@@ -124,7 +124,8 @@ class Accuracy:
         tensor([80., 60.], dtype=torch.float64)
         """
         n_questions = self.protocol.n_way * self.protocol.n_query
-        n_correct = (self.per_episode.double() * n_questions / 100).round().numpy().astype(_count_type(self.protocol))
+        n_correct = (self.per_episode.double() * n_questions / 100).round().numpy()
+        n_correct = n_correct.astype("<u1" if n_questions < 256 else "<u4")  # most are small
         return {
             "mean": self.mean,
             "interval95": None if len(self.per_episode) == 1 else self.interval95,
@@ -138,7 +139,8 @@ class Accuracy:
         try:
             protocol = Protocol(**values["protocol"])
             content = zlib.decompress(base64.b64decode(values["n_correct"]))
-            n_correct = np.frombuffer(content, _count_type(protocol))
+            # Files of earlier versions have four bytes for every count.
+            n_correct = np.frombuffer(content, "<u1" if len(content) == protocol.n_episodes else "<u4")
             if len(n_correct) != protocol.n_episodes:
                 raise ValueError(f"it has {len(n_correct)} of {protocol.n_episodes} episodes")  # noqa: TRY301
         except (KeyError, TypeError, ValueError, zlib.error) as error:
@@ -281,11 +283,6 @@ def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
             raise LeakError("Models must not be selected on the test split. Use the validation split.")
     _check_same_protocol([accuracy.protocol for accuracy in candidates.values()], "selected from", but=())
     return max(candidates, key=lambda key: candidates[key].mean)
-
-
-def _count_type(protocol: Protocol) -> str:
-    """Return the type in which correct answers of an episode are saved; most are small."""
-    return "<u1" if protocol.n_way * protocol.n_query < 256 else "<u4"
 
 
 def _interval(values: Tensor) -> float:
