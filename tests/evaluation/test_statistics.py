@@ -94,6 +94,7 @@ def test_a_result_says_how_it_was_measured() -> None:
     for part in ("5-way 1-shot", "15 queries a class", "seed 0", "centroid", "centred and normalised", "not adapted"):
         assert part in text
     assert "inductive" in text
+    assert "left out" not in text
     assert "val split" in text
     assert "transductive" in str(replace(PROTOCOL, inductive=False))
     assert "adapted: fine-tuned" in str(replace(PROTOCOL, adapted="fine-tuned"))
