@@ -23,6 +23,7 @@ from nearshot.evaluation import (
     CLASSIFIERS,
     FeatureSet,
     Measured,
+    Protocol,
     Treatment,
     answering,
     compare,
@@ -149,6 +150,18 @@ def test_many_at_once_are_the_same_as_one_by_one() -> None:
         assert torch.equal(accuracy.per_episode, alone.per_episode)
         assert accuracy.protocol.n_shot == key.n_shot
         assert accuracy.protocol.split == "val"
+
+
+def test_by_default_the_protocol_is_the_papers() -> None:
+    """Section 3.1: 5-way, 1 and 5 shots, 15 queries, 10,000 episodes."""
+    alone = evaluate_features(FEATURES, LABELS).protocol
+    assert alone == Protocol(5, 5, 15, 10_000, 0, alone.episodes, "centroid", centred=False, normalised=True)
+    many = evaluate_many(FEATURES, LABELS, centre=FEATURES[0] / 2)
+    assert list(many) == [Measured(n, name, Treatment(True, True)) for n in (1, 5) for name in CLASSIFIERS]
+    for measured, accuracy in many.items():
+        expected = replace(alone, n_shot=measured.n_shot, classifier=measured.classifier, centred=True)
+        assert accuracy.protocol == expected
+    assert alone.episodes == sample_episodes(LABELS).digest
 
 
 def test_more_episodes_begin_with_the_same_ones() -> None:
@@ -348,8 +361,9 @@ def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
     assert torch.equal(fewer.per_episode, one.per_episode)
     with pytest.raises(InputError, match="different episodes and cannot be compared"):
         compare(drawn, evaluate_features(FEATURES, LABELS, n_episodes=100, seed=1))
-    with pytest.raises(InputError, match="the number of a way, from 0 to 4, not a label of the dataset"):
-        score_predictions(LABELS[episodes.query], episodes, classifier="theirs", inductive=True)
+    for wrong in (LABELS[episodes.query], answers.view(100, 5, 15) + 1, answers.view(100, 5, 15) - 1):
+        with pytest.raises(InputError, match="the number of a way, from 0 to 4, not a label of the dataset"):
+            score_predictions(wrong, episodes, classifier="theirs", inductive=True)
 
 
 def test_given_episodes_are_used() -> None:
@@ -372,6 +386,11 @@ def test_predictions_of_other_code_are_scored_on_the_same_episodes() -> None:
     scored = score_predictions(theirs, episodes, classifier="theirs", inductive=True)
     ours = evaluate_features(FEATURES, LABELS, episodes=episodes, normalise=False)
     torch.testing.assert_close(scored.per_episode, ours.per_episode)
+    told = {"adapted": "fine-tuned", "split": "test", "fingerprint": "0123"}
+    expected = Protocol(5, 5, 15, 200, 1, episodes.digest, "theirs", None, None, inductive=False, **told)
+    assert score_predictions(theirs, episodes, classifier="theirs", inductive=False, **told).protocol == expected
+    with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
+        score_predictions(theirs.double(), episodes, classifier="theirs", inductive=True)
     with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
         score_predictions(theirs.flatten(1), episodes, classifier="theirs", inductive=True)
 

@@ -41,6 +41,7 @@ def put(
     seeds: Sequence[int] = (0,),
     spread: float = 0.0,
     means: dict[Measurement, float] | None = None,
+    n_episodes: int = 400,
 ) -> None:
     """Write a result whose every accuracy is about `mean`, a little more with each seed; some about `means`."""
     everything = dict.fromkeys(
@@ -55,8 +56,9 @@ def put(
     accuracies = {}
     for one, about in (everything | (means or {})).items():
         chance = torch.Generator().manual_seed(one.n_shot)
-        values = about + torch.randn(400, generator=chance, dtype=torch.float64)
-        protocol = Protocol(5, one.n_shot, 15, 400, 0, one.split, one.classifier, True, True, split=one.split)
+        values = about + torch.randn(400, generator=chance, dtype=torch.float64)[:n_episodes]
+        asked = f"{n_episodes} of {one.split}"
+        protocol = Protocol(5, one.n_shot, 15, n_episodes, 0, asked, one.classifier, True, True, split=one.split)
         accuracy = Accuracy((values * 0.75).round() / 0.75, protocol)
         accuracies[one.name] = accuracy.as_dict() | {"epoch": 1}
     for seed in seeds:
@@ -252,6 +254,21 @@ def test_several_seeds_are_judged_by_their_spread(tmp_path: Path) -> None:
     assert not three.is_positive
     assert three.difference == pytest.approx(2.0 + 4.0, abs=0.7)
     assert three.n_seeds == 3
+
+
+def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_have(tmp_path: Path) -> None:
+    results, wanted = Results(tmp_path), Measurement("val", 5, "centroid")
+    one, other = (row_config(DATASET, row, 512) for row in (3, 5))
+    put(results, one, 62.0, n_episodes=100)
+    put(results, other, 60.0)
+    found = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    backwards = gap(Found(results, PAPER, (0,)), "", (other, wanted), (one, wanted))
+    put(results, other, 60.0, n_episodes=100)
+    expected = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    assert found == expected
+    assert backwards is not None
+    assert expected is not None
+    assert (backwards.difference, backwards.interval95) == (-expected.difference, expected.interval95)
 
 
 def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Path) -> None:
