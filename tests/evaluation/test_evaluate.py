@@ -29,6 +29,7 @@ from nearshot.evaluation import (
     compare,
     evaluate_features,
     evaluate_many,
+    nearness,
     prepare_features,
     sample_episodes,
     score_predictions,
@@ -255,6 +256,31 @@ def test_answers_in_float32_are_those_of_float64(normalise: bool) -> None:
     exact = evaluate_many(features.double(), LABELS, n_episodes=500, treatments=treatments)
     for key, accuracy in ours.items():
         assert torch.equal(accuracy.per_episode, exact[key].per_episode)
+
+
+def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many answers are ties, which are answered again in float64; and one classifier is somebody's own."""
+
+    def own(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    features = (3 * FEATURES).round().float() + 0.125
+    classifiers: Any = {name: name for name in CLASSIFIERS} | {"own": own}
+    measure = functools.partial(evaluate_many, features, LABELS, n_episodes=20, classifiers=classifiers, inductive=True)
+    expected = measure()
+    small = {"GATHERED_BYTES_EXACTLY": 1, "EPISODES_AT_ONCE_CPU": 3, "LEAST_EPISODES_PER_RUN": 7}
+    for name, value in small.items():
+        monkeypatch.setattr(answering, name, value)
+    monkeypatch.setattr(nearness, "CACHE_BYTES", 1)
+    for key, accuracy in measure().items():
+        assert torch.equal(accuracy.per_episode, expected[key].per_episode)
+        assert accuracy.protocol == expected[key].protocol
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_threads_give_each_result_once_and_in_order(n_threads: int) -> None:
+    found = answering.in_threads(lambda i: torch.tensor(i * i), range(20), n_threads)
+    assert [int(square) for square in found] == [i * i for i in range(20)]
 
 
 @pytest.mark.parametrize("offset", [0.0, 3.0])
