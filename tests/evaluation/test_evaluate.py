@@ -21,6 +21,7 @@ from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
+    Episodes,
     FeatureSet,
     Measured,
     Protocol,
@@ -190,6 +191,13 @@ def test_a_users_own_classifier() -> None:
     with pytest.raises(InputError, match="Does 'farthest' look at each query alone"):
         evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest)
     assert accuracy.mean < 5
+
+    def nearest(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    own = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100, classifier=nearest, inductive=True)
+    ours = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100)
+    assert torch.equal(own.per_episode, ours.per_episode)
     three = functools.partial(k_nearest_neighbours, k=3)
     both: Any = {"3-NN": three, "centroid": "centroid"}
     results = evaluate_many(FEATURES, LABELS, n_episodes=100, classifiers=both, inductive=True)
@@ -240,17 +248,18 @@ def test_features_far_from_zero_lose_no_digits(offset: float, normalise: bool) -
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours = evaluate_many(features, labels, n_episodes=100, treatments=[Treatment(False, normalise)])
     for key, accuracy in ours.items():
-        assert accuracy.mean == pytest.approx(exact[key].mean, abs=0.1)
+        assert torch.equal(accuracy.per_episode, exact[key].per_episode)
     support, query = features[:200].view(2, 5, 20, 64), features[200:].view(2, 25, 64)
     for classify in CLASSIFIERS.values():
         expected = classify(support.double(), query.double()).argmax(2)
         assert (classify(support, query).argmax(2) == expected).double().mean() > 0.95
 
 
+@pytest.mark.parametrize("offset", [0.125, 1000.125])
 @pytest.mark.parametrize("normalise", [True, False])
-def test_answers_in_float32_are_those_of_float64(normalise: bool) -> None:
-    """On whole numbers of few dimensions, where many distances are equal or nearly so."""
-    features = (3 * FEATURES).round().float() + 0.125
+def test_answers_in_float32_are_those_of_float64(normalise: bool, offset: float) -> None:
+    """On whole numbers of few dimensions, where many distances are equal or nearly so; near zero and far from it."""
+    features = (3 * FEATURES).round().float() + offset
     treatments = [Treatment(False, normalise)]
     ours = evaluate_many(features, LABELS, n_episodes=500, treatments=treatments)
     exact = evaluate_many(features.double(), LABELS, n_episodes=500, treatments=treatments)
@@ -275,6 +284,14 @@ def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatc
     for key, accuracy in measure().items():
         assert torch.equal(accuracy.per_episode, expected[key].per_episode)
         assert accuracy.protocol == expected[key].protocol
+
+
+@pytest.mark.parametrize("n_query", [2**15 - 1, 2**15])
+def test_counts_of_very_many_queries_do_not_overflow(n_query: int) -> None:
+    labels = torch.arange(2).repeat_interleave(n_query + 1)
+    episodes = Episodes(torch.arange(len(labels)).view(1, 2, -1), n_query)
+    accuracy = evaluate_features(labels[:, None].float(), labels, episodes=episodes, normalise=False)
+    assert accuracy.mean == 100
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
@@ -443,6 +460,8 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
         (FEATURES, LABELS, {"classifier": "svm"}, "no classifier 'svm'; choose one of 'centroid', 'soft', 'knn'"),
         (FEATURES, LABELS.float(), {}, "labels must be whole numbers"),
         (FEATURES.long(), LABELS, {}, "features must be floating-point"),
+        (FEATURES[:, :, None], LABELS, {}, r"of shape \(image, dim\), not torch.float64 \(200, 6, 1\)"),
+        (FEATURES[:, :0], LABELS, {}, r"of shape \(image, dim\), not torch.float64 \(200, 0\)"),
         (
             FEATURES,
             LABELS,
