@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,13 +31,15 @@ from nearshot.evaluation import (
     answering,
     compare,
     evaluate_features,
+    evaluate_fine_tuned,
+    evaluate_mahalanobis,
     evaluate_many,
     nearness,
     prepare_features,
     sample_episodes,
     score_predictions,
 )
-from nearshot.evaluation.classifiers import k_nearest_neighbours
+from nearshot.evaluation.classifiers import k_nearest_neighbours, neighbour_scores
 from nearshot.evaluation.nearness import Nearness, NearnessFinder
 
 few = settings(max_examples=30, deadline=None)
@@ -101,6 +105,26 @@ def test_other_k() -> None:
         k_nearest_neighbours(support, query, k=13)
 
 
+@few
+@given(st.integers(0, 2**31), st.integers(2, 5), st.integers(1, 5))
+def test_neighbours_that_vote_are_found_and_the_gap_behind_them(seed: int, n_way: int, n_shot: int) -> None:
+    """Else every episode would be taken for unsure, and answered again."""
+    generator = torch.Generator().manual_seed(seed)
+    nearness_of = torch.randn(2, n_way, n_shot, 3, generator=generator, dtype=torch.float64)
+    scores = neighbour_scores(nearness_of)
+    assert scores.gap is not None
+    for e in range(2):
+        for q in range(3):
+            near = nearness_of[e, :, :, q]
+            points = sorted(((float(near[w, s]), w) for w in range(n_way) for s in range(n_shot)), reverse=True)
+            voters = [way for _, way in points[:n_shot]]
+            most = max(map(voters.count, voters))
+            for way in range(n_way):
+                expected = float(near[way].max()) if voters.count(way) == most else -math.inf
+                assert scores.values[e, way, q] == expected
+            assert scores.gap[e, q] == points[n_shot - 1][0] - points[n_shot][0]
+
+
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("centred", [True, False])
@@ -164,6 +188,16 @@ def test_by_default_the_protocol_is_the_papers() -> None:
         expected = replace(alone, n_shot=measured.n_shot, classifier=measured.classifier, centred=True)
         assert accuracy.protocol == expected
     assert alone.episodes == sample_episodes(LABELS).digest
+
+
+def test_what_is_left_open_is_the_same_for_every_evaluation() -> None:
+    """But for fine-tuning, which is slow, and for the shots, which may be those of episodes that are given."""
+    usual = inspect.signature(evaluate_features).parameters
+    for function in (evaluate_many, evaluate_fine_tuned, evaluate_mahalanobis, sample_episodes):
+        own = inspect.signature(function).parameters
+        for name in own.keys() & usual.keys() - {"n_shot", "labels", "features"}:
+            slow = function is evaluate_fine_tuned and name == "n_episodes"
+            assert own[name].default == (1000 if slow else usual[name].default)
 
 
 def test_more_episodes_begin_with_the_same_ones() -> None:
