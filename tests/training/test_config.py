@@ -103,6 +103,37 @@ def test_wrong_settings_are_refused(wrong: dict[str, object], sentence: str) -> 
         TrainConfig(**wrong)  # type: ignore[arg-type]
 
 
+COUNTED = ("epochs", "batch_size", "least_images", "validate_every", "validation_episodes", "validation_queries")
+OPTIONAL = ("steps_per_epoch", "micro_batch", "projection", "input_size", "side")
+# The last value that is right, and the first that is wrong.
+EDGES: list[tuple[str, Any, Any]] = [
+    *((name, 1, 0) for name in (*COUNTED, *OPTIONAL)),
+    *((name, 1, -1) for name in OPTIONAL),
+    ("validation_way", 2, 1),
+    ("learning_rate", 1e-9, 0.0),
+    ("temperature", 1e-9, 0.0),
+    *((name, 0.0, -1e-9) for name in ("weight_decay", "momentum", "warm_up", "decay", "background")),
+    ("momentum", 0.999, 1.0),
+    *((name, low, high) for name in ("keep_positives", "keep_negatives") for low, high in ((1e-9, 0.0), (1.0, 1.01))),
+    ("cross_entropy_weight", 0.0, -0.01),
+    ("cross_entropy_weight", 1.0, 1.01),
+    ("milestones", (0.01, 0.99), (0.5, 1.0)),
+    ("milestones", (), (0.0, 0.5)),
+    ("warm_up", 120.0, 120.5),
+    ("validation_shots", (1, 5), (5, 0)),
+    ("epochs", 12.0, True),
+    ("n_way", None, 5),
+    ("n_query", None, 15),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), EDGES)
+def test_a_setting_may_go_as_far_as_this(name: str, right: Any, wrong: Any) -> None:
+    assert getattr(TrainConfig(**{name: right}), name) == right
+    with pytest.raises(InputError, match=f"(?i){name.replace('_', '.')}"):
+        TrainConfig(**{name: wrong})
+
+
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
