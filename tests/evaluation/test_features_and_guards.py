@@ -23,6 +23,7 @@ from nearshot.evaluation import (
     sample_episodes,
     save_features,
 )
+from nearshot.evaluation.guards import ContentGuard
 from nearshot.models import build_backbone
 
 IMAGES = torch.randn(20, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -158,3 +159,24 @@ def test_the_same_picture_must_not_be_support_and_query() -> None:
         check_distinct_content(episodes, content)
     with pytest.raises(InputError, match="content has numbers for 10 images; image 1"):
         check_distinct_content(episodes, content[:10])
+
+
+def test_the_same_picture_is_named_where_it_is_met() -> None:
+    content = torch.arange(40)
+    content[5] = content[9]
+    drawn = torch.arange(40).view(2, 2, 10)  # in episode 0: way 0 has the images 0 to 9, of which 7 are queries
+    guard = ContentGuard(content)
+    guard.check(drawn[1:], n_query=7)
+    for n_query, named in ((7, "9 and 5"), (6, "9 and 5")):
+        with pytest.raises(LeakError, match=f"in episode 100, images {named}. Leave one") as error:
+            guard.check(drawn, n_query, first_episode=100)
+        assert str(error.value).startswith("In 1 of the episodes 100 to 101, looked at first, a query is the same")
+    guard.check(drawn, n_query=5)  # both are support
+    other_way = drawn.clone()
+    other_way[0, 0, 9], other_way[0, 1, 9] = 19, 9  # a query of one way and a support image of another
+    with pytest.raises(LeakError, match="In 1 of 2 episodes .*: in episode 0, images 9 and 5"):
+        guard.check(other_way, n_query=7, is_all=True)
+    with pytest.raises(InputError, match=r"a number for each image, not shape \(20, 2\)"):
+        ContentGuard(content.view(20, 2))
+    with pytest.raises(InputError, match="content has numbers for 39 images; image 39 is asked for"):
+        ContentGuard(content[:39]).check(drawn, n_query=7)
