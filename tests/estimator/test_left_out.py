@@ -16,7 +16,7 @@ from nearshot import FewShotClassifier
 from nearshot.errors import InputError
 from nearshot.estimator.calibration import between_classes, choose_temperature
 from nearshot.estimator.estimate import estimate_from
-from nearshot.estimator.left_out import LeftOut, rounds
+from nearshot.estimator.left_out import LeftOut, left_out_scores, rounds
 from nearshot.estimator.scores import Support
 
 SIZES = st.lists(st.integers(1, 45), min_size=1, max_size=5)
@@ -69,6 +69,22 @@ def test_of_many_images_all_classes_are_asked_about_equally(n_classes: int, n_sh
     times = torch.bincount(codes[asked], minlength=n_classes)
     assert times.min() > 0
     assert times.max() - times.min() <= 1
+
+
+def test_rounds_in_which_nobody_is_asked_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten classes of four images ten are asked about, every fourth: all of them in the first round."""
+    monkeypatch.setattr("nearshot.estimator.left_out.MOST_TESTED", 10)
+    support = support_of([4] * 10, 0)
+    assert [len(tested) for _, tested in rounds(support)] == [10, 0, 0, 0]
+    found = left_out_scores(support, "centroid")
+    assert found.scores.shape == (10, 10)
+    assert sorted(found.codes.tolist()) == list(range(10))
+    assert found.n_known == 3
+
+
+def test_nobody_can_be_asked_about_single_images() -> None:
+    found = left_out_scores(support_of([1, 1, 1], 0), "centroid")
+    assert (tuple(found.scores.shape), tuple(found.codes.shape), found.n_known) == ((0, 3), (0,), 0)
 
 
 @pytest.mark.parametrize("sizes", [[20] + [2] * 485, [40] * 5 + [3] * 200, [20] + [5] * 60])
