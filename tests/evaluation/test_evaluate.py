@@ -463,7 +463,7 @@ def test_predictions_of_other_code_are_scored_on_the_same_episodes() -> None:
     scored = score_predictions(theirs, episodes, classifier="theirs", inductive=True)
     ours = evaluate_features(FEATURES, LABELS, episodes=episodes, normalise=False)
     torch.testing.assert_close(scored.per_episode, ours.per_episode)
-    told = {"adapted": "fine-tuned", "split": "test", "fingerprint": "0123"}
+    told: dict[str, Any] = {"adapted": "fine-tuned", "split": "test", "fingerprint": "0123"}
     expected = Protocol(5, 5, 15, 200, 1, episodes.digest, "theirs", None, None, inductive=False, **told)
     assert score_predictions(theirs, episodes, classifier="theirs", inductive=False, **told).protocol == expected
     with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
