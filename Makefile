@@ -10,7 +10,7 @@ AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-slow check format bench docs browser clean
+.PHONY: help demo test test-slow check format bench fill docs browser clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -58,8 +58,11 @@ bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/result
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/augmentation.py
 
+fill:  ## put the tables and figures that commands made into the pages that show them
+	$(PYTHON) docs/fill.py
+
 docs: $(DOCS_READY)  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict  # quiet, it would not count its warnings
 
 browser:  ## install Debian's Chromium, which a test opens the report in; without it the test is skipped
 	command -v chromium || { $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }

@@ -13,10 +13,12 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Kernels for a GPU: what imports them asks first whether Triton is there.
-collect_ignore_glob = (
-    [] if find_spec("triton") else ["src/nearshot/models/*_kernels.py", "tests/models/compile_kernels.py"]
-)
+# Kernels for a GPU: what imports them asks first whether Triton is there. And what builds the pages about the API.
+NEEDED = {
+    "triton": ["src/nearshot/models/*_kernels.py", "tests/models/compile_kernels.py"],
+    "griffe": ["docs/doctests.py"],
+}
+collect_ignore_glob = [pattern for module, patterns in NEEDED.items() if not find_spec(module) for pattern in patterns]
 
 # A busy machine is slow for reasons of its own, which no test is about.
 settings.register_profile("nearshot", deadline=None)

@@ -6,7 +6,9 @@ autograd differentiates through them.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -171,6 +173,21 @@ def count_image_pairs(n_way: int, n_shot: int, n_query: int, *, separate: bool) 
             else:
                 negatives += 1
     return positives, negatives
+
+
+def mean_image_pairs(class_sizes: Sequence[int], batch_size: int) -> tuple[float, float, float]:
+    """Positives, negatives and images that are alone of their class: the mean over every batch that there is."""
+    images = [k for k, size in enumerate(class_sizes) for _ in range(size)]
+    positives = negatives = alone = n_batches = 0
+    for batch in itertools.combinations(images, batch_size):
+        n_batches += 1
+        alone += sum(batch.count(k) == 1 for k in batch)
+        for first, second in itertools.combinations(batch, 2):
+            if first == second:
+                positives += 1
+            else:
+                negatives += 1
+    return positives / n_batches, negatives / n_batches, alone / n_batches
 
 
 def choose(n: int, k: int) -> int:

@@ -94,6 +94,26 @@ def test_verify_reports_repeated_pictures(zoo: Path, capsys: pytest.CaptureFixtu
     assert "has changed" in capsys.readouterr().err
 
 
+def test_verify_says_between_which_splits_pictures_are_shared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = class_folders(["ant", "bee", "cat", "dog", "elk", "fox"], 3, side=12)
+    for twin, of in (("elk/4.png", "ant/0.png"), ("fox/4.png", "bee/1.png"), ("dog/4.png", "ant/2.png")):
+        members[twin] = members[of]
+    source = write_folder(tmp_path / "zoo", members)
+    lists = {"train": "ant bee", "val": "cat dog", "test": "elk fox"}
+    options: list[str | Path] = []
+    for split, names in lists.items():
+        (tmp_path / f"{split}.txt").write_text(names.replace(" ", "\n"))
+        options += [f"--{split}-classes", tmp_path / f"{split}.txt"]
+    assert run("data", "prepare", source, "--data-dir", tmp_path / "d", *options) == 0
+    assert run("data", "verify", "zoo", "--data-dir", tmp_path / "d") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "3 pictures occur more than once, 3 of them in more than one split: 1 in train and val, 2 in train and test."
+    ) in shown
+
+
 def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.png"
     assert run("data", "show", "zoo", "--data-dir", zoo, "--output", sheet, "--classes", "3", "--images", "2") == 0

@@ -13,6 +13,7 @@ import torch
 
 from nearshot.cli import main
 from nearshot.evaluation import FeatureSet, save_features
+from nearshot.experiments.paper import ERRATA
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,6 +22,20 @@ def test_the_readme_shows_the_demos_own_output() -> None:
     """`make demo` writes what it prints; a README that shows something else is out of date."""
     output = (ROOT / "examples" / "output" / "compare_losses.txt").read_text()
     assert output.strip("\n") in (ROOT / "README.md").read_text()
+
+
+def test_the_pages_show_the_tables_and_figures_that_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from fill import figures, filled, pages
+
+    with_tables = [page for page in pages() if "<!-- from " in page.read_text()]
+    assert len(with_tables) > 3
+    for page in with_tables:
+        assert filled(page.read_text()) == page.read_text(), f"{page.name} is out of date: make fill"
+    shown = {kept: source for page in pages() for kept, source in figures(page.read_text()).items()}
+    assert len(shown) > 1
+    for kept, source in shown.items():
+        assert kept.read_bytes() == source.read_bytes(), f"{kept.name} is out of date: make fill"
 
 
 def test_the_readmes_comparison_is_the_table_that_was_written() -> None:
@@ -51,6 +66,12 @@ def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:
     assert f"took {note['seconds'] / 60:.0f} minutes for {note['done']} trainings" in said
     assert note["failed"] == note["done_before"] == 0
     assert note["environment"]["command"][1:4] == ["reproduce", "--all", "--quick"]  # and where to put things
+
+
+def test_the_errata_are_those_that_the_tables_know() -> None:
+    page = (ROOT / "docs" / "errata.md").read_text().splitlines()
+    rows = [f"| {one.where} | {one.printed} | {one.follows} | {one.reason} |" for one in ERRATA]
+    assert [line for line in page if line.startswith("| ")][1:] == rows
 
 
 @pytest.mark.parametrize("name", ["cifar-fs", "glyphs"])

@@ -378,8 +378,9 @@ def test_explanations(name: Any) -> None:
     assert str(told[0].nearest) in text
     assert told[0].neighbours[0].name in text
     assert len(model.explain(pictures[:1])[0].neighbours) == 3
-    with pytest.raises(InputError, match="n_neighbors must be a whole number"):
-        model.kneighbors(pictures, 0)
+    for wrong in (0, True):
+        with pytest.raises(InputError, match="n_neighbors must be a whole number"):
+            model.kneighbors(pictures, wrong)
 
 
 def with_ties(seed: int) -> tuple[Any, Any, Any]:

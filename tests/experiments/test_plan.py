@@ -258,6 +258,24 @@ def test_the_list_tells_names_and_costs(
     assert "about" in out
 
 
+def test_the_list_names_the_trainings_that_a_pattern_chooses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_up(tmp_path, ["schedule"], QUICK)
+    jobs = jobs_of([RECIPES["schedule"]], None, QUICK, [0, 1])
+    shared = ["reproduce", "schedule", "--list", "--quick", "--seeds", "2", "--results", str(tmp_path)]
+    assert main([*shared, "--only", "*,seed=1,*", jobs[0].name]) == 0
+    said = [line.split(": ") for line in capsys.readouterr().out.splitlines()]
+    second = [job.name for job in jobs if job.config.seed == 1]
+    names = [line[0].removesuffix(":") for line in said if line[0].startswith(("glyphs", "Together"))]
+    assert names == [*second, jobs[0].name, "Together"]  # whole, to be typed again
+    states = [line[0].split(";")[0].strip() for line in said if line[0].startswith("    ")]
+    assert states[:-1] == ["to train"] * len(second) + ["done"]
+    assert said[-3][1].startswith(f"1 of {len(second) + 1} trainings done; left")
+    assert main([*shared, "--only", "nothing"]) == 1
+    assert "None of these trainings is called 'nothing'" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("listing", [["--list"], ["--all", "--tables-only"]])
 @pytest.mark.parametrize(
     ("options", "said"),

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
 
+from nearshot.cli import main
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
 from nearshot.experiments.costs import TRAINING_IMAGES, images_of
 from nearshot.experiments.identity import resolved
@@ -128,6 +130,38 @@ def test_recipes_share_their_trainings() -> None:
     comparison, classifiers, adaptation = ids("comparison", "classifiers", "adaptation")
     assert classifiers <= comparison
     assert adaptation <= comparison
+
+
+def test_all_datasets_are_those_that_each_recipe_has(tmp_path: Path) -> None:
+    names = ("comparison", "supcon")
+    one_by_one = {
+        job.id
+        for name in names
+        for dataset in RECIPES[name].datasets
+        for job in jobs_of([RECIPES[name]], dataset, smaller(), [0])
+    }
+    together = jobs_of([RECIPES[name] for name in names], "all", smaller(), [0])
+    assert {job.id for job in together} == one_by_one
+    assert {job.config.dataset for job in together} == {"cifar-fs", "mini-imagenet", "tiered-imagenet"}
+    make_up(tmp_path, names, smaller(), dataset="all")
+    done = reproduce(names, dataset="all", seeds=1, results=tmp_path, train_missing=False)
+    tables = [table.name for table in done.tables]
+    assert tables[:6:2] == [f"comparison-{dataset}" for dataset in RECIPES["comparison"].datasets]
+    assert len(set(tables)) == len(tables)
+    assert [claims.name for claims in done.claims] == [
+        f"claims-{dataset}" for dataset in RECIPES["comparison"].datasets
+    ]
+
+
+def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "comparison", "schedule", "--tables-only", "--seeds", "1", "--results", str(tmp_path)]
+    assert main(command) == 0
+    assert "Nothing of it has been run yet" in capsys.readouterr().out
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+    make_up(tmp_path, ["schedule"], smaller())
+    assert main(command) == 0
+    assert "Nothing of it" not in capsys.readouterr().out
+    assert {file.stem for file in tmp_path.rglob("tables/*/*")} == {"schedule-cifar-fs", "claims-cifar-fs"}
 
 
 def test_seeds_are_other_trainings_and_scales_have_folders_of_their_own() -> None:

@@ -16,11 +16,25 @@ from rich.console import Console
 
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
-from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA
+from nearshot.experiments.paper import (
+    ADAPTATION,
+    BATCH_SIZE_TABLE,
+    CLASSIFIERS_TABLE,
+    COMPARISON,
+    ERRATA,
+    QUOTED,
+    Number,
+)
 from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipes.batch_size import IN_FIGURE
+from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.scales import PAPER
-from nearshot.experiments.settings import figure_config
+from nearshot.experiments.scales import PAPER, QUICK
+from nearshot.experiments.settings import BATCH_SIZES, figure_config
+from nearshot.experiments.tables import Cell, difference, signed
+from nearshot.training import PRESETS
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +95,10 @@ def test_the_doubtful_numbers_of_the_paper_are_marked(results: Results) -> None:
     assert "Erratum" in table.as_latex()
 
 
-@pytest.mark.parametrize("name", ["comparison", "ablations", "schedule"])
-def test_in_80_columns_no_number_is_broken(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "number"), [("comparison", 0), ("comparison", 1), ("ablations", 0), ("schedule", 0)])
+def test_in_80_columns_no_number_is_broken(name: str, number: int, tmp_path: Path) -> None:
     made_up = make_up(tmp_path, [name], PAPER, dataset="cifar-fs")
-    table = RECIPES[name].tables(Found(made_up, PAPER, (0,)), "cifar-fs")[0]
+    table = RECIPES[name].tables(Found(made_up, PAPER, (0,)), "cifar-fs")[number]
     console = Console(width=80, file=io.StringIO())
     console.print(table.for_terminal())
     assert isinstance(console.file, io.StringIO)
@@ -92,7 +106,24 @@ def test_in_80_columns_no_number_is_broken(name: str, tmp_path: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 80
     numbers = [re.sub(" ± ", "±", str(item)) for row in table.rows for item in row if "±" in str(item)]
     assert len(numbers) > 5
-    assert sorted(re.findall(r"[\d.]+±[\d.]+", shown)) == sorted(numbers)
+    assert sorted(re.findall(r"[+−]?[\d.]+±[\d.]+", shown)) == sorted(numbers)
+
+
+def test_who_is_ahead_is_told_by_split_and_seed(tmp_path: Path) -> None:
+    made_up = make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs", seeds=3)
+    found = Found(made_up, PAPER, (0, 1, 2))
+    table = RECIPES["comparison"].tables(found, "cifar-fs")[1]
+    assert [str(row[0]) for row in table.rows][:2] == ["NCA − PN", "NCA − MN"]
+    soft = Measurement("test", 1, "soft")
+    nca, matching = (found.accuracies(PRESETS[f"cifar-fs-{name}"], soft) for name in ("nca", "matching"))
+    by_seed = [float((a.per_episode - b.per_episode).mean()) for a, b in zip(nca, matching, strict=True)]
+    told = str(table.rows[1][2])  # 1-shot, test
+    assert told.endswith(f"({', '.join(map(signed, by_seed))})")
+    assert told.startswith(f"{signed(sum(by_seed) / 3)} ± ")
+    assert str(table.rows[1][3]) == "+0.63"  # 72.49 less 71.86
+    one_seed = RECIPES["comparison"].tables(Found(made_up, PAPER, (1,)), "cifar-fs")[1]
+    assert str(one_seed.rows[1][2]).startswith(f"{signed(by_seed[1])} ± ")
+    assert "(" not in str(one_seed.rows[1][2])
 
 
 def test_a_note_goes_with_the_row_that_it_is_about(results: Results, tmp_path: Path) -> None:
@@ -125,8 +156,119 @@ def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> 
         ("batch 512", "PN 1-shot m+n=16", "total"): "15,360 (paper: 14,880)",
         ("batch 256", "ablations, row 7", "negatives"): "19,840 (paper: 20,170)",
     }
-    assert len(counted.rows) == len(BATCH_SIZE_TABLE) + 3
-    of_pairs = [erratum for erratum in ERRATA if not erratum.of_accuracies]
+    assert len(counted.rows) == len(BATCH_SIZE_TABLE) + 3 + 3
+    of_pairs = [erratum for erratum in ERRATA if erratum.about == "pairs"]
+    shuffled = [row for row in counted.rows if "shuffled" in str(row[1])]
+    assert " / ".join(str(row[2]) for row in shuffled) + " on average" == of_pairs[0].follows
     assert {text.split(" (paper: ")[0] for text in differing.values()} == {
-        number for erratum in of_pairs for number in erratum.follows.split(" / ")
+        number for erratum in of_pairs[1:] for number in erratum.follows.split(" / ")
     }
+    assert [note for note in counted.notes if note.startswith("Erratum")] == list(map(str, of_pairs))
+
+
+def test_what_adapting_gains_is_on_the_episodes_that_both_have() -> None:
+    """On our own results: adapted networks were measured on the first 600 of 10,000 episodes."""
+    found = Found(Results(ROOT / "results"), PAPER, (0,))
+    table = RECIPES["adaptation"].tables(found, "cifar-fs")[0]
+    gains = {str(row[0]): row[-1] for row in table.rows}
+    run = found.runs(PRESETS["cifar-fs-nca"])[0]
+    plain, adapted = (
+        run.accuracy(Measurement("test", 5, "centroid", (), kind)).per_episode for kind in (None, "fine-tuned")
+    )
+    assert len(adapted) < len(plain)
+    gained = gains["NCA + support set"]
+    assert isinstance(gained, Cell)
+    assert gained.value == pytest.approx(float((adapted - plain[: len(adapted)]).double().mean()))
+    assert str(gains["NCA"]) == "–"
+    assert sum(str(gain) != "–" for gain in gains.values()) == len(gains) - 1
+
+
+def test_shuffled_batches_of_nca_have_the_pairs_that_its_trainings_logged() -> None:
+    logged = [
+        (run.config.batch_size, row["positive_pairs"], row["negative_pairs"], row["anchors_without_positive"])
+        for run in Results(ROOT / "results")
+        if run.config.method == "nca" and run.config.batches is None and run.config.keep_positives == 1
+        for row in run.content["history"]
+        if run.config.dataset == "cifar-fs"
+    ]
+    for size in BATCH_SIZES:
+        epochs = [numbers for batch_size, *numbers in logged if batch_size == size]
+        assert len(epochs) >= 120
+        means = [sum(column) / len(epochs) for column in zip(*epochs, strict=True)]
+        assert means == pytest.approx(list(shuffled_pairs("cifar-fs", size)), rel=0.001, abs=0.05)
+
+
+def test_episodes_keep_more_positives_than_their_share_of_pairs(tmp_path: Path) -> None:
+    table = RECIPES["pair-subsampling"].tables(Found(Results(tmp_path), PAPER, (0,)), "cifar-fs")[0]
+    positives = {(str(row[0]), str(row[1])): str(row[2]) for row in table.rows}
+    assert positives["NCA", "100 %"] == "509"
+    assert positives["NCA", "40 %"] == "204"
+    assert positives["PN 5-shot m+n=16", "43.1 %"] == positives["MN 5-shot m+n=16", "43.1 %"] == "880"
+    assert "has 509 on average, and 5-shot episodes with m+n=16 have 880, in 43 % of the pairs" in table.notes[0]
+    quick = RECIPES["pair-subsampling"].tables(Found(Results(tmp_path), QUICK, (0,)), "cifar-fs")[0]
+    assert quick.notes == ()  # letters' shuffled batches were not counted
+    assert str(quick.rows[0][2]) == "–"
+
+
+def test_the_papers_numbers_have_the_papers_digits() -> None:
+    quoted = QUOTED["MetaOptNet-SVM"]["cifar-fs"]
+    assert list(map(str, quoted)) == ["72.0 ± 0.7", "84.2 ± 0.5"]
+    assert str(QUOTED["Shot-Free"]["cifar-fs"][0]) == "69.2"
+    assert str(QUOTED["TADAM"]["mini-imagenet"][0]) == "58.50 ± 0.30"
+    of_nca = ADAPTATION["NCA"]["mini-imagenet"][1]
+    assert (str(of_nca), of_nca.digits, of_nca.mean, of_nca.interval95) == ("78.3 ± 0.14", 1, 78.3, 0.14)
+    assert str(CLASSIFIERS_TABLE["mini-imagenet"]["centroid"][1]) == "78.30 ± 0.10"
+
+
+def test_a_difference_has_no_more_digits_than_the_papers_number(results: Results) -> None:
+    config, measurement = figure_config("cifar-fs", "nca", 512), Measurement("val", 5, "centroid")
+    ours = Found(results, PAPER, (0,)).pooled(config, measurement)
+    assert ours is not None
+    paper = Number.as_printed(f"{ours.mean + 1.17:.1f} ± 0.14")
+    shown = difference(ours, paper)
+    assert shown.value == ours.mean - paper.mean  # in CSV
+    assert str(shown) == f"−{paper.mean - ours.mean:.1f}"
+    assert str(difference(ours, Number(paper.mean))) == f"−{paper.mean - ours.mean:.2f}"
+
+
+def test_section_3_2_is_further_off_than_it_says() -> None:
+    """How much worse 1-shot with m+n = 16 and 32 are than the lowest line of Figure 2, in the best case."""
+    least = {}
+    for images in (16, 32):
+        gaps = []
+        for row in BATCH_SIZE_TABLE:
+            if row.shape is not None and (row.shape.n_shot, row.shape.images_per_class) == (1, images):
+                shown = [
+                    other.accuracy
+                    for other in BATCH_SIZE_TABLE
+                    if other.batch_size == row.batch_size
+                    and other.shape is not None
+                    and (other.shape.n_shot, other.shape.images_per_class) in IN_FIGURE
+                ]
+                gaps += [min(one[i].mean for one in shown) - row.accuracy[i].mean for i in (0, 1)]
+        assert len(gaps) == 6
+        least[images] = min(gaps)
+    erratum = next(erratum for erratum in ERRATA if erratum.where.startswith("Section 3.2"))
+    assert f"{least[16]:.1f} and {least[32]:.1f} points" in erratum.follows
+
+
+def test_errata_quote_what_the_tables_have() -> None:
+    where = {erratum.where: erratum.printed for erratum in ERRATA if erratum.where.startswith("Section 3.5")}
+    centroid, soft = where.values()
+    big = COMPARISON["NCA nearest centroid"]
+    for dataset, texts in zip(
+        ("mini-imagenet", "cifar-fs"), (centroid.split("; ")[:2], centroid.split("; ")[2:]), strict=True
+    ):
+        one, five = ADAPTATION["NCA"][dataset]
+        of_five = (big[dataset][1], CLASSIFIERS_TABLE[dataset]["centroid"][1], five)
+        assert texts == [
+            ", ".join(_mean(number) for number in numbers) for numbers in (of_five, (big[dataset][0], one))
+        ]
+    assert soft == "; ".join(
+        f"{_mean(COMPARISON['NCA soft assignment'][dataset][1])}, {_mean(CLASSIFIERS_TABLE[dataset]['soft'][1])}"
+        for dataset in ("mini-imagenet", "cifar-fs")
+    )
+
+
+def _mean(number: Number | None) -> str:
+    return str(number).split(" ± ")[0]

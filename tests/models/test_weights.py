@@ -194,8 +194,13 @@ def test_a_cut_or_overwritten_file_is_never_half_read(saved: Path, data: st.Data
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="There is no weights file 'resnet99', and no trained backbone of that name"):
+    with pytest.raises(InputError, match="There is no weights file 'resnet99', nor a trained backbone of that name"):
         load_backbone("resnet99")
+    with pytest.raises(InputError, match="Did you mean 'resnet12-nca-cifar-fs'"):
+        load_backbone("resnet12-nca-cifarfs")
+    save_backbone(build_backbone("conv4"), tmp_path / "mine.safetensors")
+    with pytest.raises(InputError, match="Did you mean '.*mine.safetensors'"):
+        load_backbone(tmp_path / "mime.safetensors")
     with pytest.raises(NearshotError, match="the folder .* does not exist"):
         save_backbone(build_backbone("conv4"), tmp_path / "no" / "such" / "w.safetensors")
 

@@ -34,20 +34,20 @@ def at_home(command: Any) -> Any:
 
 
 def file_last(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with the file after --output at the end, where a command has it without.
+    """Return arguments with the file after --output at the end, where a command has it without; of two, the later.
 
     >>> file_last(["./flowers", "--output", "flowers.onnx", "--device", "cpu"])
     ['./flowers', '--device', 'cpu', 'flowers.onnx']
-    >>> file_last(["--output=flowers.onnx", "./flowers"])
+    >>> file_last(["--output", "other.onnx", "--output=flowers.onnx", "./flowers"])
     ['./flowers', 'flowers.onnx']
     """
-    rest, files = [], []
+    rest, file = [], None
     waiting = iter(arguments)
     for one in waiting:
         if one in ("--output", "-o"):
-            files += [file for file in [next(waiting, None)] if file is not None]
+            file = next(waiting, file)
         elif one.startswith("--output="):
-            files.append(one.partition("=")[2])
+            file = one.partition("=")[2]
         else:
             rest.append(one)
-    return [*rest, *files]
+    return rest if file is None else [*rest, file]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from nearshot.cli.listing import Entry, print_entries
 from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
-from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes
+from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes, splits_that_share
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.sources import omniglot_name
 from nearshot.data.sources.source import SPLITS
@@ -192,7 +192,9 @@ class DataVerify:
         groups = repeated_pictures(stores)
         across = [group for group in groups if len({occurrence.split for occurrence in group}) > 1]
         n_groups = counted(len(groups), "picture occurs", "pictures occur")
-        console.print(f"{n_groups} more than once, {len(across):,} of them in more than one split.")
+        shared = ", ".join(f"{n:,} in {one} and {other}" for (one, other), n in splits_that_share(groups).items())
+        where = f": {shared}" if shared else ""
+        console.print(f"{n_groups} more than once, {len(across):,} of them in more than one split{where}.")
         for group in across:
             console.print("  " + " = ".join(f"{o.split}: {o.image_name} ({o.class_name})" for o in group))
 

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from nearshot.devices import Precision
-from nearshot.errors import InputError, did_you_mean
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.models.published import PUBLISHED
+from nearshot.models.published import PUBLISHED, nothing_trained
 from nearshot.telling import counted, say
 from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluate_weights
 
@@ -98,10 +97,7 @@ class Evaluate:
         )
         name = str(self.path)
         if not self.path.exists() and name not in PUBLISHED and not name.startswith("timm:"):
-            raise InputError(
-                f"There is no run or weights file {name!r}, nor a trained backbone of that name; there are: "
-                f"{', '.join(PUBLISHED)}, and timm:<model>.{did_you_mean(name, [*PUBLISHED, *_beside(self.path)])}"
-            )
+            raise nothing_trained(self.path, "run or weights file")
         measure = partial(evaluate_run, unfinished=True) if self.path.is_dir() else evaluate_weights
         found = measure(
             self.path,
@@ -123,11 +119,6 @@ class Evaluate:
                     + ("best weights so far. " if validated else "latest weights; no epoch has been validated. ")
                     + "The finished run will be measured anew."
                 )
-
-
-def _beside(path: Path) -> list[str]:
-    """Return what is beside where somebody looked for a run."""
-    return [str(path.parent / one.name) for one in path.parent.iterdir()] if path.parent.is_dir() else []
 
 
 def _as_json(evaluation: Evaluation) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from nearshot.cli.saying import saying_warnings
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import cost_of
-from nearshot.experiments.jobs import Job, jobs_of
+from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
 from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.places import Place, check_gpus_per_run
 from nearshot.experiments.plan import plan_of
@@ -46,10 +46,11 @@ class Reproduce:
     all: bool = False
     """All of them."""
     list: bool = False
-    """Only list them, with what is done, what is left to train and about how long that takes."""
+    """Only list them, with what is done, what is left to train and about how long that takes; with --only '*' the
+    trainings themselves, by name."""
     dataset: str | None = None
-    """cifar-fs, mini-imagenet or tiered-imagenet; by default each recipe's first. With --all, recipes that are
-    not about it are left out."""
+    """cifar-fs, mini-imagenet or tiered-imagenet, or all of those that a recipe is about; by default its first. With
+    --all, recipes that are not about it are left out."""
     seeds: int | None = None
     """How many training seeds; by default 3, as in the paper, and 1 in the quick form."""
     quick: bool = False
@@ -125,6 +126,8 @@ class Reproduce:
         claims = map(_without_reasons, done.claims if self.all else ())
         for table in (*done.tables, *claims):
             console.print(table.for_terminal(), "")
+        if not done.tables:
+            console.print("Nothing of it has been run yet; there is nothing to make a table of.")
         if done.files:
             are = "is" if len(done.files) == 1 else "are"
             console.print(f"{counted(len(done.files), 'file')} {are} in {done.files[0].parent}.")
@@ -183,11 +186,14 @@ def _how_it_ended(n_failed: int, n_stopped: int) -> str:
 
 
 def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> None:
-    """Print a list of all recipes: what they are, and what is left to do."""
+    """Print a list of the recipes, or of the trainings that --only chooses: what they are, and what is left to do."""
     results = Results(command.results)
     check_gpus_per_run(command.gpus_per_run)
     n_at_once = LocalMachine(results, command.runs, small=scale.is_small).n_at_once if scale.is_small else 1
     recipes = chosen_recipes(command.names, command.dataset, scale)
+
+    def wanted_by(*chosen: Recipe) -> list[Job]:
+        return jobs_of(chosen, command.dataset, scale, range(seeds))
 
     def state(jobs: Sequence[Job]) -> str:
         if not jobs:
@@ -200,15 +206,26 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
             + (f"; left: {_short(cost.images)} images, {cost}" if cost.images else "")
         )
 
-    def entry(recipe: Recipe) -> Entry:
-        datasets = scale.dataset or command.dataset or ", ".join(recipe.datasets)
-        jobs = jobs_of([recipe], command.dataset, scale, range(seeds))
-        return Entry(recipe.name, state(jobs), f"{recipe.title} ({datasets})")
+    def recipe_entry(recipe: Recipe) -> Entry:
+        chosen = (scale.dataset,) if scale.dataset else recipe.on(command.dataset)
+        others = [] if scale.dataset or command.dataset else recipe.datasets[1:]
+        datasets = ", ".join(chosen) + (f"; with --dataset also {', '.join(others)}" if others else "")
+        return Entry(recipe.name, state(wanted_by(recipe)), f"{recipe.title} ({datasets})")
 
-    everything = state(jobs_of(recipes, command.dataset, scale, range(seeds)))
-    together = Entry("Together", everything, "Recipes share trainings, so that all cost less than their sum.")
-    title = f"{scale.label}; {counted(seeds, 'seed')}"
-    print_entries(title, [*map(entry, recipes), *([together] if len(recipes) > 1 else [])], console)
+    jobs = wanted_by(*recipes)
+    if command.only:
+        jobs = chosen_jobs(jobs, command.only)
+        plan = plan_of(jobs, results, command.runs)
+        entries = [Entry(job.name, plan.state_of(job), f"for {', '.join(job.wanted_by)}") for job in jobs]
+        together = "Without --list, these are run, in this order."
+    else:
+        entries = [recipe_entry(recipe) for recipe in recipes]
+        together = "Recipes share trainings, so that all cost less than their sum."
+        if command.dataset is None and scale.dataset is None:
+            together += " Each is on its first dataset here; --dataset all is every one of them."
+    if len(entries) > 1:
+        entries.append(Entry("Together", state(jobs), together))
+    print_entries(f"{scale.label}; {counted(seeds, 'seed')}", entries, console)
 
 
 def _short(number: int) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from nearshot.data.sources.source import SPLITS
 from nearshot.data.store import Store
 
-__all__ = ["Occurrence", "contact_sheet", "repeated_pictures", "shared_classes"]
+__all__ = ["Occurrence", "contact_sheet", "repeated_pictures", "shared_classes", "splits_that_share"]
 
 
 class Occurrence(NamedTuple):
@@ -34,6 +37,26 @@ def repeated_pictures(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
         occurrence = Occurrence(split, store.class_names[int(store.labels[index])], store.image_names[index])
         found.setdefault(int(group[place]), []).append(occurrence)
     return sorted(found.values())
+
+
+def splits_that_share(groups: Sequence[Sequence[Occurrence]]) -> dict[tuple[str, str], int]:
+    """Return how many pictures each two splits have in common.
+
+    >>> of_class = {split: Occurrence(split, "cat", "1.png") for split in ("train", "val", "test")}
+    >>> splits_that_share([[of_class["test"], of_class["train"]], [of_class["val"], of_class["val"]]])
+    {('train', 'test'): 1}
+    """
+    found = Counter(
+        pair
+        for group in groups
+        for pair in itertools.combinations(sorted({occurrence.split for occurrence in group}, key=_in_order), 2)
+    )
+    return {pair: found[pair] for pair in sorted(found, key=lambda pair: tuple(map(_in_order, pair)))}
+
+
+def _in_order(split: str) -> tuple[int, str]:
+    """Return what splits are sorted by: training, validation, test, then others by name."""
+    return (SPLITS.index(split) if split in SPLITS else len(SPLITS), split)
 
 
 def shared_classes(stores: Mapping[str, Store]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +17,7 @@ from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError
 from nearshot.estimator.scores import Support, in_blocks
 from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.plain import is_whole
 from nearshot.telling import listed
 
 __all__ = ["check_labels", "check_parameters", "check_whole", "refuse_pictures", "warn_of_repeated"]
@@ -44,7 +45,7 @@ def check_parameters(parameters: dict[str, Any]) -> None:
 
 def check_whole(value: Any, name: str) -> None:
     """Refuse what is not a whole number of at least 1."""
-    if not isinstance(value, Integral) or int(value) < 1:
+    if not is_whole(value) or value < 1:
         raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
 
 

@@ -1,4 +1,4 @@
-"""What the figures share: styles that hold in grey and for the colour-blind, lines with bands, bars with errors."""
+"""What the figures share: styles that hold in grey and for the colour-blind, lines with bands, dots with whiskers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.evaluation import PooledAccuracy
+from nearshot.experiments.recipe import Found
 from nearshot.styles import COLOURS, MARKERS
 
-__all__ = ["NEGATIVE", "POSITIVE", "bars", "line_with_band", "new_drawing", "panels", "style_of"]
+__all__ = ["NEGATIVE", "POSITIVE", "dots", "heading", "line_with_band", "new_drawing", "panels", "style_of"]
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-HATCHES = ("", "///", "...")
-GREYS = ("0.35", "0.65", "0.9")
+FACES = ("black", "white", "#D55E00")  # of the dots of three groups: told apart in grey too
+GRID: dict[str, Any] = {"color": "0.85", "linewidth": 0.6, "zorder": 0.5}
 POSITIVE: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "linewidth": 1.6, "zorder": 2}
-NEGATIVE: dict[str, Any] = {"color": "#D55E00", "linestyle": ":", "linewidth": 0.9, "zorder": 1}
+NEGATIVE: dict[str, Any] = {"color": "#D55E00", "linestyle": (0, (2, 2)), "linewidth": 0.9, "zorder": 1}
 
 
 def new_drawing(width: float, height: float) -> Drawing:
@@ -59,52 +60,86 @@ def _half(accuracy: PooledAccuracy) -> float:
     return accuracy.interval95 if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
 
 
+def heading(found: Found, drawn: str) -> str:
+    """Return what stands above a figure of accuracies: its scale and seeds, and what the intervals drawn are over."""
+    over = "over episodes" if len(found.seeds) == 1 else "between training seeds (over episodes where there is one)"
+    return f"{found.label}\n{drawn}: 95 % intervals {over}"
+
+
 def panels(
-    label: str, methods: Sequence[tuple[str, str]], draw: Callable[[Axes, str, int], None], **settings: Any
+    found: Found,
+    methods: Sequence[tuple[str, str]],
+    draw: Callable[[Axes, str, int], None],
+    *,
+    xlabel: str,
+    ticks: Sequence[float],
+    drawn: str = "bands",
 ) -> Drawing:
-    """Draw a row of panels of accuracies, one for each method and one or five shots.
+    """Draw panels of accuracies, a row for each method and a column each for one and five shots.
 
     Args:
-        label: what stands above them all.
+        found: what it is made from.
         methods: names of methods, and what to call them.
         draw: draws a panel's lines, given its axes, the method and the number of shots.
-        settings: of all axes, such as `xlabel`.
+        xlabel: what the horizontal axes, which are logarithmic, are of.
+        ticks: where they have marks.
+        drawn: what shows the intervals.
     """
-    drawing = new_drawing(13, 3.6)
-    for number, (method, title, shot) in enumerate([(*method, shot) for method in methods for shot in (1, 5)], 1):
-        axes = drawing.add_subplot(1, 2 * len(methods), number)
-        draw(axes, method, shot)
-        axes.set(title=f"{shot}-shot, {title}", **settings)
-        if number == 1:
-            axes.set_ylabel("accuracy, %")
-        if axes.get_legend_handles_labels()[0]:  # a panel may have nothing yet
-            axes.legend(fontsize=7)
-    drawing.suptitle(label, fontsize=8)
+    drawing = new_drawing(9.5, 2.9 * len(methods) + 0.8)
+    rows = drawing.subplots(len(methods), 2, squeeze=False, sharex=True)
+    named: dict[str, Any] = {}  # a panel may have no line of a kind yet, or none at all
+    for (method, title), row in zip(methods, rows, strict=True):
+        for axes, shot in zip(row, (1, 5), strict=True):
+            draw(axes, method, shot)
+            axes.set_title(f"{title}, {shot}-shot", fontsize=10)
+            axes.set_xscale("log")
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_xticks([], minor=True)
+            axes.set_xlim(min(ticks) / 1.15, max(ticks) * 1.15)
+            axes.tick_params(labelsize=8, labelbottom=True)
+            axes.grid(axis="y", **GRID)
+            handles, names = axes.get_legend_handles_labels()
+            named |= dict(zip(names, handles, strict=True))
+        row[0].set_ylabel("accuracy, %", fontsize=9)
+    for axes in rows[-1]:
+        axes.set_xlabel(xlabel, fontsize=9)
+    if named:
+        drawing.legend(
+            named.values(),
+            named.keys(),
+            loc="outside lower center",
+            ncols=len(named) if len(named) < 5 else 3,
+            fontsize=9,
+            frameon=False,
+            handlelength=3,
+        )
+    drawing.suptitle(heading(found, drawn), fontsize=8)
     return drawing
 
 
-def bars(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledAccuracy | None]]) -> None:
-    """Draw groups of horizontal bars with errors, a bar of each group for each name."""
-    height = 0.8 / len(groups)
-    shown = [accuracy.mean for values in groups.values() for accuracy in values if accuracy is not None]
+def dots(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledAccuracy | None]]) -> None:
+    """Draw accuracies as dots with whiskers, a line of them for each name and one of each group on it.
+
+    Dots and not bars: a bar's length says something only from zero on, where differences of a point are not seen.
+    """
+    for place in range(0, len(names), 2):
+        axes.axhspan(place - 0.5, place + 0.5, color="0.95", zorder=0)
     for number, (group, values) in enumerate(groups.items()):
-        places = [place + (number - (len(groups) - 1) / 2) * height for place in range(len(names))]
-        there = [(y, accuracy) for y, accuracy in zip(places, values, strict=True) if accuracy is not None]
-        axes.barh(
-            [y for y, _ in there],
+        there = [(place, accuracy) for place, accuracy in enumerate(values) if accuracy is not None]
+        if not there:
+            continue
+        axes.errorbar(
             [accuracy.mean for _, accuracy in there],
-            height,
+            [place + 0.26 * (number - (len(groups) - 1) / 2) for place, _ in there],
             xerr=[_half(accuracy) for _, accuracy in there],
             label=group,
-            color=GREYS[number % 3],
-            hatch=HATCHES[number % 3],
-            edgecolor="black",
-            linewidth=0.5,
-            error_kw={"elinewidth": 0.8},
+            **{**style_of(number), "linestyle": "none"},
+            markerfacecolor=FACES[number % len(FACES)],
+            elinewidth=1,
+            capsize=2,
         )
-    axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.invert_yaxis()
-    if shown:
-        axes.set_xlim(max(0, min(shown) - 4), min(100, max(shown) + 2))
-        axes.legend(fontsize=7)
-    axes.set_xlabel("accuracy, %")
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_ylim(len(names) - 0.5, -0.5)  # the first on top
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.grid(axis="x", **GRID)

@@ -92,12 +92,13 @@ class Job:
 def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds: Iterable[int]) -> list[Job]:
     """Return the jobs of some recipes. Trainings that are the same, by whatever name, are one job.
 
-    Seed by seed, so that every table has its first numbers early. Without a dataset, each recipe's first.
+    Seed by seed, so that every table has its first numbers early. Without a dataset, on each recipe's first; "all" is
+    each of its datasets.
     """
     jobs: dict[str, Job] = {}
     for seed in seeds:
         for recipe in recipes:
-            for wanted in recipe.wanted(dataset or recipe.datasets[0]):
+            for wanted in (one for chosen in recipe.on(dataset) for one in recipe.wanted(chosen)):
                 config = replace(scale.change(wanted.config), seed=seed)
                 key = run_id(config)
                 if key in jobs:

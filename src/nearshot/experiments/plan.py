@@ -44,6 +44,17 @@ class Plan:
         """All that is not done; measuring first, since it is quick."""
         return (*self.measured, *self.trained, *self.again)
 
+    def state_of(self, job: Job) -> str:
+        """Return what is left to do of one of the jobs, in words."""
+        states = {
+            "done": self.done,
+            "trained, to measure more of": self.measured,
+            "to train": self.trained,
+            "to train again": self.again,
+            "left as it is": self.as_they_are,
+        }
+        return next(state for state, jobs in states.items() if job.id in [one.id for one in jobs])
+
     def sentences(self) -> list[str]:
         """Return what is going to happen, a sentence each; none where all is done."""
         if not self.left and not self.as_they_are:

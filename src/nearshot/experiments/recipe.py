@@ -13,7 +13,9 @@ from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
-__all__ = ["Found", "FoundAccuracy", "Recipe", "Wanted", "like"]
+__all__ = ["ALL", "Found", "FoundAccuracy", "Recipe", "Wanted", "like"]
+
+ALL = "all"  # of a recipe's datasets
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,12 @@ class Recipe:
     wanted: Callable[[str], Sequence[Wanted]]
     tables: Callable[[Found, str], Sequence[Table]]
     figures: Callable[[Found, str], Sequence[Figure]] = field(default=lambda found, dataset: ())
+
+    def on(self, dataset: str | None) -> tuple[str, ...]:
+        """Return the datasets that somebody means by one: by None the recipe's first, by "all" each that it has."""
+        if dataset == ALL:
+            return self.datasets
+        return (self.datasets[0] if dataset is None else dataset,)
 
 
 def like(where: str, dataset: str, papers: str) -> str:

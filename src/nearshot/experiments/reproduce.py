@@ -23,7 +23,7 @@ from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
 from nearshot.experiments.local import LocalMachine, n_cores
 from nearshot.experiments.places import Place
 from nearshot.experiments.plan import Plan, plan_of
-from nearshot.experiments.recipe import Found, Recipe
+from nearshot.experiments.recipe import ALL, Found, Recipe
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
 from nearshot.experiments.runner import Outcome, run_jobs
@@ -57,19 +57,19 @@ class Reproduction:
 
 
 def chosen_recipes(names: Sequence[str], dataset: str | None = None, scale: Scale = PAPER) -> list[Recipe]:
-    """Return recipes by name; for no name all of them, or all that run on the dataset."""
+    """Return recipes by name; for no name all of them, or all that run on the dataset, where one is meant."""
     if dataset is not None and scale.dataset is not None:
         raise InputError(f"The quick form runs on {scale.dataset}; leave the dataset out.")
     named = [look_up(RECIPES, name, "recipe") for name in names]
     for recipe in named:
-        if dataset not in (None, *recipe.datasets):
+        if dataset not in (None, ALL, *recipe.datasets):
             raise InputError(f"{recipe.name} is about {', '.join(recipe.datasets)}, not about {dataset!r}.")
     if named:
         return named
     if dataset is not None:
-        known = dict.fromkeys(one for recipe in RECIPES.values() for one in recipe.datasets)
+        known = dict.fromkeys((*(one for recipe in RECIPES.values() for one in recipe.datasets), ALL))
         look_up(known, dataset, "dataset of the paper")
-    return [recipe for recipe in RECIPES.values() if dataset in (None, *recipe.datasets)]
+    return [recipe for recipe in RECIPES.values() if dataset in (None, ALL, *recipe.datasets)]
 
 
 def reproduce(
@@ -93,7 +93,7 @@ def reproduce(
 
     Args:
         names: of recipes; none for all.
-        dataset: which dataset; by default each recipe's first.
+        dataset: which dataset; by default each recipe's first, and with "all" each that it has.
         seeds: how many training seeds; the paper uses 3.
         scale: the paper's setting, or a smaller one.
         results: the folder of result files, which tables and figures are made from.
@@ -123,7 +123,8 @@ def reproduce(
         outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json", limit)
     found = Found(store, scale, tuple(range(seeds)), episode)
     tables, figures = outputs_of(recipes, found, dataset)
-    claims = [claims_as_table(found, about) for about in _datasets_of(recipes, dataset, scale)]
+    judged = _datasets_of(recipes, dataset, scale) if tables else []
+    claims = [claims_as_table(found, about) for about in judged]
     files = write_outputs([*tables, *claims], figures, folder)
     return Reproduction(outcome, tuple(tables), tuple(figures), tuple(files), tuple(claims))
 
@@ -182,7 +183,7 @@ def _device_of(place: Place) -> torch.device:
 
 def _datasets_of(recipes: Sequence[Recipe], dataset: str | None, scale: Scale) -> list[str]:
     """Return the datasets that recipes were run on; none for those that train nothing."""
-    chosen = [dataset or recipe.datasets[0] for recipe in recipes if recipe.wanted(recipe.datasets[0])]
+    chosen = [one for recipe in recipes for one in recipe.on(dataset) if recipe.wanted(one)]
     return list(dict.fromkeys(chosen))[: 1 if scale.dataset is not None else None]
 
 
@@ -222,13 +223,15 @@ def _fits(config: TrainConfig, scale: Scale) -> bool:
 
 
 def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> tuple[list[Table], list[Figure]]:
-    """Return the tables and figures of some recipes, made from what was found."""
+    """Return the tables and figures of some recipes, made from what was found; none where nothing was run."""
     tables: list[Table] = []
     figures: list[Figure] = []
     for recipe in recipes:
-        chosen = dataset or recipe.datasets[0]
-        tables += [table.without_empty_rows() for table in recipe.tables(found, chosen)]
-        figures += recipe.figures(found, chosen)
+        for chosen in recipe.on(dataset):
+            wanted = recipe.wanted(chosen)
+            if not wanted or any(found.runs(one.config) for one in wanted):
+                tables += [table.without_empty_rows() for table in recipe.tables(found, chosen)]
+                figures += recipe.figures(found, chosen)
     return tables, figures
 
 

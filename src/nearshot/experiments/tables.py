@@ -84,11 +84,14 @@ class Table:
             padding=(0, 1 if len(self.headings) < MANY else 0, 0, 0),
             show_edge=False,
         )
-        for heading, is_number in zip(self.headings, self._numbers(), strict=True):
+        rows = [[str(item).replace(" ± ", "±") for item in row] for row in self.rows]
+        for place, (heading, is_number) in enumerate(zip(self.headings, self._numbers(), strict=True)):
             shorter = heading.replace("difference", "diff.")
-            table.add_column(shorter, justify="right" if is_number else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*(str(item).replace(" ± ", "±") for item in row))
+            longest = max((len(word) for row in rows for word in row[place].split()), default=0)
+            whole = longest if is_number else None  # texts may be broken, numbers not
+            table.add_column(shorter, justify="right" if is_number else "left", overflow="fold", min_width=whole)
+        for row in rows:
+            table.add_row(*row)
         return table
 
     def as_markdown(self) -> str:
@@ -213,20 +216,20 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     return Cell(str(accuracy), accuracy.mean, accuracy if isinstance(accuracy, PooledAccuracy) else None)
 
 
-def signed(number: float) -> str:
+def signed(number: float, digits: int = 2) -> str:
     """Return a number with its sign.
 
     >>> signed(-0.5)
     '−0.50'
     """
-    return f"{number:+.2f}".replace("-", "−")
+    return f"{number:+.{digits}f}".replace("-", "−")
 
 
 def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
-    """Return ours minus the paper's."""
+    """Return ours minus the paper's, with no more digits than the paper's has."""
     if ours is None or paper is None:
         return Cell(MISSING)
-    return Cell(signed(ours.mean - paper.mean), ours.mean - paper.mean, ours)
+    return Cell(signed(ours.mean - paper.mean, min(paper.digits, 2)), ours.mean - paper.mean, ours)
 
 
 def marked(item: Cell) -> Cell:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from nearshot.episodes import EpisodeShape
+from nearshot.errors import InputError
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
 
-__all__ = ["PairCounts", "count_pairs"]
+__all__ = ["ExpectedPairs", "PairCounts", "count_pairs", "expected_pairs"]
 
 
 class PairCounts(NamedTuple):
@@ -53,3 +57,38 @@ def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Pai
         positives=int(counts_for[positive].sum()) // times_met,
         negatives=int(counts_for[negative].sum()) // times_met,
     )
+
+
+class ExpectedPairs(NamedTuple):
+    """What a batch drawn from all images has on average: its pairs, and images without another of their class."""
+
+    positives: float
+    negatives: float
+    anchors_without_positive: float
+
+    @property
+    def total(self) -> float:
+        """Positives and negatives together."""
+        return self.positives + self.negatives
+
+
+def expected_pairs(class_sizes: Sequence[int], batch_size: int) -> ExpectedPairs:
+    """Return how many pairs `nca_loss` has of a shuffled batch, on average over all batches that there can be.
+
+    Of N images, two of a batch are both of a class of n with the chance n(n−1) / N(N−1). An image of that class is
+    alone with the chance C(N−n, b−1) / C(N−1, b−1): the others of the batch are of other classes.
+
+    >>> expected_pairs([600] * 64, batch_size=128).positives  # a balanced batch, two images of each class, has 64
+    126.79...
+    """
+    n_images, n_pairs = sum(class_sizes), math.comb(batch_size, 2)
+    if not 1 <= batch_size <= n_images:
+        raise InputError(f"A batch of {batch_size} different images cannot be drawn from {n_images} images.")
+    positives = alone = 0.0
+    for size, n_classes in Counter(class_sizes).items():
+        n_own = n_classes * size
+        positives += n_pairs * n_own * (size - 1) / (n_images * max(n_images - 1, 1))
+        # Whole numbers of a thousand digits and more, whose ratio Python rounds right.
+        is_alone = math.comb(n_images - size, batch_size - 1) / math.comb(n_images - 1, batch_size - 1)
+        alone += batch_size * n_own / n_images * is_alone
+    return ExpectedPairs(positives, n_pairs - positives, alone)

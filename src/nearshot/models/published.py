@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import FileFormatError, InputError, did_you_mean
 
-__all__ = ["PUBLISHED", "published_file"]
+__all__ = ["PUBLISHED", "nothing_trained", "published_file"]
 
 # Name: the sha256 of its file.
 PUBLISHED: Mapping[str, str] = MappingProxyType(
@@ -35,6 +35,15 @@ def published_file(name: str) -> Path:
     raise InputError(
         f"The weights {name!r} are in the folder weights/ of nearshot's repository, which is not here: copy "
         f"{name}.safetensors to {folders[-1]}, or set NEARSHOT_WEIGHTS to the folder that has it."
+    )
+
+
+def nothing_trained(path: str | Path, looked_for: str) -> InputError:
+    """Return what to say where a path is nothing that is looked for, and no published name either."""
+    beside = Path(path).parent.iterdir() if Path(path).parent.is_dir() else ()
+    return InputError(
+        f"There is no {looked_for} {str(path)!r}, nor a trained backbone of that name; there are: "
+        f"{', '.join(PUBLISHED)}, and timm:<model>.{did_you_mean(path, [*PUBLISHED, *beside])}"
     )
 
 

@@ -22,7 +22,7 @@ from nearshot.files import write_tensors
 from nearshot.models.backbone import Backbone, Normalisation
 from nearshot.models.pretrained import PREFIX as TIMM_PREFIX
 from nearshot.models.pretrained import TimmBackbone
-from nearshot.models.published import PUBLISHED, published_file
+from nearshot.models.published import PUBLISHED, nothing_trained, published_file
 from nearshot.models.registry import BACKBONES, build_backbone
 
 __all__ = ["backbone_content", "backbone_of_content", "load_backbone", "read_notes", "save_backbone"]
@@ -165,10 +165,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _read_spec(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise InputError(
-            f"There is no weights file {str(path)!r}, and no trained backbone of that name; there are: "
-            f"{', '.join(PUBLISHED)}, and timm:<model>."
-        )
+        raise nothing_trained(path, "weights file")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}

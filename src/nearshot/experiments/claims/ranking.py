@@ -16,7 +16,7 @@ from nearshot.experiments.settings import BATCH_SIZES
 from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig
 
-__all__ = ["EXCEPTIONS_IN_WORDS", "exceptions_hold", "more_pairs_rank_higher"]
+__all__ = ["EXCEPTIONS_IN_WORDS", "exceptions_hold", "is_exception", "more_pairs_rank_higher"]
 
 Setup = tuple[int, int] | None  # shots and images of a class; None for NCA
 # The better first, though it has fewer pairs: (i) at all batch sizes, (ii) at 128.
@@ -44,7 +44,7 @@ def more_pairs_rank_higher(found: Found, dataset: str) -> Verdict:
             gaps += [
                 _gap(found, dataset, size, shot, more.setup, fewer.setup)
                 for more, fewer in combinations(ranked, 2)
-                if more.n_pairs > fewer.n_pairs and not _is_exception(size, more.setup, fewer.setup)
+                if more.n_pairs > fewer.n_pairs and not is_exception(size, more.setup, fewer.setup)
             ]
             correlations += _correlation(found, dataset, size, shot, ranked)
     verdict = judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
@@ -88,7 +88,8 @@ def _correlation(found: Found, dataset: str, size: int, shot: int, ranked: list[
     return [f"Batch {size}, {shot}-shot: rank correlation {correlation:.2f}.".replace("-0.", "−0.")]
 
 
-def _is_exception(size: int, one: Setup, other: Setup) -> bool:
+def is_exception(size: int, one: Setup, other: Setup) -> bool:
+    """Return whether the paper says of two setups that fewer pairs are better."""
     return any({one, other} == {*pair} and size in sizes for pair, sizes in EXCEPTIONS.items())
 
 

@@ -18,8 +18,8 @@ CLASSIFIERS = (
 
 
 def check_claims(found: Found, dataset: str) -> list[tuple[Claim, Verdict]]:
-    """Return what the results say about each statement."""
-    return [(claim, claim.check(found, dataset)) for claim in CLAIMS]
+    """Return what the results say about each statement that can be judged on a dataset."""
+    return [(claim, claim.check(found, dataset)) for claim in CLAIMS if dataset in claim.datasets]
 
 
 def claims_as_table(found: Found, dataset: str) -> Table:

@@ -11,12 +11,12 @@ trainings a seed, five minutes each on an H200 at 84×84.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from matplotlib.figure import Figure as Drawing
 
-from nearshot.experiments.figures import bars, new_drawing
+from nearshot.experiments.figures import dots, heading, new_drawing
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.settings import BATCH_SIZES, TITLES, episodes_of, figure_config
@@ -35,6 +35,7 @@ ROWS = {
     7: "PN 5-shot, no support/query",
 }
 MATCHING_ROWS = {1: ROWS[1], 2: ROWS[2], 3: ROWS[3], 4: "MN 1-shot", 6: "MN 5-shot"}
+KINDS = ((ROWS, "centroid"), (MATCHING_ROWS, "soft"))  # with which classifier
 IMAGES_PER_CLASS = 8
 
 
@@ -58,7 +59,7 @@ def _wanted(dataset: str) -> Sequence[Wanted]:
 
 def _tables(found: Found, dataset: str) -> Sequence[Table]:
     tables = []
-    for name, rows, classifier in (("pn", ROWS, "centroid"), ("mn", MATCHING_ROWS, "soft")):
+    for name, (rows, classifier) in zip(("pn", "mn"), KINDS, strict=True):
         lines: list[Row] = [
             (
                 str(row),
@@ -91,23 +92,39 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
 
 def _draw(found: Found, dataset: str) -> Drawing:
-    drawing = new_drawing(12, 6)
-    for number, (rows, classifier, shot) in enumerate(
-        [(rows, c, shot) for rows, c in ((ROWS, "centroid"), (MATCHING_ROWS, "soft")) for shot in (1, 5)], 1
-    ):
-        axes = drawing.add_subplot(2, 2, number)
-        groups = {
-            f"batch {size}": [
-                found.pooled(row_config(dataset, row, size), Measurement("val", shot, classifier)) for row in rows
-            ]
-            for size in BATCH_SIZES
-        }
-        bars(axes, [f"{row}. {title}" for row, title in rows.items()], groups)
-        axes.set_title(
-            f"{shot}-shot, {'nearest centroid' if classifier == 'centroid' else 'soft assignment'}", fontsize=9
-        )
-    drawing.suptitle(found.label, fontsize=8)
+    kinds = [(_there(found, dataset, rows), classifier) for rows, classifier in KINDS]
+    drawing = new_drawing(9.5, 2.4 + 0.38 * sum(len(rows) for rows, _ in kinds))
+    panels = drawing.subplots(
+        2, 2, sharex="col", sharey="row", gridspec_kw={"height_ratios": [len(rows) for rows, _ in kinds]}
+    )
+    for (rows, classifier), of_kind in zip(kinds, panels, strict=True):
+        for axes, shot in zip(of_kind, (1, 5), strict=True):
+            wanted = Measurement("val", shot, classifier)
+            groups = {
+                f"batches of {size}": [found.pooled(row_config(dataset, row, size), wanted) for row in rows]
+                for size in BATCH_SIZES
+            }
+            dots(axes, [f"{row}. {title}" for row, title in rows.items()], groups)
+            axes.set_title(f"{shot}-shot, {TITLES[classifier]}", fontsize=10)
+            axes.tick_params(axis="x", labelbottom=True)
+    for axes in panels[-1]:
+        axes.set_xlabel("accuracy, %", fontsize=9)
+    handles, names = panels[0][0].get_legend_handles_labels()
+    if handles:  # where nothing was run there is nothing to name
+        drawing.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    left_out = "" if [rows for rows, _ in kinds] == [rows for rows, _ in KINDS] else "; rows not run yet are left out"
+    drawing.suptitle(heading(found, "whiskers") + left_out, fontsize=8)
     return drawing
+
+
+def _there(found: Found, dataset: str, rows: Mapping[int, str]) -> Mapping[int, str]:
+    """Return the rows that were run with some batch size; all of them where none was."""
+    run = {
+        row: title
+        for row, title in rows.items()
+        if any(found.runs(row_config(dataset, row, size)) for size in BATCH_SIZES)
+    }
+    return run or rows
 
 
 RECIPE = Recipe(

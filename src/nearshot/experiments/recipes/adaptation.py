@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nearshot.experiments.gains import about_gains, gain
 from nearshot.experiments.paper import ADAPTATION, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Row, Table, beside
+from nearshot.experiments.tables import Cell, Row, Table, beside
 from nearshot.training import PRESETS
 
 __all__ = ["LAYERS", "RECIPE", "ROWS"]
 
 LAYERS = (2, 3, 4)
+SHOTS = (1, 5)
 ROWS = {  # row: (layers, adaptation, shots)
     "NCA": ((), None, (1, 5)),
     "NCA multi-layer": (LAYERS, None, (1, 5)),
@@ -30,38 +32,41 @@ ROWS = {  # row: (layers, adaptation, shots)
 }
 
 
+def _measurement(row: str, n_shot: int) -> Measurement | None:
+    layers, adapted, shots = ROWS[row]
+    return Measurement("test", n_shot, "centroid", layers, adapted) if n_shot in shots else None
+
+
 def _wanted(dataset: str) -> Sequence[Wanted]:
-    measurements = [
-        Measurement("test", shot, "centroid", layers, adapted)
-        for layers, adapted, shots in ROWS.values()
-        for shot in shots
-    ]
-    return [Wanted(PRESETS[f"{dataset}-nca"], tuple(measurements))]
+    all_of_them = (_measurement(row, shot) for row in ROWS for shot in SHOTS)
+    return [Wanted(PRESETS[f"{dataset}-nca"], tuple(one for one in all_of_them if one is not None))]
 
 
 def _tables(found: Found, dataset: str) -> Sequence[Table]:
     config = PRESETS[f"{dataset}-nca"]
     rows: list[Row] = []
-    for name, (layers, adapted, shots) in ROWS.items():
-        ours = [
-            found.pooled(config, Measurement("test", shot, "centroid", layers, adapted)) if shot in shots else None
-            for shot in (1, 5)
-        ]
-        paper: Sequence[Number | None] = (None, None)
-        if found.scale.is_papers and name in ADAPTATION:
-            paper = ADAPTATION[name][dataset]
-        rows.append((name, *beside(ours, paper)))
+    for row in ROWS:
+        printed: Sequence[Number | None] = (None, None)
+        if found.scale.is_papers and row in ADAPTATION:
+            printed = ADAPTATION[row][dataset]
+        cells: list[Cell | str] = [row]
+        for shot, paper in zip(SHOTS, printed, strict=True):
+            one = _measurement(row, shot)
+            cells += beside([None if one is None else found.pooled(config, one)], [paper])
+            cells.append(gain(found, config, one, Measurement("test", shot, "centroid")))
+        rows.append(tuple(cells))
     return [
         Table(
             f"adaptation-{found.on(dataset)}",
             "Several layers and adapting to the support set (Appendix G): "
             f"{found.on(dataset)}, test split, nearest centroid",
             found.label,
-            ("features", "1-shot", "paper", "difference", "5-shot", "paper", "difference"),
+            ("features", "1-shot", "paper", "difference", "gain", "5-shot", "paper", "difference", "gain"),
             tuple(rows),
             (
-                f"Adapted rows are inductive, over {found.scale.adapted_episodes} episodes at most; the paper's let "
-                "the queries through batch norm.",
+                f"Adapted rows are inductive, over {found.scale.adapted_episodes} episodes at most, the others over "
+                "more: gains, not these means, say what adapting did. The paper's let the queries through batch norm.",
+                about_gains(found, "NCA"),
             ),
         )
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearshot.experiments.gaps import gap
+from nearshot.experiments.gains import about_gains, gain
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Row, Table, cell
@@ -19,9 +19,8 @@ from nearshot.training import PRESETS
 __all__ = ["RECIPE"]
 
 SHOTS = (1, 5)
-PLAIN = "the embedding: layer 4"
 ROWS: dict[str, tuple[tuple[int, ...], str | None]] = {  # row: (layers, adaptation)
-    PLAIN: ((), None),
+    "the embedding: layer 4": ((), None),
     "layer 3": ((3,), None),
     "layer 2": ((2,), None),
     "layers 2, 3 and 4 (the paper's)": ((2, 3, 4), None),
@@ -52,10 +51,9 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
     for row in ROWS:
         cells: list[Cell | str] = [row]
         for shot in SHOTS:
-            one, plain = _measurement(row, shot), _measurement(PLAIN, shot)
+            one = _measurement(row, shot)
             cells.append(cell(None if one is None else found.pooled(config, one)))
-            gained = None if None in (one, plain) else gap(found, row, (config, one), (config, plain))  # type: ignore[arg-type]
-            cells.append(cell(None) if gained is None else Cell(gained.in_points, gained.difference))
+            cells.append(gain(found, config, one, Measurement("val", shot, "centroid")))
         rows.append(tuple(cells))
     return [
         Table(
@@ -64,11 +62,7 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             found.label,
             ("NCA's features", "1-shot", "gain", "5-shot", "gain"),
             tuple(rows),
-            (
-                "Gains are against the embedding on the same episodes, of which adapted rows have "
-                f"{found.scale.adapted_episodes} at most; ± is over episodes for one training seed, between them for "
-                "several.",
-            ),
+            (about_gains(found, "the embedding"),),
         )
     ]
 

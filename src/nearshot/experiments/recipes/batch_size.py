@@ -52,7 +52,7 @@ def _table(found: Found, dataset: str, method: str) -> Table:
     short, classifier = METHODS[method]
     printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE}
     paper_has_it = dataset == "cifar-fs" and method == "prototypical" and found.scale.is_papers
-    errata = {erratum.row: erratum for erratum in ERRATA if erratum.of_accuracies}
+    errata = {erratum.row: erratum for erratum in ERRATA if erratum.about == "accuracies" and erratum.row}
     rows: list[Row] = []
     for size in reversed(BATCH_SIZES):
         for setup in (None, *SETUPS):
@@ -102,17 +102,14 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
 def _draw(found: Found, dataset: str) -> Drawing:
     def lines(axes: Axes, method: str, shot: int) -> None:
-        short, classifier = METHODS[method]
+        wanted = Measurement("val", shot, METHODS[method][1])
         for line, setup in enumerate((None, *IN_FIGURE)):
-            points = [
-                (size, found.pooled(setup_config(dataset, method, size, setup), Measurement("val", shot, classifier)))
-                for size in BATCH_SIZES
-            ]
-            name = "NCA" if setup is None else f"{short} {setup[0]}-shot, m+n={setup[1]}"
+            points = [(size, found.pooled(setup_config(dataset, method, size, setup), wanted)) for size in BATCH_SIZES]
+            name = "NCA" if setup is None else f"episodes: {setup[0]}-shot, m+n={setup[1]}"
             line_with_band(axes, points, name, style_of(line))
 
-    titles = [(method, short) for method, (short, _) in METHODS.items()]
-    return panels(found.label, titles, lines, xlabel="batch size", xticks=BATCH_SIZES)
+    titles = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
+    return panels(found, titles, lines, xlabel="batch size", ticks=BATCH_SIZES)
 
 
 RECIPE = Recipe(

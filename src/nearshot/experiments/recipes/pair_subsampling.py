@@ -18,6 +18,7 @@ from matplotlib.figure import Figure as Drawing
 from nearshot.experiments.figures import line_with_band, panels, style_of
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, setup_config
+from nearshot.experiments.recipes.pairs import TRAINING_CLASSES, shuffled_pairs
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Figure, Table, cell
 from nearshot.losses import count_pairs
@@ -55,7 +56,7 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             for classifier in ("centroid", "soft")
             for shot in (1, 5)
         ]
-        rows.append(("NCA", Cell(f"{100 * fraction:g} %", fraction), *values))
+        rows.append(("NCA", Cell(f"{100 * fraction:g} %", fraction), _positives(found, config), *values))
     for method, (short, classifier) in METHODS.items():
         for setup in IN_FIGURE:
             config = setup_config(dataset, method, BATCH_SIZE, setup)
@@ -64,17 +65,43 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             empty = [Cell("")] * 2
             values = [*own, *empty] if classifier == "centroid" else [*empty, *own]
             name = f"{short} {setup[0]}-shot m+n={setup[1]}"
-            rows.append((name, Cell(f"{100 * share:.1f} %", share), *values))
+            rows.append((name, Cell(f"{100 * share:.1f} %", share), _positives(found, config), *values))
     where = like("Figure 3", dataset, "mini-imagenet")
     return [
         Table(
             f"pair-subsampling-{found.on(dataset)}",
             f"A fraction of the pairs of a batch ({where}): {found.on(dataset)}, validation split",
             found.label,
-            ("trained with", "pairs", "1-shot centroid", "5-shot centroid", "1-shot soft", "5-shot soft"),
+            ("trained with", "pairs", "positives", "1-shot centroid", "5-shot centroid", "1-shot soft", "5-shot soft"),
             tuple(rows),
+            _about_positives(found, dataset),
         )
     ]
+
+
+def _positives(found: Found, config: TrainConfig) -> Cell:
+    """Return the positives in a batch; of NCA's shuffled ones their mean, on the datasets of the paper."""
+    changed = found.scale.change(config)
+    if changed.method != "nca":
+        count = count_pairs(changed.shape, prototypes=False, separate=True).positives
+        return Cell(f"{count:,}", count)
+    if changed.dataset not in TRAINING_CLASSES:
+        return cell(None)
+    mean = changed.keep_positives * shuffled_pairs(changed.dataset, changed.batch_size).positives
+    return Cell(f"{mean:,.0f}", mean)
+
+
+def _about_positives(found: Found, dataset: str) -> tuple[str, ...]:
+    """Say that a share of all pairs is not one of the positives, of which episodes have more."""
+    config = setup_config(dataset, "prototypical", BATCH_SIZE, IN_FIGURE[0])
+    episodes, shuffled = (_positives(found, one).value for one in (config, subsampled(dataset, 1.0)))
+    if episodes is None or shuffled is None:
+        return ()
+    return (
+        f"Shares are of all pairs of a batch, as the paper has them. Of positives, which are few, NCA's whole shuffled "
+        f"batch has {shuffled:,.0f} on average, and 5-shot episodes with m+n={config.images_per_class} have "
+        f"{episodes:,.0f}, in {100 * share_of_pairs(found.scale.change(config)):.0f} % of the pairs.",
+    )
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
@@ -85,17 +112,19 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
 def _draw(found: Found, dataset: str) -> Drawing:
     def lines(axes: Axes, method: str, shot: int) -> None:
-        short, classifier = METHODS[method]
-        wanted = Measurement("val", shot, classifier)
+        wanted = Measurement("val", shot, METHODS[method][1])
         curve = [(100 * fraction, found.pooled(subsampled(dataset, fraction), wanted)) for fraction in FRACTIONS]
         line_with_band(axes, curve, "NCA, subsampled", style_of(0))
         for line, setup in enumerate(IN_FIGURE, 1):
             config = setup_config(dataset, method, BATCH_SIZE, setup)
             point = (100 * share_of_pairs(found.scale.change(config)), found.pooled(config, wanted))
-            line_with_band(axes, [point], f"{short} {setup[0]}-shot, m+n={setup[1]}", style_of(line))
+            line_with_band(axes, [point], f"episodes: {setup[0]}-shot, m+n={setup[1]}", style_of(line))
 
-    titles = [(method, short) for method, (short, _) in METHODS.items()]
-    return panels(found.label, titles, lines, xlabel="pairs used, %", xscale="log")
+    titles = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
+    ticks = [100 * fraction for fraction in FRACTIONS]
+    return panels(
+        found, titles, lines, xlabel="pairs used, % of all in a batch", ticks=ticks, drawn="whiskers and band"
+    )
 
 
 RECIPE = Recipe(

@@ -4,32 +4,56 @@
     nearshot reproduce pairs --episode 2 4 1        # Figure 1 for another number of ways, shots and queries
 
 Expected: equal to the paper, except for the errata that the table marks. All numbers are counted on the losses' own
-choice of anchors and candidates.
+choice of anchors and candidates. The paper counts NCA's pairs on a batch that has equally many images of each class;
+NCA trains on shuffled ones, whose expected numbers, by a formula, stand in a row of their own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle
 
 from nearshot.episodes import EpisodeShape
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, new_drawing
 from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
 from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.settings import BATCH_SIZES
 from nearshot.experiments.tables import Cell, Figure, Table
 from nearshot.losses import PairCounts, count_pairs
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
+from nearshot.losses.pairs import ExpectedPairs, expected_pairs
 
-__all__ = ["RECIPE", "drawn_pairs"]
+__all__ = ["RECIPE", "TRAINING_CLASSES", "drawn_pairs", "shuffled_pairs"]
 
 LABEL = "counted, not trained"
 FIGURE_1 = EpisodeShape(n_way=2, n_shot=4, n_query=1)
 EXAMPLES = (FIGURE_1, EpisodeShape(20, 5, 15), EpisodeShape(32, 5, 11))
-N_TRAINING_CLASSES = 64  # of miniImageNet and CIFAR-FS
+TRAINING_CLASSES = dict.fromkeys(("cifar-fs", "mini-imagenet"), (64, 600))  # how many, and of how many images
+N_TRAINING_CLASSES = TRAINING_CLASSES["cifar-fs"][0]
+# What tells roles apart, in grey too.
+LOOKS: dict[str, dict[str, Any]] = {
+    "support": {"marker": "o", "markerfacecolor": "0.45", "markersize": 7},
+    "query": {"marker": "s", "markerfacecolor": "white", "markersize": 7},
+    "prototype": {"marker": "*", "markerfacecolor": "#F0E442", "markersize": 14},
+    "image": {"marker": "D", "markerfacecolor": "0.8", "markersize": 6},
+}
+for _look in LOOKS.values():
+    _look |= {"color": "black", "linestyle": "none", "zorder": 3}
+LEGEND = {
+    "support": "support image",
+    "query": "query image",
+    "prototype": "prototype: mean of the support",
+    "image": "image without a role",
+}
+LINES = {"positive: of one class": POSITIVE, "negative: of two classes": NEGATIVE}
 ABLATION_ROWS = {3: (False, False), 6: (False, True), 7: (True, False)}
 
 
@@ -71,18 +95,22 @@ def _appendix_e() -> Table:
         if row.shape is None:
             per_class = row.batch_size // N_TRAINING_CLASSES
             shape = EpisodeShape(N_TRAINING_CLASSES, 1, per_class - 1)
-            name, counts = "NCA", count_pairs(shape, prototypes=False, separate=False)
+            name, counts = "NCA, balanced batch", count_pairs(shape, prototypes=False, separate=False)
         else:
             name = f"PN {row.shape.n_shot}-shot m+n={row.shape.images_per_class}"
             counts = count_pairs(row.shape, prototypes=True, separate=True)
         rows.append(_compared(f"batch {row.batch_size}", name, (*counts, counts.total), row[3:]))
+        if row.shape is None:
+            shuffled = shuffled_pairs("cifar-fs", row.batch_size)
+            numbers = (_count(round(number), number) for number in (*shuffled[:2], shuffled.total))
+            rows.append((f"batch {row.batch_size}", "NCA, shuffled batches (expected)", *numbers))
     shape = EpisodeShape.from_batch(256, n_shot=5, images_per_class=8)
     for number, (prototypes, separate) in ABLATION_ROWS.items():
         counts = count_pairs(shape, prototypes=prototypes, separate=separate)
         printed = ABLATION_PAIRS[number]
         compared = _compared("batch 256", f"ablations, row {number}", counts, printed)
         rows.append((*compared, _count(counts.total)))  # of which the paper prints no total
-    notes = tuple(map(str, ERRATA))
+    notes = (*_about_shuffled(), *(str(erratum) for erratum in ERRATA if erratum.about == "pairs"))
     return Table(
         "pairs-appendix-e",
         "Pairs in the setups of Figures 2 and 4 (Appendix E); the paper's number in brackets where it differs",
@@ -90,6 +118,23 @@ def _appendix_e() -> Table:
         ("batch", "loss", "positives", "negatives", "total"),
         tuple(rows),
         notes,
+    )
+
+
+def shuffled_pairs(dataset: str, batch_size: int) -> ExpectedPairs:
+    """Return what NCA's shuffled batches of a dataset of the paper have on average."""
+    n_classes, n_images = TRAINING_CLASSES[dataset]
+    return expected_pairs([n_images] * n_classes, batch_size)
+
+
+def _about_shuffled() -> tuple[str, ...]:
+    n_classes, n_images = TRAINING_CLASSES["cifar-fs"]
+    alone = " / ".join(f"{shuffled_pairs('cifar-fs', size).anchors_without_positive:.1f}" for size in BATCH_SIZES)
+    return (
+        f"The paper counts NCA's pairs on a batch with equally many images of each class. NCA trains on shuffled "
+        f"batches, b of all {n_classes * n_images:,} images, which have C(b, 2) · {n_images - 1}/"
+        f"{n_classes * n_images - 1:,} positives on average, and {alone} images without another of their class at "
+        f"b = {' / '.join(map(str, BATCH_SIZES))}.",
     )
 
 
@@ -101,8 +146,8 @@ def _compared(batch: str, name: str, counts: Sequence[int], printed: Sequence[in
     return (batch, name, *cells)
 
 
-def _count(number: int) -> Cell:
-    return Cell(f"{number:,}", number)
+def _count(number: int, exactly: float | None = None) -> Cell:
+    return Cell(f"{number:,}", number if exactly is None else exactly)
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
@@ -116,67 +161,121 @@ def pairs_figure(shape: EpisodeShape) -> Figure:
     return Figure(name, title, LABEL, lambda: _draw(shape))
 
 
-def drawn_pairs(
-    shape: EpisodeShape, *, prototypes: bool, separate: bool
-) -> tuple[torch.Tensor, torch.Tensor, list[tuple[int, int, bool]]]:
-    """Return the points (point, 2) that a loss compares, their classes, and its pairs (one, other, positive).
+class DrawnPairs(NamedTuple):
+    """What a loss compares, as points of a plane.
 
-    The loss's own choice of anchors and candidates, made on points of a plane.
+    Attributes:
+        points: where they are (point, 2).
+        roles: what each is: "support", "query", "prototype" or "image".
+        pairs: the loss's own pairs (one, other, whether they are of one class).
     """
-    points, labels = _places(shape)
-    roles = episode_roles(points, labels, shape, prototypes=prototypes, separate=separate)
+
+    points: torch.Tensor
+    roles: tuple[str, ...]
+    pairs: list[tuple[int, int, bool]]
+
+
+def drawn_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> DrawnPairs:
+    """Return the points that a loss compares, by its own choice of anchors and candidates."""
+    places, labels = _places(shape)
+    roles = episode_roles(places, labels, shape, prototypes=prototypes, separate=separate)
     positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
+    candidate = "prototype" if prototypes else "support"
     if roles.same_set:
         upper = torch.ones_like(positive).triu(1)
         positive, negative = positive & upper, negative & upper
-        everything, classes, offset = roles.anchors, roles.anchor_labels, 0
+        points, offset = roles.anchors, 0
+        n_queries = shape.n_way * shape.n_query
+        names = (
+            ["query"] * n_queries + [candidate] * (len(points) - n_queries) if prototypes else ["image"] * len(points)
+        )
     else:
-        everything = torch.cat([roles.anchors, roles.candidates])
-        classes = torch.cat([roles.anchor_labels, roles.candidate_labels])
-        offset = len(roles.anchors)
+        points, offset = torch.cat([roles.anchors, roles.candidates]), len(roles.anchors)
+        names = ["query"] * offset + [candidate] * len(roles.candidates)
     pairs = [
         (int(one), int(other) + offset, is_positive)
         for mask, is_positive in ((negative, False), (positive, True))
         for one, other in mask.nonzero()
     ]
-    return everything, classes, pairs
+    return DrawnPairs(points, tuple(names), pairs)
 
 
 def _places(shape: EpisodeShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Put the classes around a circle, and the images of each around their class: support first, then query."""
+    """Put the classes around a circle, and the images of each around their class: support first, then query.
+
+    Queries are on the inner side, a little turned, and radii differ: in Figure 1 no line lies on another.
+    """
     classes = torch.arange(shape.n_way)
     labels = torch.cat([classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)])
     numbers = torch.cat(
         [torch.arange(shape.n_shot).repeat(shape.n_way), shape.n_shot + torch.arange(shape.n_query).repeat(shape.n_way)]
     )
-    around = 2 * math.pi * labels / shape.n_way
-    within = 2 * math.pi * (numbers + 0.35 * labels) / shape.images_per_class + 0.4
-    radius = 0.35 + 0.08 * (numbers % 2)
-    centres = torch.stack([around.cos(), around.sin()], 1)
+    around = math.pi + 2 * math.pi * labels / shape.n_way
+    inwards = numbers - shape.n_shot - (shape.n_query - 1) / 2  # in images, from the middle of the queries
+    within = around + math.pi + 0.58 + 2 * math.pi * inwards / shape.images_per_class
+    radius = 1 - 0.1 * (numbers % 2)
+    centres = _distance_of_classes(shape) * torch.stack([around.cos(), around.sin()], 1)
     return centres + radius[:, None] * torch.stack([within.cos(), within.sin()], 1), labels
+
+
+def _distance_of_classes(shape: EpisodeShape) -> float:
+    """Return how far from the middle the classes are, each of which has a radius of one."""
+    return 1.5 if shape.n_way == 2 else 1.6 / math.sin(math.pi / shape.n_way)
 
 
 def _draw(shape: EpisodeShape) -> Drawing:
     kinds = {
         "Prototypical Networks": (True, True),
         "Matching Networks": (False, True),
-        "no episodes: NCA": (False, False),
+        "NCA: no episodes": (False, False),
     }
-    drawing = new_drawing(9, 3.4)
-    for number, (title, (prototypes, separate)) in enumerate(kinds.items(), 1):
-        axes = drawing.add_subplot(1, 3, number)
-        points, classes, pairs = drawn_pairs(shape, prototypes=prototypes, separate=separate)
-        for one, other, positive in pairs:
-            ends = points[[one, other]]
+    places, labels = _places(shape)
+    (left, bottom), (right, top) = (places.amin(0) - 0.5).tolist(), (places.amax(0) + 0.5).tolist()
+    drawing = new_drawing(9.5, 1.2 + 3.1 * (top - bottom) / (right - left))
+    for axes, (title, (prototypes, separate)) in zip(drawing.subplots(1, 3), kinds.items(), strict=True):
+        drawn = drawn_pairs(shape, prototypes=prototypes, separate=separate)
+        _draw_classes(axes, places, labels)
+        if prototypes:  # which images they stand for
+            for label in range(shape.n_way):
+                _draw_average(axes, places[: shape.n_way * shape.n_shot][labels[: shape.n_way * shape.n_shot] == label])
+        for one, other, positive in drawn.pairs:
+            ends = drawn.points[[one, other]]
             axes.plot(ends[:, 0], ends[:, 1], **(POSITIVE if positive else NEGATIVE))
-        for label, marker in zip(range(shape.n_way), "osD^vP*X" * shape.n_way, strict=False):
-            own = points[classes == label]
-            axes.plot(own[:, 0], own[:, 1], marker, color="black", markersize=6, markerfacecolor="white", zorder=3)
-        counts = count_pairs(shape, prototypes=prototypes, separate=separate)
-        axes.set_title(f"{title}\n{counts.positives} positive, {counts.negatives} negative pairs", fontsize=9)
-        axes.set_aspect("equal")
+        for role in dict.fromkeys(drawn.roles):
+            own = drawn.points[[one == role for one in drawn.roles]]
+            axes.plot(own[:, 0], own[:, 1], **LOOKS[role])
+        said = _said(shape, drawn, prototypes=prototypes, separate=separate)
+        axes.set_title(f"{title}\n{said}", fontsize=9)
+        axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", anchor="N")
         axes.axis("off")
+    handles = [Line2D([], [], label=label, **LOOKS[role]) for role, label in LEGEND.items()]
+    handles += [Line2D([], [], label=label, **look) for label, look in LINES.items()]
+    drawing.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return drawing
+
+
+def _draw_classes(axes: Axes, places: torch.Tensor, labels: torch.Tensor) -> None:
+    for label in labels.unique():
+        own = places[labels == label]
+        middle = own.mean(0)
+        radius = float((own - middle).norm(dim=1).max()) + 0.3
+        axes.add_patch(Circle((float(middle[0]), float(middle[1])), radius, color="0.93", linewidth=0, zorder=0))
+
+
+def _draw_average(axes: Axes, support: torch.Tensor) -> None:
+    for image in support:
+        axes.plot(*torch.stack([image, support.mean(0)]).T, color="0.55", linewidth=0.7, zorder=1)
+    axes.plot(support[:, 0], support[:, 1], **LOOKS["support"])
+
+
+def _said(shape: EpisodeShape, drawn: DrawnPairs, *, prototypes: bool, separate: bool) -> str:
+    """Say how many lines there are, and for how many pairs of images they stand."""
+    counts = count_pairs(shape, prototypes=prototypes, separate=separate)
+    n_positive = sum(positive for *_, positive in drawn.pairs)
+    lines = f"{n_positive:,} positive and {len(drawn.pairs) - n_positive:,} negative distances"
+    if len(drawn.pairs) == counts.total:
+        return f"{lines}\n"
+    return f"{lines},\nfor {counts.positives:,} and {counts.negatives:,} pairs of images"
 
 
 RECIPE = Recipe(

@@ -1,0 +1,54 @@
+"""Pictures that a dataset has twice, and how many of them two splits share: what was trained on is then tested.
+
+python benchmarks/repeated_pictures.py              # prints and writes benchmarks/results/repeated-pictures.json
+python benchmarks/repeated_pictures.py mini-imagenet --output .
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from nearshot.data import Store
+from nearshot.data.inspection import repeated_pictures, splits_that_share
+from nearshot.data.store import prepared_splits
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", nargs="?", default="cifar-fs", help="a prepared dataset (default: cifar-fs)")
+    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
+    options = parser.parse_args()
+    splits = prepared_splits(options.dataset, options.data_dir)
+    stores = {split: Store(folder) for split, folder in splits.items()}
+    groups = repeated_pictures(stores)
+    across = [group for group in groups if len({occurrence.split for occurrence in group}) > 1]
+    shared = splits_that_share(groups)
+    report = {
+        "dataset": options.dataset,
+        "fingerprints": {split: store.fingerprint for split, store in stores.items()},
+        "images": {split: len(store) for split, store in stores.items()},
+        "repeated": len(groups),
+        "in two splits": len(across),
+        "shared": {" and ".join(pair): number for pair, number in shared.items()},
+        "pictures": [[f"{one.split}: {one.image_name} ({one.class_name})" for one in group] for group in across],
+    }
+    lines = [
+        f"| splits of {options.dataset} | pictures in both |",
+        "|---|---:|",
+        *(f"| {one} and {other} | {number:,} |" for (one, other), number in shared.items()),
+        "",
+        f"{len(groups):,} pictures occur more than once, {len(across):,} of them in more than one split.",
+    ]
+    options.output.mkdir(exist_ok=True)
+    (options.output / "repeated-pictures.json").write_text(json.dumps(report, indent=2) + "\n")
+    (options.output / "repeated-pictures.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What figures show: nothing is cut off, no labels overlap, and the titles say what is drawn."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_up import make_up
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
+from nearshot.episodes import EpisodeShape
+from nearshot.experiments import RECIPES, Results
+from nearshot.experiments.figures import NEGATIVE, POSITIVE
+from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipes.pair_subsampling import FRACTIONS
+from nearshot.experiments.recipes.pairs import drawn_pairs
+from nearshot.experiments.scales import PAPER
+from nearshot.losses import count_pairs
+
+SHAPES = [EpisodeShape(2, 4, 1), EpisodeShape(5, 2, 3), EpisodeShape(3, 1, 1)]
+FIGURES = ("batch-size", "pair-subsampling", "ablations")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return make_up(tmp_path_factory.mktemp("figures"), FIGURES, PAPER, dataset="cifar-fs", seeds=2)
+
+
+def drawn(name: str, found: Found) -> Drawing:
+    drawing = RECIPES[name].figures(found, "cifar-fs")[0].draw()
+    drawing.draw_without_rendering()
+    return drawing
+
+
+def is_whole(drawing: Drawing) -> bool:
+    """Say whether all that is drawn is on the paper."""
+    used = drawing.get_tightbbox()  # in inches
+    return bool(
+        used.x0 >= 0 and used.y0 >= 0 and used.x1 <= drawing.get_figwidth() and used.y1 <= drawing.get_figheight()
+    )
+
+
+def ends(line: Line2D) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    return np.column_stack([np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_figure_1_says_how_many_lines_it_draws_and_for_how_many_pairs(shape: EpisodeShape, tmp_path: Path) -> None:
+    drawing = drawn("pairs", Found(Results(tmp_path), PAPER, (0,), shape))
+    for axes, (prototypes, separate) in zip(drawing.axes, [(True, True), (False, True), (False, False)], strict=True):
+        lines = [
+            sum(line.get_color() == look["color"] for line in axes.lines if len(ends(line)) == 2)
+            for look in (POSITIVE, NEGATIVE)
+        ]
+        said = [int(number) for number in re.findall(r"\d+", axes.get_title())]
+        assert said[:2] == lines
+        counts = count_pairs(shape, prototypes=prototypes, separate=separate)
+        assert tuple(said[-2:]) == counts
+        assert len(said) == (4 if sum(lines) != counts.total else 2)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_figure_1_cuts_nothing_off(shape: EpisodeShape, tmp_path: Path) -> None:
+    drawing = drawn("pairs", Found(Results(tmp_path), PAPER, (0,), shape))
+    for axes in drawing.axes:
+        everything = np.concatenate([ends(line) for line in axes.lines])
+        (left, bottom), (right, top) = everything.min(0) - 0.2, everything.max(0) + 0.2  # markers have a size
+        assert axes.get_xlim()[0] < left < right < axes.get_xlim()[1]
+        assert axes.get_ylim()[0] < bottom < top < axes.get_ylim()[1]
+    assert is_whole(drawing)
+
+
+def test_figure_1_tells_support_query_and_prototypes_apart() -> None:
+    shape = EpisodeShape(2, 4, 1)
+    roles = [
+        drawn_pairs(shape, prototypes=prototypes, separate=separate).roles
+        for prototypes, separate in ((True, True), (False, True), (True, False), (False, False))
+    ]
+    assert roles == [
+        ("query",) * 2 + ("prototype",) * 2,
+        ("query",) * 2 + ("support",) * 8,
+        ("query",) * 2 + ("prototype",) * 2,
+        ("image",) * 10,
+    ]
+    points = drawn_pairs(shape, prototypes=False, separate=True).points
+    means = points[2:].view(2, 4, 2).mean(1)
+    assert torch.allclose(drawn_pairs(shape, prototypes=True, separate=True).points[2:], means)
+    assert torch.allclose(drawn_pairs(shape, prototypes=True, separate=True).points[:2], points[:2])
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_text_is_cut_off_and_no_label_of_an_axis_overlaps(name: str, results: Results) -> None:
+    drawing = drawn(name, Found(results, PAPER, (0,)))
+    assert is_whole(drawing)
+    for axes in drawing.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert len(boxes) > 2
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_figure_3_has_a_mark_at_each_fraction(results: Results) -> None:
+    for axes in drawn("pair-subsampling", Found(results, PAPER, (0,))).axes:
+        assert [label.get_text() for label in axes.get_xticklabels()] == [f"{100 * one:g}" for one in FRACTIONS]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_says_what_its_intervals_are_over(name: str, results: Results) -> None:
+    assert drawn(name, Found(results, PAPER, (0,))).get_suptitle().endswith("95 % intervals over episodes")
+    assert "95 % intervals between training seeds" in drawn(name, Found(results, PAPER, (0, 1))).get_suptitle()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_without_results_is_empty(name: str, tmp_path: Path) -> None:
+    assert drawn(name, Found(Results(tmp_path), PAPER, (0,))).axes
+
+
+def test_rows_of_the_ablations_that_were_not_run_are_left_out_and_it_is_said(tmp_path: Path, results: Results) -> None:
+    some = make_up(tmp_path, ["batch-size"], PAPER, dataset="cifar-fs")  # which has four of them
+    drawing = drawn("ablations", Found(some, PAPER, (0,)))
+    assert [label.get_text()[0] for label in drawing.axes[0].get_yticklabels()] == ["1", "4", "5", "6"]
+    assert drawing.get_suptitle().endswith("rows not run yet are left out")
+    assert "left out" not in drawn("ablations", Found(results, PAPER, (0,))).get_suptitle()

@@ -1,0 +1,218 @@
+"""Differences of trainings, and judging them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import scipy.stats
+import torch
+from known import DATASET, SEEDS, put
+
+from nearshot.evaluation import compare
+from nearshot.experiments.claims import Verdict, judged
+from nearshot.experiments.claims.judging import listed
+from nearshot.experiments.gaps import Gap, gap, luck_in, pooled
+from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipes.ablations import row_config
+from nearshot.experiments.recipes.choices import CHOICES, choice_config
+from nearshot.experiments.results import Measurement, Results
+from nearshot.experiments.scales import PAPER
+from nearshot.training import PRESETS
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_scale_that_makes_one_training_of_two_decides_nothing(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    put(results, choice_config(DATASET, CHOICES[0]), 60.0)
+    one_for_all = replace(PAPER, change=lambda config: replace(config, backbone="resnet12"))
+    sides = [(choice_config(DATASET, CHOICES[number]), Measurement("val", 5, "centroid")) for number in (0, 3)]
+    assert gap(Found(results, one_for_all, (0,)), "", *sides) is None
+
+
+def test_several_seeds_are_judged_by_their_spread(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    one, other = (row_config(DATASET, row, 512) for row in (3, 5))
+    put(results, one, 62.0, seeds=SEEDS, spread=2.0)
+    put(results, other, 60.0, seeds=SEEDS, spread=-2.0)
+    wanted = Measurement("val", 5, "centroid")
+    single = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    three = gap(Found(results, PAPER, (0, 1, 2)), "", (one, wanted), (other, wanted))
+    assert single is not None
+    assert three is not None
+    assert single.is_positive
+    assert not three.is_positive
+    assert three.difference == pytest.approx(2.0 + 4.0, abs=0.7)
+    assert three.n_seeds == 3
+
+
+def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_have(tmp_path: Path) -> None:
+    results, wanted = Results(tmp_path), Measurement("val", 5, "centroid")
+    one, other = (row_config(DATASET, row, 512) for row in (3, 5))
+    put(results, one, 62.0, n_episodes=100)
+    put(results, other, 60.0)
+    found = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    backwards = gap(Found(results, PAPER, (0,)), "", (other, wanted), (one, wanted))
+    put(results, other, 60.0, n_episodes=100)
+    expected = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    assert found == expected
+    assert backwards is not None
+    assert expected is not None
+    assert (backwards.difference, backwards.interval95) == (-expected.difference, expected.interval95)
+
+
+@pytest.mark.parametrize(
+    ("difference", "interval", "words"),
+    [
+        (0.5, 0.4, {"is_positive", "is_none"}),
+        (-0.5, 0.4, {"is_negative", "is_none"}),
+        (0.5, 0.6, set()),
+        (0.3, 0.6, {"is_none"}),
+        (1.5, 0.4, {"is_positive", "is_some"}),
+        (-1.5, 0.4, {"is_negative", "is_some"}),
+        (1.5, 0.6, {"is_positive"}),
+        (-1.5, 0.6, {"is_negative"}),
+        (0.0, 1.5, set()),
+    ],
+)
+def test_what_a_difference_counts_for(difference: float, interval: float, words: set[str]) -> None:
+    """Luck, where it is allowed for, widens it as its interval does."""
+    for one in (Gap("", difference, interval, 1), Gap("", difference, interval - 0.3, 1, luck=0.3)):
+        assert {word for word in ("is_positive", "is_negative", "is_none", "is_some") if getattr(one, word)} == words
+
+
+def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Path) -> None:
+    """Of two seeds the interval is nearly thirteen times as wide as they differ."""
+    results = Results(tmp_path)
+    one, other = (row_config(DATASET, row, 512) for row in (3, 5))
+    put(results, one, 62.0, seeds=SEEDS, spread=1.0)
+    put(results, other, 60.0, seeds=SEEDS)
+    wanted = Measurement("val", 5, "centroid")
+
+    def judge(*seeds: int) -> Verdict:
+        found = gap(Found(results, PAPER, seeds), "row 3 minus row 5", (one, wanted), (other, wanted))
+        return judged([found], holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+
+    assert judge(0).status == judge(0, 1).status == "confirmed"
+    assert "(2 seeds, ± over episodes; a point more is allowed for the chance in trainings)" in judge(0, 1).text
+    assert judge(0, 1, 2).text.endswith("(3 seeds, ± between seeds).")
+    far = [Gap("a", 2.0, 6.8, 2, 0.0, "", spread, 1, 0.1, 1.0) for spread in (0.9, 1.1)]
+    assert [one.is_positive for one in (*pooled(far[:1]), *pooled(far[1:]))] == [True, False]
+
+
+def test_three_seeds_speak_for_themselves() -> None:
+    """Differences of +0.5, +0.4 and −0.65 points, of few that can be had: a mean of 0.1 that is not sure to 0.05."""
+    differences = torch.tensor([0.49, 0.41, -0.65], dtype=torch.float64)
+    spread = float(differences.std())
+    (three,) = pooled([Gap("a", float(differences.mean()), 9.0, 3, 0.0, "", spread, 2, 0.05, 1.0)])
+    assert three.interval95 == pytest.approx(float(scipy.stats.t.isf(0.025, 2)) * spread / math.sqrt(3))
+    assert three.luck == 0
+
+
+def test_the_pooled_spread_is_no_more_sure_than_it_says() -> None:
+    """Comparisons with one training in common, three seeds: about one in twenty intervals misses, not more."""
+    generator = torch.Generator().manual_seed(0)
+    missed = []
+    for _ in range(300):
+        shared = torch.randn(3, generator=generator, dtype=torch.float64)
+        differences = shared - torch.randn(12, 3, generator=generator, dtype=torch.float64)
+        gaps = [Gap("", float(d.mean()), 0.0, 3, 0.0, "", float(d.std()), 2) for d in differences]
+        missed += [abs(one.difference) > one.interval95 for one in pooled(gaps)]
+    assert 0.03 < sum(missed) / len(missed) < 0.06
+
+
+def test_one_network_measured_in_two_ways_has_no_luck(tmp_path: Path) -> None:
+    results, config = Results(tmp_path), PRESETS[f"{DATASET}-nca"]
+    put(results, config, 80.0, means={Measurement("val", 5, "centroid"): 80.5})
+    sides = [(config, Measurement("val", 5, name)) for name in ("centroid", "soft")]
+    found = gap(Found(results, PAPER, (0,)), "", *sides)
+    assert found is not None
+    assert found.is_positive
+    assert found.luck == 0
+
+
+def test_how_much_seeds_differ_is_taken_from_all_comparisons() -> None:
+    """Three seeds alone tell so little that one of 72 comparisons could never contradict."""
+    half = float(scipy.stats.t.isf(0.025, 2)) * 0.3 / math.sqrt(3)
+    gaps = [Gap(f"{i}", 1.0 if i else -1.2, half, 3, 0.0, "5-shot", 0.3, 2) for i in range(72)]
+    assert not gaps[0].among(72).is_negative
+    verdict = judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+    assert verdict.status == "contradicted"
+    assert verdict.text.startswith("Not so for 1 of 72: 0: −1.20 ± 0.40")
+    other_kind = [gaps[0], *(one._replace(kind="1-shot", spread=3.0) for one in gaps[1:])]
+    assert judged(other_kind, holds=lambda one: True, fails=lambda one: one.is_negative).status == "confirmed"
+
+
+def test_one_failure_contradicts_and_is_named() -> None:
+    gaps = [Gap("a", 2.0, 0.5, 1), Gap("b", -2.0, 0.5, 1), None]
+    verdict = judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+    assert verdict.status == "contradicted"
+    some = judged([gaps[0], None], holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+    assert some.status == "undecided"  # one of two is not all
+    assert "b: −2.00" in verdict.text
+    assert "1 of 3 comparisons" in verdict.text
+
+
+def test_the_margin_for_one_seed_is_what_seeds_were_measured_to_differ_by() -> None:
+    """On the test split two standard deviations; on the validation split more, as three seeds do not tell it well."""
+    found = Found(Results(ROOT / "results"), PAPER, SEEDS)
+    for n_shot in (1, 5):
+        spreads = {}
+        for split in ("test", "val"):
+            wanted = Measurement(split, n_shot, "centroid")
+            sides = [
+                [run.accuracy(wanted) for run in found.runs(PRESETS[f"{DATASET}-{method}"])]
+                for method in ("nca", "prototypical")
+            ]
+            differences = [compare(*two).difference for two in zip(*sides, strict=True)]
+            assert len(differences) == 3
+            spreads[split] = float(torch.tensor(differences, dtype=torch.float64).std())
+            margin = luck_in(wanted)
+            if split == "test":
+                assert 2 * spreads[split] < margin < 2.5 * spreads[split]
+            else:
+                no_more_than = spreads[split] * math.sqrt(2 / float(scipy.stats.chi2.isf(0.975, 2)))
+                assert 5 * spreads[split] < margin < 2 * no_more_than
+        assert spreads["test"] > 5 * spreads["val"]
+
+
+@pytest.mark.parametrize(("split", "status"), [("val", "confirmed"), ("test", "undecided")])
+def test_one_seed_has_more_chance_in_it_on_the_test_split(split: str, status: str, tmp_path: Path) -> None:
+    results, presets = Results(tmp_path), [PRESETS[f"{DATASET}-{method}"] for method in ("nca", "prototypical")]
+    for config, mean in zip(presets, (62.0, 60.6), strict=True):
+        put(results, config, mean)
+    gaps = []
+    for shot in (1, 5):
+        sides = [(config, Measurement(split, shot, "centroid")) for config in presets]
+        gaps.append(gap(Found(results, PAPER, (0,)), f"{shot}-shot", *sides))
+    verdict = judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+    assert verdict.status == status
+    allowed = {"val": "a point more is", "test": "2.5 (test, 1-shot) or 1.5 (test, 5-shot) points more are"}[split]
+    assert f"(one seed, ± over episodes; {allowed} allowed for the chance in trainings)" in verdict.text
+
+
+def test_the_margin_is_said_for_the_gaps_that_are_told() -> None:
+    gaps = [Gap("a", 2.0, 0.1, 1, luck, kind) for luck, kind in ((2.5, "test, 1-shot"), (1.0, "val, 1-shot"))]
+    assert "; 2.5 points more are allowed for" in listed(gaps[:1])
+    assert "; a point more is allowed for" in listed(gaps[1:])
+    gaps.append(gaps[1]._replace(kind="val, 5-shot"))
+    assert "; 2.5 (test, 1-shot) or 1 (val, 1-shot and val, 5-shot) points more are allowed for" in listed(gaps)
+    assert "allowed" not in listed([gaps[0]._replace(luck=0.0)])
+
+
+def test_those_least_beyond_doubt_come_first_by_interval_and_margin() -> None:
+    sure, unsure = Gap("sure", 1.5, 0.1, 1, 1.0, "val, 1-shot"), Gap("unsure", 2.0, 0.1, 1, 2.5, "test, 1-shot")
+    assert listed([sure, unsure]).startswith("unsure: ")
+
+
+def test_how_much_seeds_differ_is_taken_from_the_same_split(tmp_path: Path) -> None:
+    results, config = Results(tmp_path), PRESETS[f"{DATASET}-nca"]
+    put(results, config, 80.0, seeds=SEEDS)
+    sides = [[(config, Measurement(split, 5, name)) for name in ("centroid", "soft")] for split in ("val", "test")]
+    found = [gap(Found(results, PAPER, SEEDS), "", *two) for two in sides]
+    assert [one.kind for one in found if one] == ["val, 5-shot", "test, 5-shot"]
+    val, test = (Gap("", 1.0, 0.0, 3, 0.0, one.kind, 0.1, 2) for one in found if one)
+    assert pooled([val, test._replace(spread=1.0)])[0].interval95 == pooled([val])[0].interval95
