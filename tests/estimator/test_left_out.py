@@ -132,7 +132,7 @@ def test_a_temperature_where_every_answer_is_right_or_wrong() -> None:
     assert choose_temperature(scores * 1e6, right) > 0  # and nothing overflows
 
 
-@pytest.mark.parametrize("classifier", ["centroid", "soft"])
+@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn"])
 @pytest.mark.parametrize(("n_shot", "spread"), [(1, 0.7), (2, 1.0), (5, 1.4), (10, 1.4)])
 def test_probabilities_are_as_right_as_they_say(classifier: Any, n_shot: int, spread: float) -> None:
     """Over many support sets, the mean probability of the answer is the share of right answers."""
@@ -145,7 +145,8 @@ def test_probabilities_are_as_right_as_they_say(classifier: Any, n_shot: int, sp
         stated.append(probabilities.max(1).mean())
         right.append(model.score(drawn.query, drawn.query_labels))
     assert 0.5 < np.mean(right) < 0.99
-    assert np.mean(stated) == pytest.approx(np.mean(right), abs=0.06)
+    off = 0.1 if classifier == "knn" else 0.06  # two votes say little
+    assert np.mean(stated) == pytest.approx(np.mean(right), abs=off)
 
 
 def test_a_given_temperature_and_the_scale_of_features() -> None:
@@ -198,6 +199,13 @@ def test_an_estimate_of_many_images_and_of_none() -> None:
     right, counts = LeftOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4), torch.tensor([5, 5])
     assert estimate_from(right, counts).interval[1] == 1.0
     assert estimate_from(right._replace(codes=1 - right.codes), counts).interval[0] == 0.0
+    for sizes, told in (
+        ([5, 5], "10 images left out"),
+        ([6, 5], "10 of 11 images left out"),
+        ([20, 20, 1], "10 of 40 images left out; not asked about: one class of a single image"),
+        ([21, 1000, 1, 1], "10 of 1,021 images left out in 20 parts; not asked about: 2 classes of a single image"),
+    ):
+        assert estimate_from(right, torch.tensor(sizes)).method == told
     with pytest.raises(InputError, match="one class, so that every answer is right"):
         FewShotClassifier().fit(drawn.support[:5], drawn.labels[:5]).estimate_accuracy()
 
