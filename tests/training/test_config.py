@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
     )
     assert config.as_dict() == plain.as_dict()
     assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config == plain
+
+
+def test_a_folder_may_be_given_as_a_path() -> None:
+    path, text = TrainConfig(dataset=Path("my photos")), TrainConfig(dataset="my photos")  # type: ignore[arg-type]
+    assert path.as_dict() == text.as_dict()
+    assert differences(path, text) == {}
+    assert run_name(path) == run_name(text) == "default,dataset=my-photos"
 
 
 def test_a_function_is_a_method() -> None:
