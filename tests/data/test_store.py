@@ -329,6 +329,63 @@ def test_another_source_does_not_continue_what_was_begun(tmp_path: Path, monkeyp
     assert store.image_names == [f"second{i}" for i in range(5)]
 
 
+@pytest.mark.parametrize("damage", [None, "images.u8", "hashes.bin", "kept.bin", "state.json"])
+def test_what_was_begun_goes_on_from_what_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str | None
+) -> None:
+    """Stopped at the fifth of six pictures, of which the second is broken; two are noted at a time."""
+    monkeypatch.setattr(packing, "PICTURES_PER_STEP", 2)
+    read: list[int] = []
+    stops = [True]
+
+    def reader(number: int) -> bytes:
+        read.append(number)
+        if number == 4 and stops[0]:
+            raise KeyboardInterrupt
+        return b"" if number == 1 else encoded(picture(number, 8))
+
+    def write(broken: str) -> Store:
+        read.clear()
+        pictures = [Picture("a", str(i), lambda i=i: reader(i)) for i in range(6)]  # type: ignore[misc]
+        return write_split(tmp_path / "s", pictures, broken=broken)
+
+    with pytest.raises(KeyboardInterrupt):
+        write("skip")
+    partial = tmp_path / ".s.partial"
+    assert json.loads((partial / "state.json").read_text())["n_read"] == 4
+    stops[0] = False
+    if damage is not None:
+        (partial / damage).write_bytes((partial / damage).read_bytes()[:-1])
+    store = write("skip")
+    assert sorted(read) == ([4, 5] if damage is None else [0, 1, 2, 3, 4, 5])
+    assert store.image_names == ["0", "2", "3", "4", "5"]
+    for index, number in enumerate((0, 2, 3, 4, 5)):
+        assert np.array_equal(store.images[index], picture(number, 8))
+    assert len(store.manifest["broken"]) == 1
+    store.verify()
+
+
+def test_what_was_begun_without_broken_pictures_begins_anew_where_they_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "PICTURES_PER_STEP", 2)
+    content = [b"", encoded(picture(1, 8)), b"", encoded(picture(3, 8))]
+
+    def fail() -> bytes:
+        raise KeyboardInterrupt
+
+    def pictures(*reads: Callable[[], bytes]) -> list[Picture]:
+        return [Picture("a", str(i), read) for i, read in enumerate(reads)]
+
+    with pytest.raises(KeyboardInterrupt):
+        write_split(tmp_path / "s", pictures(lambda: content[0], lambda: content[1], fail, fail), broken="skip")
+    whole = pictures(*(lambda i=i: content[i] for i in range(4)))  # type: ignore[misc]
+    with pytest.raises(FileFormatError, match="^0 is not an image"):
+        write_split(tmp_path / "s", whole)
+    content[0] = content[2] = encoded(picture(0, 8))
+    assert write_split(tmp_path / "s", whole).image_names == ["0", "1", "2", "3"]
+
+
 def test_nothing_to_prepare(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="d s has no pictures"):
         write_split(tmp_path / "s", [])

@@ -175,6 +175,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config == plain
 
 
+def test_whole_numbers_with_a_point_are_whole_numbers() -> None:
+    """As 1e3 is, and what a spreadsheet writes: the same run, with the same files."""
+    given, plain = TrainConfig(epochs=12.0, validation_shots=(1.0, 5.0)), TrainConfig(epochs=12)  # type: ignore[arg-type]
+    assert json.dumps(given.as_dict()) == json.dumps(plain.as_dict())
+    assert run_id(given) == run_id(plain)
+
+
 def test_a_folder_may_be_given_as_a_path() -> None:
     path, text = TrainConfig(dataset=Path("my photos")), TrainConfig(dataset="my photos")  # type: ignore[arg-type]
     assert path.as_dict() == text.as_dict()
