@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.training import RunFolder, TrainConfig
-from nearshot.training.runs import best_epoch
+from nearshot.training.runs import best_epoch, describe_environment
 from nearshot.training.trained_on import TrainedOn
 
 TRAINED_ON = TrainedOn("tiny", ("otter", "seal"))
@@ -106,3 +108,14 @@ def test_starting_a_run(tmp_path: Path) -> None:
     in_the_way.touch()
     with pytest.raises(InputError, match="cannot be made: "):
         RunFolder(in_the_way / "run").start(resume=False, overwrite=False)
+
+
+def test_the_environment_says_nothing_of_where_things_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = str(Path.home() / "secret")
+    monkeypatch.setattr(sys, "argv", [f"{home}/nearshot", "train", "--data-dir", f"{home}/data", "--seed", "3"])
+    environment = describe_environment(torch.device("cpu"))
+    assert environment["command"] == ["nearshot", "train", "--data-dir", "data", "--seed", "3"]
+    assert "secret" not in str(environment)
+    assert environment["torch"] == torch.__version__
+    assert environment["device"]
+    assert "\n" not in environment["device"]
