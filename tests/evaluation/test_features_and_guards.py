@@ -100,6 +100,61 @@ def test_features_of_other_programs(tmp_path: Path) -> None:
     assert evaluate_features(loaded.features, loaded.labels, n_episodes=20).mean == pytest.approx(20, abs=5)
 
 
+def test_features_of_another_machine(tmp_path: Path) -> None:
+    """With the bytes of a number in the other order, and with a centre and content."""
+    features, labels = np.arange(6.0).reshape(3, 2), np.array([0, 0, 1])
+    np.savez(tmp_path / "f.npz", features=features.astype(">f4"), labels=labels.astype(">i8"), centre=features[0])
+    loaded = load_features(tmp_path / "f.npz")
+    assert loaded.features.tolist() == features.tolist()
+    assert loaded.features.dtype == torch.float32
+    assert loaded.labels.tolist() == [0, 0, 1]
+    assert loaded.centre is not None
+    assert loaded.centre.tolist() == [0, 1]
+    assert (loaded.content, loaded.class_names, loaded.split, loaded.fingerprint) == (None, (), None, None)
+
+
+GOOD = {"features": np.zeros((3, 2)), "labels": np.zeros(3, int), "centre": np.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"features": np.zeros(3)},
+        {"features": np.zeros((3, 2), int)},
+        {"labels": np.zeros(2, int)},
+        {"labels": np.zeros((3, 1), int)},
+        {"labels": np.zeros(3)},
+        {"centre": np.zeros(3)},
+        {"centre": np.zeros((1, 2))},
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_go_together(wrong: dict[str, Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "f.npz", **GOOD)
+    load_features(tmp_path / "f.npz")
+    np.savez(tmp_path / "f.npz", **GOOD | wrong)
+    with pytest.raises(FileFormatError, match="they must be floating-point \\(image, dim\\) and one whole number"):
+        load_features(tmp_path / "f.npz")
+
+
+def test_what_a_features_file_must_say(tmp_path: Path) -> None:
+    path = tmp_path / "f.safetensors"
+    tensors = {"features": torch.zeros(3, 2), "labels": torch.zeros(3).long()}
+    said = {"format": "nearshot-features", "version": "1", "class_names": '["a"]'}
+    save_file(tensors, path, said)
+    assert load_features(path).class_names == ("a",)
+    for wrong in ({"version": "2"}, {"format": "nearshot-episodes"}):
+        save_file(tensors, path, said | wrong)
+        with pytest.raises(FileFormatError, match="not a features file of format version 1"):
+            load_features(path)
+    for names in ("[", "3"):
+        save_file(tensors, path, said | {"class_names": names})
+        with pytest.raises(FileFormatError, match="its class names cannot be read"):
+            load_features(path)
+    with pytest.raises(InputError, match="labels must be whole numbers, one per image, not torch.float32"):
+        save_features(FeatureSet(torch.zeros(3, 2), torch.zeros(3)), path)
+
+
 class Exploit:
     def __init__(self, path: Path) -> None:
         self.path = path
