@@ -379,7 +379,7 @@ def test_what_was_begun_without_broken_pictures_begins_anew_where_they_are_refus
 
     with pytest.raises(KeyboardInterrupt):
         write_split(tmp_path / "s", pictures(lambda: content[0], lambda: content[1], fail, fail), broken="skip")
-    whole = pictures(*(lambda i=i: content[i] for i in range(4)))  # type: ignore[misc]
+    whole = pictures(*(lambda i=i: content[i] for i in range(4)))
     with pytest.raises(FileFormatError, match="^0 is not an image"):
         write_split(tmp_path / "s", whole)
     content[0] = content[2] = encoded(picture(0, 8))

@@ -113,7 +113,7 @@ def test_features_of_another_machine(tmp_path: Path) -> None:
     assert (loaded.content, loaded.class_names, loaded.split, loaded.fingerprint) == (None, (), None, None)
 
 
-GOOD = {"features": np.zeros((3, 2)), "labels": np.zeros(3, int), "centre": np.zeros(2)}
+GOOD: dict[str, Any] = {"features": np.zeros((3, 2)), "labels": np.zeros(3, int), "centre": np.zeros(2)}
 
 
 @pytest.mark.parametrize(
