@@ -22,7 +22,7 @@ from nearshot.data.archives import open_files
 from nearshot.data.packing import Picture, write_splits
 from nearshot.data.preparation import open_or_prepare, prepare_plan
 from nearshot.data.sources import plan_folder
-from nearshot.data.store import Store, data_folder, fingerprint_of, hash_of, prepared_splits
+from nearshot.data.store import OtherVersionError, Store, data_folder, fingerprint_of, hash_of, prepared_splits
 from nearshot.errors import FileFormatError, InputError
 
 ANIMALS = [f"animal {i}" for i in range(5)]
@@ -228,9 +228,10 @@ def test_damaged_stores_are_refused(tmp_path: Path) -> None:
         manifest.write_text(json.dumps(json.loads(text) | {key: wrong}))
         with pytest.raises(FileFormatError, match=r"manifest.json is damaged"):
             Store(store.folder)
-    manifest.write_text(json.dumps(json.loads(text) | {"version": 99}))
-    with pytest.raises(FileFormatError, match="another version of nearshot"):
-        Store(store.folder)
+    for other in (json.loads(text) | {"version": 99}, {"format": "nearshot-store", "version": 99, "made": "otherwise"}):
+        manifest.write_text(json.dumps(other))
+        with pytest.raises(OtherVersionError, match="another version of nearshot .format 99, this one has 1"):
+            Store(store.folder)
     with pytest.raises(InputError, match="no prepared dataset in"):
         Store(tmp_path)
 
