@@ -33,7 +33,7 @@ def write_packed(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-MEMBERS = {"a/1.txt": b"one", "a/2.txt": b"two", "b/3.txt": b"three"}
+MEMBERS = {"b/3.txt": b"three", "a/1.txt": b"one", "a/2.txt": b"two"}  # in no order
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tar.gz", "parts"])
@@ -52,7 +52,7 @@ def test_names_and_contents_are_the_same_however_they_come(tmp_path: Path, kind:
     assert {name: files.read(name) for name in files.names()} == MEMBERS
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt"])
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt", "."])
 def test_names_that_reach_outside_are_refused(tmp_path: Path, name: str) -> None:
     for path in (write_zip(tmp_path / "evil.zip", {name: b""}), write_tar(tmp_path / "evil.tar", {name: b""})):
         with pytest.raises(FileFormatError, match=r"evil\.(zip|tar) has a member .* that would reach outside"):
@@ -116,14 +116,19 @@ def test_folders_are_known_however_they_come(tmp_path: Path) -> None:
     """Also empty ones, where somebody wrote them down."""
     folder = write_folder(tmp_path / "f", MEMBERS)
     (folder / "empty").mkdir()
-    with zipfile.ZipFile(write_zip(tmp_path / "f.zip", MEMBERS), "a") as zipped:
+    with zipfile.ZipFile(tmp_path / "f.zip", "w") as zipped:
         zipped.mkdir("empty")
-    with tarfile.open(write_tar(tmp_path / "f.tar", MEMBERS), "a") as tarred:
+        for name, content in MEMBERS.items():
+            zipped.writestr(name, content)
+    with tarfile.open(tmp_path / "f.tar", "w") as tarred:
         directory = tarfile.TarInfo("empty")
         directory.type = tarfile.DIRTYPE
         tarred.addfile(directory)
+        for name in MEMBERS:
+            tarred.add(folder / name, name)
     for name in ("f", "f.zip", "f.tar"):
         assert open_files(tmp_path / name).folders() == ["a", "b", "empty"]
+        assert open_files(tmp_path / name).names() == sorted(MEMBERS)
     assert open_files([tmp_path / "f.zip", write_zip(tmp_path / "g.zip", {"c/d/1.txt": b""})]).folders() == [
         "a",
         "b",
@@ -139,15 +144,29 @@ def test_archives_inside_are_folders(tmp_path: Path) -> None:
     files = open_files(write_tar(tmp_path / "outer.tar", {"n01/x.tar": inner, "y.tar": inner}))
     assert files.names() == ["n01/x/1.png", "n01/x/deep/2.png", "y/1.png", "y/deep/2.png"]
     assert files.read("y/deep/2.png") == b"two"
-    folder = write_folder(tmp_path / "parts", {"readme.txt": b"hello"})
+    folder = write_folder(tmp_path / "parts", {"README.TXT": b"hello"})
     (folder / "sub").mkdir()
     write_zip(folder / "sub" / "a.zip", {"a/1.png": b"one"})
     parts = open_files(folder)
     assert "sub/a/1.png" in parts.names()
     assert parts.read("sub/a/1.png") == b"one"
     assert "sub/a" in parts.folders()
+    assert parts.stamp("sub/a/1.png") == open_files(folder / "sub" / "a.zip").stamp("a/1.png")
     (folder / "picture.png").write_bytes(b"")  # a folder of pictures that also has an archive
-    assert open_files(folder).names() == ["picture.png", "readme.txt", "sub/a.zip"]
+    assert open_files(folder).names() == ["README.TXT", "picture.png", "sub/a.zip"]
+
+
+def test_parts_may_repeat_a_picture_but_not_have_two_of_one_name(tmp_path: Path) -> None:
+    """Other files, such as a readme in every part, may differ."""
+    one = write_zip(tmp_path / "one.zip", {"a/1.png": b"one", "readme.txt": b"the first of two parts"})
+    same = write_tar(tmp_path / "same.tar", {"a/1.png": b"one", "readme.txt": b"the second"})
+    other = write_tar(tmp_path / "other.tar", {"a/1.png": b"two"})
+    assert open_files([one, same]).names() == ["a/1.png", "readme.txt"]
+    assert open_files([one, same]).read("readme.txt") == b"the second"
+    with pytest.raises(
+        FileFormatError, match="one.zip and .*other.tar both have a picture 'a/1.png', and not the same"
+    ):
+        open_files([one, other])
 
 
 def test_truncated_archives_are_refused(tmp_path: Path) -> None:

@@ -364,6 +364,8 @@ def test_what_was_begun_goes_on_from_what_is_whole(
         assert np.array_equal(store.images[index], picture(number, 8))
     assert len(store.manifest["broken"]) == 1
     store.verify()
+    assert write("skip").fingerprint == store.fingerprint
+    assert read == []  # what is finished is not read again
 
 
 def test_what_was_begun_without_broken_pictures_begins_anew_where_they_are_refused(
@@ -390,6 +392,8 @@ def test_what_was_begun_without_broken_pictures_begins_anew_where_they_are_refus
 def test_nothing_to_prepare(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="d s has no pictures"):
         write_split(tmp_path / "s", [])
+    with pytest.raises(InputError, match="broken must be 'refuse' or 'skip', not 'ignore'"):
+        write_split(tmp_path / "s", [Picture("a", "x", lambda: b"")], broken="ignore")
     with pytest.raises(InputError, match="none could be read"):
         bad = [Picture("a", "x", lambda: b"")]
         write_split(tmp_path / "s", bad, broken="skip")
