@@ -52,7 +52,9 @@ def test_names_and_contents_are_the_same_however_they_come(tmp_path: Path, kind:
     assert {name: files.read(name) for name in files.names()} == MEMBERS
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt", "."])
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt", "."]
+)
 def test_names_that_reach_outside_are_refused(tmp_path: Path, name: str) -> None:
     for path in (write_zip(tmp_path / "evil.zip", {name: b""}), write_tar(tmp_path / "evil.tar", {name: b""})):
         with pytest.raises(FileFormatError, match=r"evil\.(zip|tar) has a member .* that would reach outside"):
@@ -179,6 +181,22 @@ def test_truncated_archives_are_refused(tmp_path: Path) -> None:
             files = open_files(whole)
             for member in files.names():
                 files.read(member)
+
+
+def test_a_tar_that_ends_between_two_members_is_cut_short(tmp_path: Path) -> None:
+    """As a download that was stopped there: what is left reads well, and some of it is missing."""
+    members = {f"{i}.bin": os.urandom(2000) for i in range(5)}
+    content = write_tar(io.BytesIO(), members).getvalue()
+    size = 512 + 2048  # of a member: its header, and its content in blocks
+    for n_whole in (1, 3, 5):
+        (tmp_path / "f.tar").write_bytes(content[: n_whole * size])
+        with pytest.raises(FileFormatError, match="f.tar is cut short: it has no end"):
+            open_files(tmp_path / "f.tar")
+        write_tar(tmp_path / "outer.tar", {"inner.tar": content[: n_whole * size]})
+        with pytest.raises(FileFormatError, match="outer.tar is cut short: it has no end"):
+            open_files(tmp_path / "outer.tar")
+    (tmp_path / "f.tar").write_bytes(content[: 5 * size + 512])
+    assert len(open_files(tmp_path / "f.tar").names()) == 5
 
 
 def test_a_damaged_member_is_named(tmp_path: Path) -> None:
