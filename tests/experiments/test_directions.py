@@ -33,6 +33,8 @@ def test_a_gap_that_does_not_close(at_128: float, at_512: float, status: str, tm
         (60.7, 58.0, "confirmed"),  # not a point above
         (63.0, 58.0, "contradicted"),
         (60.0, 62.0, "contradicted"),
+        (60.0, 59.4, "confirmed"),
+        (60.0, 60.6, "contradicted"),
         (60.0, 60.0, "undecided"),
     ],
 )
