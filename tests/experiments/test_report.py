@@ -158,7 +158,7 @@ def test_claims_are_judged_for_each_scale(tmp_path: Path, monkeypatch: pytest.Mo
     def check(found: object, dataset: str) -> list[tuple[Claim, Verdict]]:
         return [(claim, Verdict("confirmed", f"by 2.0 on {dataset}"))]
 
-    monkeypatch.setattr("nearshot.experiments.claims.check_claims", check)
+    monkeypatch.setattr("nearshot.experiments.report.parts.check_claims", check)
     make_up(tmp_path, ["schedule"], PAPER)
     page = Page(write_report(make_up(tmp_path, ["schedule"], QUICK), tmp_path / "report.html"))
     table = page.text.split('id="claims-table"')[1].split("</table>")[0]

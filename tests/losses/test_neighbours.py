@@ -25,6 +25,7 @@ from nearshot.losses import (
     neighbour_loss,
     prototypical_loss,
 )
+from nearshot.losses import neighbours as neighbours_module
 from nearshot.losses.nca import keep_exactly
 
 few = settings(max_examples=25, deadline=None)
@@ -451,6 +452,17 @@ def test_works_under_torch_func() -> None:
     for batch, gradient in zip(batches, gradients, strict=True):
         _, expected = value_and_gradient(lambda z: nca_loss(z, labels), batch)
         torch.testing.assert_close(gradient, expected)
+    with pytest.raises(InputError, match="leave in_blocks out"):
+        torch.func.grad(lambda z: nca_loss(z, labels, in_blocks=True))(batches[0])
+
+
+def test_large_batches_are_not_split_up_under_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor on a device that decides by the number of pairs alone."""
+    labels, embeddings = torch.arange(6) // 2, torch.randn(6, 3)
+    expected = torch.func.grad(lambda z: nca_loss(z, labels))(embeddings)
+    monkeypatch.setattr(neighbours_module, "PAIRS_BEFORE_BLOCKS_CPU", 1)
+    monkeypatch.setattr(neighbours_module, "values_can_be_read", lambda tensor: True)
+    assert torch.equal(torch.func.grad(lambda z: nca_loss(z, labels))(embeddings), expected)
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,9 @@ from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import signed
 from nearshot.training import TrainConfig
 
-__all__ = ["SAME", "SLIGHT", "Gap", "Side", "gap", "kind_of", "luck_in", "over_seeds", "pooled"]
+__all__ = ["SAME", "Gap", "Side", "gap", "kind_of", "luck_in", "over_seeds", "pooled"]
 
 SAME = 1.0  # differences within so many points are none, as the paper speaks of them
-# What may pass for slight where the paper has no number: less than the 2.1 to 3.3 points that PN with m+n=8 are behind
-# NCA with batches of 256 and 512 (Appendix E), which it speaks of as performance lost.
-SLIGHT = 2.0
 
 Side = tuple[TrainConfig, Measurement]
 

@@ -21,17 +21,22 @@ __all__ = [
     "check_non_negative",
     "check_same_space",
     "check_temperature",
+    "is_transformed",
     "values_can_be_read",
 ]
 
 
 def values_can_be_read(tensor: Tensor) -> bool:
     """Whether looking at a value costs nothing: on the CPU, outside `torch.compile` and `torch.func`."""
-    return (
-        tensor.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not is_transformed(tensor)
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a tensor is inside `torch.func`: a derivative or a batch of it is being taken there.
+
+    While compiling it is not asked, which would break the graph.
+    """
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def check_embeddings(embeddings: Tensor, name: str) -> None:

@@ -17,6 +17,7 @@ from nearshot.losses.checks import (
     check_non_negative,
     check_same_space,
     check_temperature,
+    is_transformed,
     values_can_be_read,
 )
 
@@ -146,6 +147,10 @@ def _use_blocks(in_blocks: bool | None, anchors: Tensor, candidates: Tensor, dis
             raise InputError("Blocks need a distance by name, 'euclidean' or 'cosine'; a callable is not split up.")
         return False
     look_up(DISTANCES, distance, "distance")
+    if any(map(is_transformed, (anchors, candidates))):
+        if in_blocks:
+            raise InputError("Blocks have their own gradient, which torch.func cannot use: leave in_blocks out there.")
+        return False
     if in_blocks is not None:
         return in_blocks
     if anchors.device.type == "cpu":

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from nearshot.experiments.gaps import SAME, SLIGHT, Gap, Side, gap, pooled
+from nearshot.experiments.gaps import SAME, Gap, Side, gap, pooled
 from nearshot.experiments.recipe import Found
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "listed",
     "not_above",
     "same",
-    "slightly_above",
 ]
 
 Status = Literal["confirmed", "contradicted", "undecided", "not yet run"]
@@ -125,24 +124,6 @@ def clearly_above(pairs: Pairs) -> Callable[[Found, str], Verdict]:
 
     def check(found: Found, dataset: str) -> Verdict:
         return judged(_gaps(found, dataset, pairs), holds=lambda one: one.low > SAME, fails=lambda one: one.high < SAME)
-
-    return check
-
-
-def slightly_above(pairs: Pairs) -> Callable[[Found, str], Verdict]:
-    """Check that each first is above its second, and by little; say so where it is the amount that is not so."""
-
-    def check(found: Found, dataset: str) -> Verdict:
-        gaps = _gaps(found, dataset, pairs)
-        verdict = judged(
-            gaps,
-            holds=lambda one: one.is_positive and one.high < SLIGHT,
-            fails=lambda one: one.is_negative or one.low > SLIGHT,
-        )
-        order = judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
-        if verdict.status == "contradicted" and order.status != "contradicted":
-            return Verdict("contradicted", f"In this order, but by more than {SLIGHT:g} points. {verdict.text}")
-        return verdict
 
     return check
 

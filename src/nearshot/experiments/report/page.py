@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -12,6 +11,7 @@ from string import Template
 
 from nearshot._version import __version__
 from nearshot.errors import InputError
+from nearshot.experiments.claims.verdicts import numbers_of
 from nearshot.experiments.report.collecting import Collected, Part, collect, counted_parts
 from nearshot.experiments.report.parts import (
     ClaimRow,
@@ -70,7 +70,6 @@ def _page(scales: Sequence[Collected]) -> str:
 
 def _summary(scales: Sequence[Collected], claims: Sequence[ClaimRow]) -> Html:
     """Return what was run in a few lines, each scale with its label."""
-    verdicts = Counter(row[4] for row in claims)
     lines = [
         element(
             "li", badge(scale), f" {counted(len(scale.runs), 'run')}, {_hours(scale)} of training; ", _recipes(scale)
@@ -78,8 +77,7 @@ def _summary(scales: Sequence[Collected], claims: Sequence[ClaimRow]) -> Html:
         for scale in scales
     ]
     if claims:
-        told = ", ".join(f"{number} {status}" for status, number in verdicts.items())
-        lines.append(element("li", f"Claims of the paper: {told}."))
+        lines.append(element("li", f"Claims of the paper: {numbers_of(row[4] for row in claims)}."))
     return element("ul", *lines)
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import matplotlib as mpl
 
+from nearshot.experiments.claims import check_claims
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.report.charts import bar
 from nearshot.experiments.report.collecting import Collected, Part
@@ -245,8 +246,6 @@ ClaimRow = tuple[Collected, str, str, str, str, str]  # scale, dataset, statemen
 
 def claims_to_show(scales: Iterable[Collected]) -> list[ClaimRow]:
     """Return the paper's claims with their verdicts, for every scale and dataset that has runs."""
-    from nearshot.experiments.claims import check_claims  # noqa: PLC0415  # it may look at everything that there is
-
     rows: list[ClaimRow] = []
     for scale in scales:
         datasets = list(dict.fromkeys(part.dataset for part in scale.parts))
