@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from known import DATASET, SEEDS, put, verdict
 
+from nearshot.experiments.claims import CLAIMS
+from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.adaptation import LAYERS
 from nearshot.experiments.recipes.choices import CHOICES, choice_config
 from nearshot.experiments.results import Measurement, Results
+from nearshot.experiments.scales import PAPER
 from nearshot.training import PRESETS, TrainConfig
 
 
@@ -122,3 +125,24 @@ def test_classifiers_have_an_order(tmp_path: Path) -> None:
         }
         put(results, NCA, 50.0, means=means)
         assert verdict(results, "classifiers").status == status
+
+
+@pytest.mark.parametrize(
+    ("more", "seeds", "status"),
+    [(0.5, SEEDS, "confirmed"), (0.0, SEEDS, "undecided"), (1.6, (0,), "undecided"), (1.6, SEEDS, "contradicted")],
+)
+def test_more_epochs_add_about_half_a_point(more: float, seeds: tuple[int, ...], status: str, tmp_path: Path) -> None:
+    """Of one seed, 1.6 points may well be under one, and may be over two."""
+    results = Results(tmp_path)
+    put(results, choice_config(DATASET, CHOICES[2]), 60.0 + more, seeds=seeds)
+    put(results, choice_config(DATASET, CHOICES[0]), 60.0, seeds=seeds)
+    assert verdict(results, "epochs", seeds).status == status
+
+
+def test_a_projection_is_to_help_on_one_dataset_and_on_no_other(tmp_path: Path) -> None:
+    (claim,) = (one for one in CLAIMS if one.name == "projection")
+    results = Results(tmp_path)
+    for dataset, status in (("mini-imagenet", "confirmed"), (DATASET, "contradicted")):
+        put(results, choice_config(dataset, CHOICES[1]), 62.0, seeds=SEEDS)
+        put(results, choice_config(dataset, CHOICES[0]), 60.0, seeds=SEEDS)
+        assert claim.check(Found(results, PAPER, SEEDS), dataset).status == status
