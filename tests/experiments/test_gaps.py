@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import scipy.stats
 import torch
 from known import DATASET, SEEDS, put
 
-from nearshot.evaluation import compare
+from nearshot.errors import InputError
+from nearshot.evaluation import Comparison, compare
 from nearshot.experiments.claims import Verdict, judged
 from nearshot.experiments.claims.judging import listed
-from nearshot.experiments.gaps import Gap, gap, luck_in, pooled
+from nearshot.experiments.gaps import Gap, gap, luck_in, over_seeds, pooled
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.choices import CHOICES, choice_config
@@ -49,6 +51,44 @@ def test_several_seeds_are_judged_by_their_spread(tmp_path: Path) -> None:
     assert three.n_seeds == 3
 
 
+def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_have(tmp_path: Path) -> None:
+    results, wanted = Results(tmp_path), Measurement("val", 5, "centroid")
+    one, other = (row_config(DATASET, row, 512) for row in (3, 5))
+    put(results, one, 62.0, n_episodes=100)
+    put(results, other, 60.0)
+    found = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    backwards = gap(Found(results, PAPER, (0,)), "", (other, wanted), (one, wanted))
+    put(results, other, 60.0, n_episodes=100)
+    expected = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    assert found == expected
+    assert backwards is not None
+    assert expected is not None
+    assert (backwards.difference, backwards.interval95) == (-expected.difference, expected.interval95)
+    put(results, other, 60.0, episode_seed=1)  # others, of which none are shared
+    with pytest.raises(InputError, match="different episodes and cannot be compared in pairs"):
+        gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+
+
+@pytest.mark.parametrize(
+    ("difference", "interval", "words"),
+    [
+        (0.5, 0.4, {"is_positive", "is_none"}),
+        (-0.5, 0.4, {"is_negative", "is_none"}),
+        (0.5, 0.6, set()),
+        (0.3, 0.6, {"is_none"}),
+        (1.5, 0.4, {"is_positive", "is_some"}),
+        (-1.5, 0.4, {"is_negative", "is_some"}),
+        (1.5, 0.6, {"is_positive"}),
+        (-1.5, 0.6, {"is_negative"}),
+        (0.0, 1.5, set()),
+    ],
+)
+def test_what_a_difference_counts_for(difference: float, interval: float, words: set[str]) -> None:
+    """Luck, where it is allowed for, widens it as its interval does."""
+    for one in (Gap("", difference, interval, 1), Gap("", difference, interval - 0.3, 1, luck=0.3)):
+        assert {word for word in ("is_positive", "is_negative", "is_none", "is_some") if getattr(one, word)} == words
+
+
 def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Path) -> None:
     """Of two seeds the interval is nearly thirteen times as wide as they differ."""
     results = Results(tmp_path)
@@ -66,6 +106,56 @@ def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Pat
     assert judge(0, 1, 2).text.endswith("(3 seeds, ± between seeds).")
     far = [Gap("a", 2.0, 6.8, 2, 0.0, "", spread, 1, 0.1, 1.0) for spread in (0.9, 1.1)]
     assert [one.is_positive for one in (*pooled(far[:1]), *pooled(far[1:]))] == [True, False]
+
+
+def test_the_interval_between_seeds_is_students() -> None:
+    differences, intervals = [1.0, 2.0, 4.5], [0.3, 0.4, 1.2]
+    comparisons = [
+        Comparison(difference, interval, wins=50, ties=0, losses=50)
+        for difference, interval in zip(differences, intervals, strict=True)
+    ]
+    three = over_seeds("a minus b", comparisons, luck=1.0, kind="val, 5-shot")
+    assert three is not None
+    assert (three.n_seeds, three.freedom, three.luck, three.allowed) == (3, 2, 0.0, 1.0)
+    assert three.difference == pytest.approx(2.5)
+    assert three.spread == pytest.approx(statistics.stdev(differences))
+    expected = scipy.stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)
+    assert (three.low, three.high) == pytest.approx((expected.low, expected.high))
+    assert three.over_episodes == pytest.approx(1.3 / 3)  # √(0.3² + 0.4² + 1.2²) / 3
+    one = over_seeds("a minus b", comparisons[:1], luck=1.0, kind="val, 5-shot")
+    assert one == Gap("a minus b", 1.0, 0.3, 1, 1.0, "val, 5-shot")
+    assert over_seeds("a minus b", [], luck=1.0, kind="") is None
+
+
+def test_one_of_many_is_judged_by_the_tails_that_its_interval_has() -> None:
+    for freedom, chance in ((0, scipy.stats.norm()), (2, scipy.stats.t(2))):
+        one = Gap("", 5.0, float(chance.isf(0.025)), 3, freedom=freedom)
+        assert one.among(1).interval95 == pytest.approx(one.interval95)
+        assert one.among(72).interval95 == pytest.approx(float(chance.isf(0.025 / 72)))
+
+
+def test_single_seeds_tell_nothing_of_how_much_seeds_differ() -> None:
+    three, single = Gap("", 1.0, 9.0, 3, kind="k", spread=0.3, freedom=2), Gap("", 1.0, 0.2, 1, 1.0, "k")
+    assert pooled([three, single, single]) == [*pooled([three]), single, single]
+
+
+def test_two_seeds_that_agree_very_well_need_no_margin() -> None:
+    (two,) = pooled([Gap("", 1.0, 9.0, 2, kind="k", spread=0.01, freedom=1, over_episodes=0.1, allowed=1.0)])
+    assert two.luck == 0
+    assert two.interval95 == pytest.approx(float(scipy.stats.t.isf(0.025, 1)) * 0.01 / math.sqrt(2))
+
+
+def test_what_an_interval_is_of_is_said() -> None:
+    three, single = Gap("a", 2.0, 0.2, 3, freedom=2), Gap("b", 2.0, 0.1, 1)
+    assert listed([three]).endswith("(3 seeds, ± between seeds)")
+    assert listed([single]).endswith("(one seed, ± over episodes)")
+    assert listed([three, single]).endswith("(1 or 3 seeds, ± between seeds, or over episodes where they are too few)")
+
+
+def test_six_gaps_are_told_and_the_rest_counted() -> None:
+    told = listed([Gap(f"gap {number}", 9.0 - number, 0.1, 1) for number in range(8)])
+    assert [f"gap {number}: " in told for number in range(8)] == [False] * 2 + [True] * 6
+    assert "; and 2 more (one seed" in told
 
 
 def test_three_seeds_speak_for_themselves() -> None:
