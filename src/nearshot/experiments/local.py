@@ -86,8 +86,10 @@ class LocalMachine:
                 open_or_prepare(dataset, "train", self.data_dir, side=side)
             except InputError as error:
                 missing.append(str(error))
+        if len(missing) > 1:
+            missing = [f"({number}) {text}" for number, text in enumerate(missing, 1)]
         if missing:
-            raise InputError("\n".join(missing))
+            raise InputError(" ".join(missing))
 
     def start(self, job: Job, run_folder: Path) -> None:
         """Start a job on a free GPU or core."""
