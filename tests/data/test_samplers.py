@@ -242,6 +242,7 @@ def test_independent_batches_repeat_images_between_them() -> None:
         (lambda: IndependentBatches(10, 11), "A batch of 11 different images needs that many; there are 10"),
         (lambda: ShuffledBatches(10, 11, drop_last=True), "there are 10"),
         (lambda: ShuffledBatches(0, 1), "both must be at least 1"),
+        (lambda: ShuffledBatches(10, 0), "both must be at least 1"),
         (lambda: ShuffledBatches(10, 2.5), "batch_size must be a whole number, not 2.5"),  # type: ignore[arg-type]
         (lambda: IndependentBatches(10.0, 2), "n_images must be a whole number, not 10.0"),  # type: ignore[arg-type]
         (lambda: ShuffledBatches(41, 20, n_ranks=4), "1 images, which do not divide among 4 ranks. Use drop_last=True"),

@@ -245,14 +245,19 @@ def test_a_users_classifier_may_look_change_and_learn() -> None:
 
     def greedy(support: Tensor, query: Tensor) -> Tensor:
         query -= query.mean(1, keepdim=True)
+        support *= -1
         with torch.enable_grad():
             weight = torch.ones((), dtype=query.dtype, requires_grad=True)
             (weight * query).sum().backward()
         return CLASSIFIERS["centroid"](support, query)
 
-    classifiers: Any = {"greedy": greedy, "centroid": "centroid"}
+    def nearest(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    classifiers: Any = {"greedy": greedy, "nearest": nearest, "centroid": "centroid"}
     results = evaluate_many(FEATURES, LABELS, n_shots=[5], n_episodes=50, classifiers=classifiers, inductive=False)
-    theirs, ours = results.values()
+    theirs, another, ours = results.values()
+    assert torch.equal(another.per_episode, ours.per_episode)
     assert not theirs.protocol.inductive
     assert "transductive" in str(theirs.protocol)
     assert ours.protocol.inductive
@@ -487,6 +492,7 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
         (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 is zero once the centre is subtracted"),
         (FEATURES, LABELS, {"centre": torch.zeros(3)}, r"centre must have shape \(6,\) like a feature, not \(3,\)"),
         (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre has NaN or infinity"),
+        (FEATURES, LABELS, {"centre": FEATURES[3].numpy()}, "centre must be a tensor, not ndarray. Use torch.as_ten"),
         (FEATURES * 1e200, LABELS, {"normalise": False}, "so large that squared distances are infinite"),
         (FEATURES.numpy(), LABELS, {}, "features and labels must be tensors, not ndarray and Tensor"),
         (FEATURES, LABELS, {"n_way": 9}, "There are 8 classes; episodes need 9"),

@@ -90,6 +90,18 @@ def test_features_come_back_from_their_file(tmp_path: Path) -> None:
     assert again.content.tolist() == list(range(6))
 
 
+def test_features_alone_come_back_alone(tmp_path: Path) -> None:
+    save_features(FeatureSet(torch.ones(2, 3), torch.tensor([0, 1])), tmp_path / "f.safetensors")
+    again = load_features(tmp_path / "f.safetensors")
+    assert (again.centre, again.content, again.class_names, again.split, again.fingerprint) == (
+        None,
+        None,
+        (),
+        None,
+        None,
+    )
+
+
 def test_features_of_other_programs(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(5), 20).astype(np.int32)
