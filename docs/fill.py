@@ -17,8 +17,10 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^<!-- from (?P<file>\S+) -->$.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
-FIGURE = re.compile(r"\(figures/(?P<scale>[a-z0-9]+)-(?P<name>[\w-]+\.png)\)")
+TABLES = ROOT / "results" / "tables"
+BLOCK = re.compile(r"^<!-- from (?P<file>\S+) -->$(?:(?!<!-- from ).)*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+MARK = re.compile(r"<!-- (?:from \S+|end) -->")
+FIGURE = re.compile(r"\((?:docs/)?figures/(?P<scale>[a-z0-9]+)-(?P<name>[\w-]+\.png)\)")
 
 
 def filled(page: str) -> str:
@@ -27,6 +29,9 @@ def filled(page: str) -> str:
     >>> print(filled("<!-- from CITATION.cff -->\nold\n<!-- end -->").splitlines()[2])
     cff-version: 1.2.0
     """
+    n_marks, n_blocks = len(MARK.findall(page)), len(BLOCK.findall(page))
+    if n_marks != 2 * n_blocks:
+        raise ValueError("A mark has no other, or does not stand on a line of its own: from … and end go together.")
     return BLOCK.sub(_block, page)
 
 
@@ -42,15 +47,12 @@ def figures(page: str) -> dict[Path, Path]:
     >>> [source.name for source in figures(page).values()]
     ['ablations-cifar-fs.png']
     """
-    found = {
-        ROOT / "docs" / "figures" / f"{one['scale']}-{one['name']}": ROOT
-        / "results"
-        / "tables"
-        / one["scale"]
-        / one["name"]
-        for one in FIGURE.finditer(page)
+    places = [(one["scale"], one["name"]) for one in FIGURE.finditer(page)]
+    return {
+        ROOT / "docs" / "figures" / f"{scale}-{name}": TABLES / scale / name
+        for scale, name in places
+        if (TABLES / scale).is_dir()  # the other pictures are of other commands
     }
-    return {kept: source for kept, source in found.items() if source.is_file()}
 
 
 def pages() -> list[Path]:

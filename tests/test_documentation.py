@@ -38,6 +38,22 @@ def test_the_pages_show_the_tables_and_figures_that_were_made(monkeypatch: pytes
         assert kept.read_bytes() == source.read_bytes(), f"{kept.name} is out of date: make fill"
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<!-- from CITATION.cff -->\nprose\n<!-- from LICENSE -->\n<!-- end -->",
+        "prose\n<!-- end -->",
+        "  <!-- from CITATION.cff -->\n<!-- end -->",
+    ],
+)
+def test_marks_that_do_not_go_together_are_refused(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from fill import filled
+
+    with pytest.raises(ValueError, match="go together"):
+        filled(page)
+
+
 def test_the_readmes_comparison_is_the_table_that_was_written() -> None:
     written = (ROOT / "results" / "tables" / "paper" / "comparison-cifar-fs.md").read_text()
     rows = [line for line in written.splitlines() if line.startswith("|") and "(quoted)" not in line]
@@ -58,6 +74,21 @@ def test_the_tables_are_those_of_the_results(
     assert len(written) > 6
     for file in written:
         assert (tmp_path / "tables" / scale / file.name).read_text() == file.read_text(), file.name
+
+
+def test_the_quick_form_was_run_with_the_statements_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its results are not in the repository, but what it says of the paper is: nothing else would notice."""
+
+    def statements(results: Path) -> list[list[str]]:
+        lines = (results / "tables" / "quick" / "claims-glyphs.md").read_text().splitlines()
+        return sorted(line.split(" | ")[:2] for line in lines if line.startswith("| "))
+
+    asked = ["reproduce", "--all", "--quick", "--tables-only", "--results", str(tmp_path)]
+    assert main(asked) == 0, capsys.readouterr().err
+    assert len(statements(tmp_path)) > 20
+    assert statements(ROOT / "results") == statements(tmp_path), "out of date: nearshot reproduce --all --quick"
 
 
 def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:

@@ -18,12 +18,22 @@ from hypothesis import HealthCheck, given, settings
 from layouts import encoded, picture, python2_pickle, write_folder, write_tar, write_zip
 from PIL import Image
 
+from nearshot.data import archives
 from nearshot.data.archives import open_files
 from nearshot.data.pickles import load_pickle
 from nearshot.data.pictures import decode, fit_to_square
 from nearshot.errors import FileFormatError, InputError, NearshotError
 
-MEMBERS = {"a/1.txt": b"one", "a/2.txt": b"two", "b/3.txt": b"three"}
+
+def write_packed(path: Path, members: dict[str, bytes]) -> Path:
+    """A zip that compresses."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+MEMBERS = {"b/3.txt": b"three", "a/1.txt": b"one", "a/2.txt": b"two"}  # in no order
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tar.gz", "parts"])
@@ -42,7 +52,9 @@ def test_names_and_contents_are_the_same_however_they_come(tmp_path: Path, kind:
     assert {name: files.read(name) for name in files.names()} == MEMBERS
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt"])
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt", "."]
+)
 def test_names_that_reach_outside_are_refused(tmp_path: Path, name: str) -> None:
     for path in (write_zip(tmp_path / "evil.zip", {name: b""}), write_tar(tmp_path / "evil.tar", {name: b""})):
         with pytest.raises(FileFormatError, match=r"evil\.(zip|tar) has a member .* that would reach outside"):
@@ -73,6 +85,92 @@ def test_decompression_bombs_are_refused(tmp_path: Path) -> None:
             open_files(tmp_path / name)
 
 
+def test_growth_counts_from_a_size_and_a_member_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tar's members grow together: what counts is all that it promises against the size of its file."""
+    monkeypatch.setattr(archives, "MOST_GROWTH", 10)
+    monkeypatch.setattr(archives, "GROWTH_COUNTS_FROM", 40_000)
+    for name, write in (("f.tar.gz", write_tar), ("f.zip", write_packed)):
+        open_files(write(tmp_path / name, {"a.png": bytes(40_000)}))  # as much as that does no harm
+        with pytest.raises(FileFormatError, match="'a.png' in .* would grow from .* to 40,001 bytes"):
+            open_files(write(tmp_path / name, {"a.png": bytes(40_001)}))
+    with pytest.raises(FileFormatError, match="'b.png' in .* to 60,000 bytes: a decompression bomb"):
+        open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(30_000), "b.png": bytes(30_000)}))
+    noise = os.urandom(60_000)
+    open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": noise}))
+    monkeypatch.setattr(archives, "MOST_BYTES_OF_A_MEMBER", 50_000)
+    for name, write in (("f.tar", write_tar), ("f.zip", write_zip)):
+        open_files(write(tmp_path / name, {"a.png": noise[:50_000]}))
+        with pytest.raises(FileFormatError, match="'a.png' in .* has 60,000 bytes, over the limit of 50,000"):
+            open_files(write(tmp_path / name, {"a.png": noise}))
+
+
+def test_an_encrypted_archive_is_not_read(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "f.zip", {"a.png": b"secret"})
+    content = bytearray(path.read_bytes())
+    for header, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(header) + place] |= 1
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match="f.zip is encrypted; unpack it yourself"):
+        open_files(path)
+
+
+def test_folders_are_known_however_they_come(tmp_path: Path) -> None:
+    """Also empty ones, where somebody wrote them down."""
+    folder = write_folder(tmp_path / "f", MEMBERS)
+    (folder / "empty").mkdir()
+    with zipfile.ZipFile(tmp_path / "f.zip", "w") as zipped:
+        zipped.mkdir("empty")
+        for name, content in MEMBERS.items():
+            zipped.writestr(name, content)
+    with tarfile.open(tmp_path / "f.tar", "w") as tarred:
+        directory = tarfile.TarInfo("empty")
+        directory.type = tarfile.DIRTYPE
+        tarred.addfile(directory)
+        for name in MEMBERS:
+            tarred.add(folder / name, name)
+    for name in ("f", "f.zip", "f.tar"):
+        assert open_files(tmp_path / name).folders() == ["a", "b", "empty"]
+        assert open_files(tmp_path / name).names() == sorted(MEMBERS)
+    assert open_files([tmp_path / "f.zip", write_zip(tmp_path / "g.zip", {"c/d/1.txt": b""})]).folders() == [
+        "a",
+        "b",
+        "c",
+        "c/d",
+        "empty",
+    ]
+
+
+def test_archives_inside_are_folders(tmp_path: Path) -> None:
+    """Tar archives in a tar archive; and archives in a folder that has nothing else to look at."""
+    inner = write_tar(io.BytesIO(), {"1.png": b"one", "deep/2.png": b"two"}).getvalue()
+    files = open_files(write_tar(tmp_path / "outer.tar", {"n01/x.tar": inner, "y.tar": inner}))
+    assert files.names() == ["n01/x/1.png", "n01/x/deep/2.png", "y/1.png", "y/deep/2.png"]
+    assert files.read("y/deep/2.png") == b"two"
+    folder = write_folder(tmp_path / "parts", {"README.TXT": b"hello"})
+    (folder / "sub").mkdir()
+    write_zip(folder / "sub" / "a.zip", {"a/1.png": b"one"})
+    parts = open_files(folder)
+    assert "sub/a/1.png" in parts.names()
+    assert parts.read("sub/a/1.png") == b"one"
+    assert "sub/a" in parts.folders()
+    assert parts.stamp("sub/a/1.png") == open_files(folder / "sub" / "a.zip").stamp("a/1.png")
+    (folder / "picture.png").write_bytes(b"")  # a folder of pictures that also has an archive
+    assert open_files(folder).names() == ["README.TXT", "picture.png", "sub/a.zip"]
+
+
+def test_parts_may_repeat_a_picture_but_not_have_two_of_one_name(tmp_path: Path) -> None:
+    """Other files, such as a readme in every part, may differ."""
+    one = write_zip(tmp_path / "one.zip", {"a/1.png": b"one", "readme.txt": b"the first of two parts"})
+    same = write_tar(tmp_path / "same.tar", {"a/1.png": b"one", "readme.txt": b"the second"})
+    other = write_tar(tmp_path / "other.tar", {"a/1.png": b"two"})
+    assert open_files([one, same]).names() == ["a/1.png", "readme.txt"]
+    assert open_files([one, same]).read("readme.txt") == b"the second"
+    with pytest.raises(
+        FileFormatError, match="one.zip and .*other.tar both have a picture 'a/1.png', and not the same"
+    ):
+        open_files([one, other])
+
+
 def test_truncated_archives_are_refused(tmp_path: Path) -> None:
     members = {f"{i}.bin": os.urandom(2000) for i in range(5)}
     for name, write in (("f.zip", write_zip), ("f.tar", write_tar), ("f.tar.gz", write_tar)):
@@ -83,6 +181,22 @@ def test_truncated_archives_are_refused(tmp_path: Path) -> None:
             files = open_files(whole)
             for member in files.names():
                 files.read(member)
+
+
+def test_a_tar_that_ends_between_two_members_is_cut_short(tmp_path: Path) -> None:
+    """As a download that was stopped there: what is left reads well, and some of it is missing."""
+    members = {f"{i}.bin": os.urandom(2000) for i in range(5)}
+    content = write_tar(io.BytesIO(), members).getvalue()
+    size = 512 + 2048  # of a member: its header, and its content in blocks
+    for n_whole in (1, 3, 5):
+        (tmp_path / "f.tar").write_bytes(content[: n_whole * size])
+        with pytest.raises(FileFormatError, match="f.tar is cut short: it has no end"):
+            open_files(tmp_path / "f.tar")
+        write_tar(tmp_path / "outer.tar", {"inner.tar": content[: n_whole * size]})
+        with pytest.raises(FileFormatError, match="outer.tar is cut short: it has no end"):
+            open_files(tmp_path / "outer.tar")
+    (tmp_path / "f.tar").write_bytes(content[: 5 * size + 512])
+    assert len(open_files(tmp_path / "f.tar").names()) == 5
 
 
 def test_a_damaged_member_is_named(tmp_path: Path) -> None:

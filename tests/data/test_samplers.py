@@ -48,6 +48,7 @@ def test_same_seed_same_batches_and_another_seed_other_batches(sampler: Callable
         epoch = stacked(first)
         assert torch.equal(epoch, stacked(second))
         assert not torch.equal(epoch, stacked(other))
+    assert torch.equal(stacked(sampler()), stacked(sampler(seed=0)))
 
 
 @every_sampler
@@ -220,6 +221,15 @@ def test_shuffled_can_drop_the_last_batch() -> None:
     assert sizes == [4, 4]
 
 
+def test_ranks_share_a_smaller_last_batch_where_there_is_one() -> None:
+    shares = [list(ShuffledBatches(44, 20, rank=rank, n_ranks=4)) for rank in range(4)]
+    assert [[len(batch) for batch in share] for share in shares] == [[5, 5, 1]] * 4
+    together = [torch.cat(parts) for parts in zip(*shares, strict=True)]
+    assert [batch.tolist() for batch in together] == [batch.tolist() for batch in ShuffledBatches(44, 20)]
+    short_epoch = ShuffledBatches(41, 20, n_batches=2, n_ranks=4)  # it ends before the 41st image
+    assert [len(batch) for batch in short_epoch] == [5, 5]
+
+
 def test_independent_batches_repeat_images_between_them() -> None:
     epoch = torch.cat(list(IndependentBatches(100, 50, n_batches=10)))
     assert len(epoch) == 500
@@ -232,6 +242,9 @@ def test_independent_batches_repeat_images_between_them() -> None:
         (lambda: IndependentBatches(10, 11), "A batch of 11 different images needs that many; there are 10"),
         (lambda: ShuffledBatches(10, 11, drop_last=True), "there are 10"),
         (lambda: ShuffledBatches(0, 1), "both must be at least 1"),
+        (lambda: ShuffledBatches(10, 0), "both must be at least 1"),
+        (lambda: ShuffledBatches(10, 2.5), "batch_size must be a whole number, not 2.5"),  # type: ignore[arg-type]
+        (lambda: IndependentBatches(10.0, 2), "n_images must be a whole number, not 10.0"),  # type: ignore[arg-type]
         (lambda: ShuffledBatches(41, 20, n_ranks=4), "1 images, which do not divide among 4 ranks. Use drop_last=True"),
         (lambda: IndependentBatches(10, 2, n_batches=0), "at least one batch, not 0"),
     ],

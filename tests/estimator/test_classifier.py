@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from pathlib import Path
@@ -21,6 +22,8 @@ from torch import Tensor
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import export_onnx
+from nearshot.estimator.checks import warn_of_repeated
+from nearshot.estimator.scores import PAIRS_AT_ONCE, Support
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
 from nearshot.models import Backbone, build_backbone, save_backbone
 
@@ -163,6 +166,7 @@ def test_messages_call_labels_by_their_values() -> None:
     [
         (["cat", None, "dog"], "Image 1 .* has the label None; every image needs one"),
         (np.array(["cat", "dog", None], dtype=object), "Image 2 .* has the label None"),
+        ([1, None, 2], "Image 1 .* has the label None"),
         (["cat", "dog", float("nan")], "Image 2 .* has the label nan"),
         (np.array(["cat", 3, "dog"], dtype=object), "Some labels are such as 'cat' and some such as 3; give labels of"),
     ],
@@ -172,6 +176,26 @@ def test_labels_that_are_none_are_refused_in_one_sentence(labels: Any, words: st
         FewShotClassifier().fit(np.eye(3), labels)
     with pytest.raises(InputError, match=words):  # before anything is embedded
         FewShotClassifier(colours).fit(["a.png", "b.png", "c.png"], labels)
+
+
+def test_the_same_picture_in_two_classes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = torch.eye(5, dtype=torch.float64).repeat(2, 1) * 30
+    features[5:] += 1e-5 * torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    codes, names = torch.arange(2).repeat_interleave(5), [f"{i}.png" for i in range(10)]
+    support = Support(features, codes, 2)
+    pairs = [f"{i}.png in 'ant' and {i + 5}.png in 'bee'" for i in range(5)]
+    for room in (PAIRS_AT_ONCE, 1):  # whatever the blocks in which they are compared
+        monkeypatch.setattr("nearshot.estimator.scores.PAIRS_AT_ONCE", room)
+        with pytest.warns(UserWarning, match="in two classes") as caught:
+            warn_of_repeated(support, names, ["ant", "bee"])
+        expected = f"The same picture is in two classes: {'; '.join(pairs[:3])}; and 2 more. Keep it in one."
+        assert str(caught[0].message) == expected
+        with pytest.warns(UserWarning, match="in two classes") as caught:
+            warn_of_repeated(Support(features[2:], codes[2:], 2), names[2:], ["ant", "bee"])
+        assert str(caught[0].message) == f"The same picture is in two classes: {'; '.join(pairs[2:])}. Keep it in one."
+    warn_of_repeated(Support(features, torch.zeros(10, dtype=torch.long), 1), names, ["ant"])  # twice in one is no harm
+    features[5:] *= 1.0001
+    warn_of_repeated(support, names, ["ant", "bee"])  # hardly different, but different
 
 
 def test_one_class_and_one_image() -> None:
@@ -192,6 +216,9 @@ def test_one_class_and_one_image() -> None:
         ({"n_neighbors": 2.5}, "n_neighbors must be a whole number"),
         ({"temperature": 0}, "temperature must be 'auto' or a number over 0, not 0"),
         ({"temperature": "warm"}, "temperature must be 'auto'"),
+        ({"temperature": math.inf}, "temperature must be 'auto' or a number over 0, not inf"),
+        ({"unknown_rate": 0}, "unknown_rate must be None or between 0 and 1"),
+        ({"unknown_rate": 1}, "unknown_rate must be None or between 0 and 1"),
         ({"unknown_rate": 5}, "unknown_rate must be None or between 0 and 1, such as 0.05, not 5"),
         ({"unknown_rate": 0.1, "unknown_label": "dog"}, "'dog' is a class's label; choose another unknown_label"),
         ({"centre": "mean"}, "centre must be 'auto', 'support', an array or None"),

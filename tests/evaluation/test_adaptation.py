@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
+    CLASSIFIERS,
     Adam,
     compare,
     embed,
@@ -206,7 +208,33 @@ def test_a_result_says_that_it_was_adapted(network: Any, images: Tensor) -> None
     assert words in str(tuned.protocol)
     assert tuned.protocol.inductive
     mapped = evaluate_mahalanobis(embed(network, images), LABELS, loss=nca_loss, **SHAPE)
-    assert "Mahalanobis" in str(mapped.protocol)
+    words = "Mahalanobis matrix learnt on the support by 20 steps of Adam, lr 0.001, weight decay 0 of nca_loss"
+    assert words in str(mapped.protocol)
+
+
+def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images: Tensor) -> None:
+    """And without a step the answers are too, for any classifier, seed and treatment, with small classes left out."""
+    labels = torch.cat([LABELS[:60], torch.full((12,), 7)])
+    labels[-3:] = 99
+    features = embed(network, images)
+    settings: dict[str, Any] = SHAPE | {"seed": 3, "classifier": "soft", "centre": features[0] / 2, "normalise": False}
+    settings |= {"small_classes": "leave out", "split": "val", "fingerprint": "0123"}
+    plain = evaluate_features(features, labels, **settings)
+    none = Adam(n_steps=0)
+    for adapted in (
+        evaluate_fine_tuned(network, images, labels, loss=nca_loss, optimiser=none, **settings),
+        evaluate_mahalanobis(features, labels, loss=nca_loss, optimiser=none, **settings),
+    ):
+        assert replace(adapted.protocol, adapted=None) == plain.protocol
+        assert adapted.per_episode.tolist() == pytest.approx(plain.per_episode.tolist())
+    assert plain.protocol.classes_left_out == 1
+    backwards: Any = {"classifier": lambda s, q: -CLASSIFIERS["centroid"](s, q), "inductive": False, **SHAPE}
+    for result in (
+        evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, optimiser=none, **backwards),
+        evaluate_mahalanobis(features, LABELS, loss=nca_loss, optimiser=none, **backwards),
+    ):
+        assert not result.protocol.inductive
+        assert result.protocol.classifier == "<lambda>"
 
 
 def test_one_shot_is_refused_with_the_reason(network: Any, images: Tensor) -> None:

@@ -170,6 +170,15 @@ def test_impossible_requests(keywords: dict[str, object], message: str) -> None:
         sample_episodes(LABELS, **keywords)  # type: ignore[arg-type]
 
 
+def test_the_counter_of_the_drawing_has_room_for_so_many_ways_and_images() -> None:
+    labels = torch.arange(2**16).repeat(2)
+    assert len(EpisodeSource(labels, EpisodeShape(2**16 - 2, 1, 1), n_episodes=1, seed=0)) == 1
+    with pytest.raises(InputError, match="Episodes of 65535 ways × 2 images are too large"):
+        EpisodeSource(labels, EpisodeShape(2**16 - 1, 1, 1), n_episodes=1, seed=0)
+    with pytest.raises(InputError, match="Episodes of 2 ways × 65535 images are too large"):
+        EpisodeSource(labels % 2, EpisodeShape(2, 5, 2**16 - 6), n_episodes=1, seed=0)
+
+
 # --- the type --------------------------------------------------------------------------------------------------------
 
 
@@ -233,9 +242,17 @@ def test_foreign_episodes_are_checked(tmp_path: Path) -> None:
         (torch.tensor([[[30], [0]]]), "a way has images of more than one class"),
         (torch.tensor([[[0], [600]]]), "refer to image 600; the dataset has 600"),
         (torch.tensor([[[0]]]), "support of shape"),
+        (torch.tensor([[0, 30]]), r"support of shape \(1, 2\)"),
+        (torch.tensor([[[0.0], [30.0]]]), "indices that are not whole numbers"),
     ]:
         with pytest.raises((InputError, FileFormatError), match=message):
             read(write(path, bad_support, query))
+    for bad_query, message in [
+        (torch.tensor([[1, 31]]), r"queries of shape \(1, 2\)"),
+        (torch.tensor([[[1.0, 2.0], [31.0, 32.0]]]), "indices that are not whole numbers"),
+    ]:
+        with pytest.raises(FileFormatError, match=message):
+            read(write(path, support, bad_query))
     with pytest.raises(InputError, match="two ways are the same class"):
         read(write(path, torch.tensor([[[0], [5]]]), torch.tensor([[[1, 2], [3, 4]]])))
     with pytest.raises(FileFormatError, match="not an episodes file of format version 1"):

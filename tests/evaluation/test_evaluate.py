@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,18 +23,23 @@ from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
+    Episodes,
     FeatureSet,
     Measured,
+    Protocol,
     Treatment,
     answering,
     compare,
     evaluate_features,
+    evaluate_fine_tuned,
+    evaluate_mahalanobis,
     evaluate_many,
+    nearness,
     prepare_features,
     sample_episodes,
     score_predictions,
 )
-from nearshot.evaluation.classifiers import k_nearest_neighbours
+from nearshot.evaluation.classifiers import k_nearest_neighbours, neighbour_scores
 from nearshot.evaluation.nearness import Nearness, NearnessFinder
 
 few = settings(max_examples=30, deadline=None)
@@ -98,6 +105,26 @@ def test_other_k() -> None:
         k_nearest_neighbours(support, query, k=13)
 
 
+@few
+@given(st.integers(0, 2**31), st.integers(2, 5), st.integers(1, 5))
+def test_neighbours_that_vote_are_found_and_the_gap_behind_them(seed: int, n_way: int, n_shot: int) -> None:
+    """Else every episode would be taken for unsure, and answered again."""
+    generator = torch.Generator().manual_seed(seed)
+    nearness_of = torch.randn(2, n_way, n_shot, 3, generator=generator, dtype=torch.float64)
+    scores = neighbour_scores(nearness_of)
+    assert scores.gap is not None
+    for e in range(2):
+        for q in range(3):
+            near = nearness_of[e, :, :, q]
+            points = sorted(((float(near[w, s]), w) for w in range(n_way) for s in range(n_shot)), reverse=True)
+            voters = [way for _, way in points[:n_shot]]
+            most = max(map(voters.count, voters))
+            for way in range(n_way):
+                expected = float(near[way].max()) if voters.count(way) == most else -math.inf
+                assert scores.values[e, way, q] == expected
+            assert scores.gap[e, q] == points[n_shot - 1][0] - points[n_shot][0]
+
+
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("centred", [True, False])
@@ -151,6 +178,28 @@ def test_many_at_once_are_the_same_as_one_by_one() -> None:
         assert accuracy.protocol.split == "val"
 
 
+def test_by_default_the_protocol_is_the_papers() -> None:
+    """Section 3.1: 5-way, 1 and 5 shots, 15 queries, 10,000 episodes."""
+    alone = evaluate_features(FEATURES, LABELS).protocol
+    assert alone == Protocol(5, 5, 15, 10_000, 0, alone.episodes, "centroid", centred=False, normalised=True)
+    many = evaluate_many(FEATURES, LABELS, centre=FEATURES[0] / 2)
+    assert list(many) == [Measured(n, name, Treatment(True, True)) for n in (1, 5) for name in CLASSIFIERS]
+    for measured, accuracy in many.items():
+        expected = replace(alone, n_shot=measured.n_shot, classifier=measured.classifier, centred=True)
+        assert accuracy.protocol == expected
+    assert alone.episodes == sample_episodes(LABELS).digest
+
+
+def test_what_is_left_open_is_the_same_for_every_evaluation() -> None:
+    """But for fine-tuning, which is slow, and for the shots, which may be those of episodes that are given."""
+    usual = inspect.signature(evaluate_features).parameters
+    for function in (evaluate_many, evaluate_fine_tuned, evaluate_mahalanobis, sample_episodes):
+        own = inspect.signature(function).parameters
+        for name in own.keys() & usual.keys() - {"n_shot", "labels", "features"}:
+            slow = function is evaluate_fine_tuned and name == "n_episodes"
+            assert own[name].default == (1000 if slow else usual[name].default)
+
+
 def test_more_episodes_begin_with_the_same_ones() -> None:
     """Over the edge of a run of drawn episodes too."""
     long = evaluate_features(FEATURES, LABELS, n_episodes=4500)
@@ -176,6 +225,13 @@ def test_a_users_own_classifier() -> None:
     with pytest.raises(InputError, match="Does 'farthest' look at each query alone"):
         evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest)
     assert accuracy.mean < 5
+
+    def nearest(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    own = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100, classifier=nearest, inductive=True)
+    ours = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100)
+    assert torch.equal(own.per_episode, ours.per_episode)
     three = functools.partial(k_nearest_neighbours, k=3)
     both: Any = {"3-NN": three, "centroid": "centroid"}
     results = evaluate_many(FEATURES, LABELS, n_episodes=100, classifiers=both, inductive=True)
@@ -189,14 +245,19 @@ def test_a_users_classifier_may_look_change_and_learn() -> None:
 
     def greedy(support: Tensor, query: Tensor) -> Tensor:
         query -= query.mean(1, keepdim=True)
+        support *= -1
         with torch.enable_grad():
             weight = torch.ones((), dtype=query.dtype, requires_grad=True)
             (weight * query).sum().backward()
         return CLASSIFIERS["centroid"](support, query)
 
-    classifiers: Any = {"greedy": greedy, "centroid": "centroid"}
+    def nearest(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    classifiers: Any = {"greedy": greedy, "nearest": nearest, "centroid": "centroid"}
     results = evaluate_many(FEATURES, LABELS, n_shots=[5], n_episodes=50, classifiers=classifiers, inductive=False)
-    theirs, ours = results.values()
+    theirs, another, ours = results.values()
+    assert torch.equal(another.per_episode, ours.per_episode)
     assert not theirs.protocol.inductive
     assert "transductive" in str(theirs.protocol)
     assert ours.protocol.inductive
@@ -226,22 +287,56 @@ def test_features_far_from_zero_lose_no_digits(offset: float, normalise: bool) -
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours = evaluate_many(features, labels, n_episodes=100, treatments=[Treatment(False, normalise)])
     for key, accuracy in ours.items():
-        assert accuracy.mean == pytest.approx(exact[key].mean, abs=0.1)
+        assert torch.equal(accuracy.per_episode, exact[key].per_episode)
     support, query = features[:200].view(2, 5, 20, 64), features[200:].view(2, 25, 64)
     for classify in CLASSIFIERS.values():
         expected = classify(support.double(), query.double()).argmax(2)
         assert (classify(support, query).argmax(2) == expected).double().mean() > 0.95
 
 
+@pytest.mark.parametrize("offset", [0.125, 20_000.125])
 @pytest.mark.parametrize("normalise", [True, False])
-def test_answers_in_float32_are_those_of_float64(normalise: bool) -> None:
-    """On whole numbers of few dimensions, where many distances are equal or nearly so."""
-    features = (3 * FEATURES).round().float() + 0.125
+def test_answers_in_float32_are_those_of_float64(normalise: bool, offset: float) -> None:
+    """On whole numbers of few dimensions, where many distances are equal or nearly so; near zero and far from it."""
+    features = (3 * FEATURES).round().float() + offset
     treatments = [Treatment(False, normalise)]
     ours = evaluate_many(features, LABELS, n_episodes=500, treatments=treatments)
     exact = evaluate_many(features.double(), LABELS, n_episodes=500, treatments=treatments)
     for key, accuracy in ours.items():
         assert torch.equal(accuracy.per_episode, exact[key].per_episode)
+
+
+def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many answers are ties, which are answered again in float64; and one classifier is somebody's own."""
+
+    def own(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    features = (3 * FEATURES).round().float() + 0.125
+    classifiers: Any = {name: name for name in CLASSIFIERS} | {"own": own}
+    measure = functools.partial(evaluate_many, features, LABELS, n_episodes=20, classifiers=classifiers, inductive=True)
+    expected = measure()
+    small = {"GATHERED_BYTES_EXACTLY": 1, "EPISODES_AT_ONCE_CPU": 3, "LEAST_EPISODES_PER_RUN": 7}
+    for name, value in small.items():
+        monkeypatch.setattr(answering, name, value)
+    monkeypatch.setattr(nearness, "CACHE_BYTES", 1)
+    for key, accuracy in measure().items():
+        assert torch.equal(accuracy.per_episode, expected[key].per_episode)
+        assert accuracy.protocol == expected[key].protocol
+
+
+@pytest.mark.parametrize("n_query", [2**15 - 1, 2**15])
+def test_counts_of_very_many_queries_do_not_overflow(n_query: int) -> None:
+    labels = torch.arange(2).repeat_interleave(n_query + 1)
+    episodes = Episodes(torch.arange(len(labels)).view(1, 2, -1), n_query)
+    accuracy = evaluate_features(labels[:, None].float(), labels, episodes=episodes, normalise=False)
+    assert accuracy.mean == 100
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_threads_give_each_result_once_and_in_order(n_threads: int) -> None:
+    found = answering.in_threads(lambda i: torch.tensor(i * i), range(20), n_threads)
+    assert [int(square) for square in found] == [i * i for i in range(20)]
 
 
 @pytest.mark.parametrize("offset", [0.0, 3.0])
@@ -348,8 +443,9 @@ def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
     assert torch.equal(fewer.per_episode, one.per_episode)
     with pytest.raises(InputError, match="different episodes and cannot be compared"):
         compare(drawn, evaluate_features(FEATURES, LABELS, n_episodes=100, seed=1))
-    with pytest.raises(InputError, match="the number of a way, from 0 to 4, not a label of the dataset"):
-        score_predictions(LABELS[episodes.query], episodes, classifier="theirs", inductive=True)
+    for wrong in (LABELS[episodes.query], answers.view(100, 5, 15) + 1, answers.view(100, 5, 15) - 1):
+        with pytest.raises(InputError, match="the number of a way, from 0 to 4, not a label of the dataset"):
+            score_predictions(wrong, episodes, classifier="theirs", inductive=True)
 
 
 def test_given_episodes_are_used() -> None:
@@ -372,6 +468,11 @@ def test_predictions_of_other_code_are_scored_on_the_same_episodes() -> None:
     scored = score_predictions(theirs, episodes, classifier="theirs", inductive=True)
     ours = evaluate_features(FEATURES, LABELS, episodes=episodes, normalise=False)
     torch.testing.assert_close(scored.per_episode, ours.per_episode)
+    told: dict[str, Any] = {"adapted": "fine-tuned", "split": "test", "fingerprint": "0123"}
+    expected = Protocol(5, 5, 15, 200, 1, episodes.digest, "theirs", None, None, inductive=False, **told)
+    assert score_predictions(theirs, episodes, classifier="theirs", inductive=False, **told).protocol == expected
+    with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
+        score_predictions(theirs.double(), episodes, classifier="theirs", inductive=True)
     with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
         score_predictions(theirs.flatten(1), episodes, classifier="theirs", inductive=True)
 
@@ -391,6 +492,7 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
         (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 is zero once the centre is subtracted"),
         (FEATURES, LABELS, {"centre": torch.zeros(3)}, r"centre must have shape \(6,\) like a feature, not \(3,\)"),
         (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre has NaN or infinity"),
+        (FEATURES, LABELS, {"centre": FEATURES[3].numpy()}, "centre must be a tensor, not ndarray. Use torch.as_ten"),
         (FEATURES * 1e200, LABELS, {"normalise": False}, "so large that squared distances are infinite"),
         (FEATURES.numpy(), LABELS, {}, "features and labels must be tensors, not ndarray and Tensor"),
         (FEATURES, LABELS, {"n_way": 9}, "There are 8 classes; episodes need 9"),
@@ -398,6 +500,8 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
         (FEATURES, LABELS, {"classifier": "svm"}, "no classifier 'svm'; choose one of 'centroid', 'soft', 'knn'"),
         (FEATURES, LABELS.float(), {}, "labels must be whole numbers"),
         (FEATURES.long(), LABELS, {}, "features must be floating-point"),
+        (FEATURES[:, :, None], LABELS, {}, r"of shape \(image, dim\), not torch.float64 \(200, 6, 1\)"),
+        (FEATURES[:, :0], LABELS, {}, r"of shape \(image, dim\), not torch.float64 \(200, 0\)"),
         (
             FEATURES,
             LABELS,

@@ -23,6 +23,7 @@ from nearshot.evaluation import (
     sample_episodes,
     save_features,
 )
+from nearshot.evaluation.guards import ContentGuard
 from nearshot.models import build_backbone
 
 IMAGES = torch.randn(20, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -89,6 +90,18 @@ def test_features_come_back_from_their_file(tmp_path: Path) -> None:
     assert again.content.tolist() == list(range(6))
 
 
+def test_features_alone_come_back_alone(tmp_path: Path) -> None:
+    save_features(FeatureSet(torch.ones(2, 3), torch.tensor([0, 1])), tmp_path / "f.safetensors")
+    again = load_features(tmp_path / "f.safetensors")
+    assert (again.centre, again.content, again.class_names, again.split, again.fingerprint) == (
+        None,
+        None,
+        (),
+        None,
+        None,
+    )
+
+
 def test_features_of_other_programs(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(5), 20).astype(np.int32)
@@ -97,6 +110,61 @@ def test_features_of_other_programs(tmp_path: Path) -> None:
     loaded = load_features(tmp_path / "f.npz")
     assert loaded.centre is None
     assert evaluate_features(loaded.features, loaded.labels, n_episodes=20).mean == pytest.approx(20, abs=5)
+
+
+def test_features_of_another_machine(tmp_path: Path) -> None:
+    """With the bytes of a number in the other order, and with a centre and content."""
+    features, labels = np.arange(6.0).reshape(3, 2), np.array([0, 0, 1])
+    np.savez(tmp_path / "f.npz", features=features.astype(">f4"), labels=labels.astype(">i8"), centre=features[0])
+    loaded = load_features(tmp_path / "f.npz")
+    assert loaded.features.tolist() == features.tolist()
+    assert loaded.features.dtype == torch.float32
+    assert loaded.labels.tolist() == [0, 0, 1]
+    assert loaded.centre is not None
+    assert loaded.centre.tolist() == [0, 1]
+    assert (loaded.content, loaded.class_names, loaded.split, loaded.fingerprint) == (None, (), None, None)
+
+
+GOOD: dict[str, Any] = {"features": np.zeros((3, 2)), "labels": np.zeros(3, int), "centre": np.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"features": np.zeros(3)},
+        {"features": np.zeros((3, 2), int)},
+        {"labels": np.zeros(2, int)},
+        {"labels": np.zeros((3, 1), int)},
+        {"labels": np.zeros(3)},
+        {"centre": np.zeros(3)},
+        {"centre": np.zeros((1, 2))},
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_go_together(wrong: dict[str, Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "f.npz", **GOOD)
+    load_features(tmp_path / "f.npz")
+    np.savez(tmp_path / "f.npz", **GOOD | wrong)
+    with pytest.raises(FileFormatError, match="they must be floating-point \\(image, dim\\) and one whole number"):
+        load_features(tmp_path / "f.npz")
+
+
+def test_what_a_features_file_must_say(tmp_path: Path) -> None:
+    path = tmp_path / "f.safetensors"
+    tensors = {"features": torch.zeros(3, 2), "labels": torch.zeros(3).long()}
+    said = {"format": "nearshot-features", "version": "1", "class_names": '["a"]'}
+    save_file(tensors, path, said)
+    assert load_features(path).class_names == ("a",)
+    for wrong in ({"version": "2"}, {"format": "nearshot-episodes"}):
+        save_file(tensors, path, said | wrong)
+        with pytest.raises(FileFormatError, match="not a features file of format version 1"):
+            load_features(path)
+    for names in ("[", "3"):
+        save_file(tensors, path, said | {"class_names": names})
+        with pytest.raises(FileFormatError, match="its class names cannot be read"):
+            load_features(path)
+    with pytest.raises(InputError, match="labels must be whole numbers, one per image, not torch.float32"):
+        save_features(FeatureSet(torch.zeros(3, 2), torch.zeros(3)), path)
 
 
 class Exploit:
@@ -158,3 +226,24 @@ def test_the_same_picture_must_not_be_support_and_query() -> None:
         check_distinct_content(episodes, content)
     with pytest.raises(InputError, match="content has numbers for 10 images; image 1"):
         check_distinct_content(episodes, content[:10])
+
+
+def test_the_same_picture_is_named_where_it_is_met() -> None:
+    content = torch.arange(40)
+    content[5] = content[9]
+    drawn = torch.arange(40).view(2, 2, 10)  # in episode 0: way 0 has the images 0 to 9, of which 7 are queries
+    guard = ContentGuard(content)
+    guard.check(drawn[1:], n_query=7)
+    for n_query, named in ((7, "9 and 5"), (6, "9 and 5")):
+        with pytest.raises(LeakError, match=f"in episode 100, images {named}. Leave one") as error:
+            guard.check(drawn, n_query, first_episode=100)
+        assert str(error.value).startswith("In 1 of the episodes 100 to 101, looked at first, a query is the same")
+    guard.check(drawn, n_query=5)  # both are support
+    other_way = drawn.clone()
+    other_way[0, 0, 9], other_way[0, 1, 9] = 19, 9  # a query of one way and a support image of another
+    with pytest.raises(LeakError, match="In 1 of 2 episodes .*: in episode 0, images 9 and 5"):
+        guard.check(other_way, n_query=7, is_all=True)
+    with pytest.raises(InputError, match=r"a number for each image, not shape \(20, 2\)"):
+        ContentGuard(content.view(20, 2))
+    with pytest.raises(InputError, match="content has numbers for 39 images; image 39 is asked for"):
+        ContentGuard(content[:39]).check(drawn, n_query=7)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import math
+import zlib
 from dataclasses import replace
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
 from torch import Tensor
 
-from nearshot.errors import InputError, LeakError
+from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.evaluation import Accuracy, Protocol, compare, pool_seeds, select_best
 
 PROTOCOL = Protocol(
@@ -39,6 +44,49 @@ def test_mean_interval_and_text() -> None:
     assert str(accuracy([72.49] * 10)) == "72.49 ± 0.00"
     assert str(measured) == f"70.00 ± {measured.interval95:.2f}"
     assert math.isnan(accuracy([50.0]).interval95)
+    assert str(accuracy([50.0])) == "50.00"
+    assert accuracy([50.0, 52.0]).interval95 == pytest.approx(1.96)  # σ = √2, N = 2
+
+
+@given(
+    n_way=st.integers(2, 20),
+    n_query=st.integers(1, 60),
+    n_correct=st.lists(st.integers(0, 1200), min_size=1, max_size=20),
+)
+@example(n_way=5, n_query=51, n_correct=[255])
+@example(n_way=4, n_query=64, n_correct=[256, 0])
+@example(n_way=2, n_query=600, n_correct=[1200])
+def test_an_accuracy_comes_back_from_json(n_way: int, n_query: int, n_correct: list[int]) -> None:
+    """Exactly, however many questions an episode has, and in single precision too."""
+    protocol = replace(PROTOCOL, n_way=n_way, n_query=n_query, n_episodes=len(n_correct))
+    measured = Accuracy.of_counts(torch.tensor(n_correct).clamp(max=n_way * n_query), protocol)
+    saved = json.loads(json.dumps(measured.as_dict(), allow_nan=False))
+    again = Accuracy.from_dict(saved)
+    assert torch.equal(again.per_episode, measured.per_episode)
+    assert again.protocol == protocol
+    assert saved["mean"] == measured.mean
+    assert saved["interval95"] == (None if len(n_correct) == 1 else measured.interval95)
+    coarse = Accuracy(measured.per_episode.float(), protocol)
+    assert coarse.as_dict()["n_correct"] == saved["n_correct"]
+
+
+def test_counts_of_four_bytes_are_read_whatever_they_count() -> None:
+    saved = accuracy([60.0, 72.0, 80.0, 68.0]).as_dict()
+    saved["n_correct"] = base64.b64encode(zlib.compress(np.array([45, 54, 60, 51], "<u4").tobytes())).decode()
+    assert Accuracy.from_dict(saved).per_episode.tolist() == [60, 72, 80, 68]
+
+
+def test_a_damaged_accuracy_is_refused() -> None:
+    saved = accuracy([60.0, 72.0, 80.0, 68.0]).as_dict()
+    others = accuracy([60.0] * 8, n_episodes=8).as_dict()
+    for damage in (
+        {"n_correct": saved["n_correct"][:-8]},
+        {"n_correct": others["n_correct"]},  # of more episodes than the protocol says
+        {"protocol": {"n_way": 5}},
+        {"protocol": None},
+    ):
+        with pytest.raises(FileFormatError, match="not a saved accuracy, or it is damaged"):
+            Accuracy.from_dict(saved | damage)
 
 
 def test_a_result_says_how_it_was_measured() -> None:
@@ -46,9 +94,16 @@ def test_a_result_says_how_it_was_measured() -> None:
     for part in ("5-way 1-shot", "15 queries a class", "seed 0", "centroid", "centred and normalised", "not adapted"):
         assert part in text
     assert "inductive" in text
+    assert "left out" not in text
     assert "val split" in text
     assert "transductive" in str(replace(PROTOCOL, inductive=False))
     assert "adapted: fine-tuned" in str(replace(PROTOCOL, adapted="fine-tuned"))
+    raw, elsewhere = replace(PROTOCOL, centred=False, normalised=False), replace(PROTOCOL, centred=None, seed=None)
+    assert ", raw features, " in str(raw)
+    assert ", normalised features, " in str(replace(PROTOCOL, centred=False))
+    assert ", features of other code, " in str(replace(elsewhere, normalised=None))
+    assert "episodes from elsewhere" in str(elsewhere)
+    assert str(replace(PROTOCOL, classes_left_out=2)).endswith(", 2 classes with too few images left out")
 
 
 def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:
@@ -61,7 +116,12 @@ def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:
     assert pooled.per_seed == pytest.approx((70, 72, 71))
     assert pooled.between_seeds95 == pytest.approx(4.3027 * 1.0 / math.sqrt(3), rel=1e-4)  # Student's t, 2 degrees
     assert str(pooled) == f"71.00 ± {pooled.interval95:.2f} (± {pooled.between_seeds95:.2f} between seeds)"
+    assert pooled.about_seeds(3) == pooled.about_seeds() == f"± {pooled.between_seeds95:.2f} between seeds"
+    assert pooled.about_seeds(5) == f"± {pooled.between_seeds95:.2f} between seeds; 3 of 5 seeds"
     two = pool_seeds(seeds[:2])
+    assert two.about_seeds(5) == "2 of 5 seeds: 70.00, 72.00"
+    one = pool_seeds(seeds[:1])
+    assert (one.about_seeds(), one.about_seeds(5)) == ("", "1 of 5 seeds")
     assert str(two) == f"71.00 ± {two.interval95:.2f} (2 seeds: 70.00, 72.00)"
 
 
@@ -100,13 +160,14 @@ def test_different_protocols_are_not_pooled() -> None:
 
 
 def test_a_paired_comparison() -> None:
-    first, second = accuracy([70.0, 80.0, 60.0, 90.0]), accuracy([69.0, 80.0, 62.0, 85.0])
+    differences = np.array([1.0, 0.0, -2.0, 5.0, 3.0, 4.0, -1.0, 2.0, 4.0, 3.0])
+    second = accuracy([69.0, 80.0, 62.0, 85.0, 70.0, 71.0, 72.0, 73.0, 74.0, 75.0])
+    first = accuracy(second.per_episode + torch.from_numpy(differences))
     result = compare(first, second)
-    differences = np.array([1.0, 0.0, -2.0, 5.0])
-    assert result.difference == pytest.approx(1)
-    assert result.interval95 == pytest.approx(1.96 * differences.std(ddof=1) / 2)
-    assert (result.wins, result.ties, result.losses) == (50, 25, 25)
-    assert str(result).startswith("+1.00 ± ")
+    assert result.difference == pytest.approx(1.9)
+    assert result.interval95 == pytest.approx(1.96 * differences.std(ddof=1) / math.sqrt(10))
+    assert (result.wins, result.ties, result.losses) == (70, 10, 20)
+    assert str(result) == f"+1.90 ± {result.interval95:.2f} (wins 70 %, ties 10 %, loses 20 % of the episodes)"
     with pytest.raises(InputError, match="different episodes and cannot be compared in pairs"):
         compare(first, accuracy([1.0] * 4, episodes="other"))
     with pytest.raises(InputError, match="different fingerprint"):

@@ -27,6 +27,8 @@ def put(
     seeds: Sequence[int] = (0,),
     spread: float = 0.0,
     means: dict[Measurement, float] | None = None,
+    n_episodes: int = 400,
+    episode_seed: int = 0,
 ) -> None:
     """Write a result whose every accuracy is about `mean`, a little more with each seed; some about `means`."""
     everything = dict.fromkeys(
@@ -41,8 +43,19 @@ def put(
     accuracies = {}
     for one, about in (everything | (means or {})).items():
         chance = torch.Generator().manual_seed(one.n_shot)
-        values = about + torch.randn(400, generator=chance, dtype=torch.float64)
-        protocol = Protocol(5, one.n_shot, 15, 400, 0, one.split, one.classifier, True, True, split=one.split)
+        values = about + torch.randn(400, generator=chance, dtype=torch.float64)[:n_episodes]
+        protocol = Protocol(
+            n_way=5,
+            n_shot=one.n_shot,
+            n_query=15,
+            n_episodes=n_episodes,
+            seed=episode_seed,
+            episodes=f"{n_episodes} of {one.split}, seed {episode_seed}",
+            classifier=one.classifier,
+            centred=True,
+            normalised=True,
+            split=one.split,
+        )
         accuracy = Accuracy((values * 0.75).round() / 0.75, protocol)
         accuracies[one.name] = accuracy.as_dict() | {"epoch": 1}
     for seed in seeds:

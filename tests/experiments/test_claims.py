@@ -78,7 +78,17 @@ def test_no_difference_between_rows_1_and_2(shift: float, seeds: tuple[int, ...]
     for size in (128, 256, 512):
         put(results, row_config(DATASET, 1, size), 60.0, seeds=seeds)
         put(results, row_config(DATASET, 2, size), 60.0 + shift, seeds=seeds)
-    assert verdict(results, "replacement", seeds)[0] == status
+    found = verdict(results, "replacement", seeds)
+    assert found.status == status
+    assert found.text.endswith("). One seed cannot confirm this.") == (status == "undecided")
+
+
+def test_of_no_difference_the_largest_is_told_first(tmp_path: Path) -> None:
+    for size, shift in zip(BATCH_SIZES, (0.1, -0.9, 0.4), strict=True):
+        put(Results(tmp_path), row_config(DATASET, 1, size), 60.0 + shift)
+        put(Results(tmp_path), row_config(DATASET, 2, size), 60.0)
+    told = re.findall(r"batch (\d+)", verdict(Results(tmp_path), "replacement").text)
+    assert told == ["256", "256", "512", "512", "128", "128"]
 
 
 def test_the_gap_between_rows_1_and_3_closes(tmp_path: Path) -> None:
@@ -179,12 +189,14 @@ def test_fine_tuning_is_judged_on_the_last_layer_and_on_several(tmp_path: Path) 
         for layers in ((), LAYERS)
         for adapted in (None, "fine-tuned")
     )
-    put(results, config, 80.0, means={plain: 80.0, tuned: 81.0, layers: 82.0, both: 81.0})
+    put(results, config, 80.0, means={plain: 80.0, tuned: 82.0, layers: 82.0, both: 80.0})
     found = verdict(results, "fine-tuning")
     assert found.status == "contradicted"
-    assert found.text.startswith("Not so for 1 of 2: fine-tuned minus plain, several layers, 5-shot: −1.0")
-    put(results, config, 80.0, means={plain: 80.0, tuned: 81.0, layers: 82.0, both: 83.0})
+    assert found.text.startswith("Not so for 1 of 2: fine-tuned minus plain, several layers, 5-shot: −2.0")
+    put(results, config, 80.0, means={plain: 80.0, tuned: 82.0, layers: 82.0, both: 84.0})
     assert verdict(results, "fine-tuning").status == "confirmed"
+    put(results, config, 80.0, means={plain: 80.0, tuned: 80.8, layers: 82.0, both: 82.8})
+    assert verdict(results, "fine-tuning").status == "undecided"  # of one network
 
 
 def test_dropblock_is_judged_on_one_architecture() -> None:

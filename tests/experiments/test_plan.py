@@ -191,6 +191,27 @@ def test_trainings_are_chosen_by_name_in_the_order_of_the_patterns() -> None:
         chosen_jobs([], ["*"])
 
 
+def test_the_list_says_what_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_up(tmp_path, ["schedule"], PAPER, dataset="cifar-fs")
+    job = jobs_of([RECIPES["schedule"]], "cifar-fs", PAPER, [0])[0]
+    again = plan_of([replace(job, measurements=(Measurement("test", 1, "knn"),))], Results(tmp_path), tmp_path)
+    assert again.states() == {job.id: "to train again"}
+    assert again.without_again().states() == {job.id: "left as it is"}
+    make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs")
+    command = ["reproduce", "adapting", "--dataset", "cifar-fs", "--list", "--seeds", "1", "--results", str(tmp_path)]
+    assert main([*command, "--only", "*"]) == 0
+    assert "cifar-fs-nca: to train again" in capsys.readouterr().out
+    assert main([*command, "--only", "*", "--no-train-again"]) == 0
+    assert "cifar-fs-nca: left as it is" in capsys.readouterr().out
+
+
+def test_all_datasets_that_are_missing_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs"), "--data-dir", str(tmp_path)]
+    assert main(["reproduce", "comparison", "--dataset", "all", "--seeds", "1", *where]) == 1
+    said = capsys.readouterr().err
+    assert all(name in said for name in RECIPES["comparison"].datasets)
+
+
 measurements = st.builds(
     Measurement,
     st.sampled_from(["train", "val", "test"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nearshot.distances import cosine
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses import (
@@ -35,6 +38,9 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "nca blocks": lambda z, y: nca_loss(z, y, in_blocks=True),
     "nca published": lambda z, y: nca_loss(z, y, background=1e-10),
     "nca published blocks": lambda z, y: nca_loss(z, y, background=1e-10, in_blocks=True),
+    "nca some pairs": lambda z, y: nca_loss(
+        z, y, keep_positives=0.9, keep_negatives=0.5, generator=torch.Generator().manual_seed(0)
+    ),
     "nca cosine": lambda z, y: nca_loss(z, y, distance="cosine"),
     "prototypical": _episodic(True, True),
     "matching": _episodic(False, True),
@@ -43,6 +49,11 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "supcon": supervised_contrastive_loss,
     "supcon published": lambda z, y: supervised_contrastive_loss(z, y, variant="published", temperature=1.0),
     "mixed": lambda z, y: mixed_loss(z, z[..., :4], y, cross_entropy_weight=0.5),
+    "cross-entropy": cross_entropy_loss,
+    "candidates": lambda z, y: neighbour_loss(embeddings(), LABELS, z, y),
+    "support of prototypes": lambda z, y: prototypical_loss(z, y, embeddings(), LABELS),
+    "support": lambda z, y: matching_loss(z, y, embeddings(), LABELS),
+    "query": lambda z, y: matching_loss(embeddings(), LABELS, z, y),
 }
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 
@@ -77,12 +88,13 @@ def test_half_precision_is_computed_in_float32(loss: Callable[[Tensor, Tensor], 
     torch.testing.assert_close(value, loss(z.float(), LABELS))
 
 
-@pytest.mark.parametrize("in_blocks", [False, True])
-def test_autocast_does_not_touch_the_distances(in_blocks: bool) -> None:
-    z = embeddings(10.0)
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autocast_does_not_touch_the_distances(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
+    z = embeddings(10.0, dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = nca_loss(z, LABELS, in_blocks=in_blocks)
-    torch.testing.assert_close(mixed, nca_loss(z, LABELS, in_blocks=in_blocks), rtol=0, atol=0)
+        mixed = loss(z, LABELS)
+    torch.testing.assert_close(mixed, loss(z, LABELS), rtol=0, atol=0)
 
 
 def test_distances_up_to_a_million_give_the_right_value() -> None:
@@ -168,6 +180,7 @@ def test_finite_values_whose_sum_overflows_are_no_error() -> None:
         ({"background": -1e-10}, "background must be at least 0 and under 1"),
         ({"background": 1.0}, "background must be at least 0 and under 1, not 1.0"),
         ({"distance": "manhattan"}, "no distance 'manhattan'; choose one of 'euclidean', 'cosine'"),
+        ({"distance": "manhattan", "in_blocks": True}, "no distance 'manhattan'"),
         ({"keep_positives": 1.5}, "keep_positives must be between 0 and 1, not 1.5"),
         ({"keep_negatives": -0.1}, "keep_negatives must be between 0 and 1"),
         ({"distance": torch.cdist, "in_blocks": True}, "a callable is not split up"),
@@ -177,6 +190,11 @@ def test_finite_values_whose_sum_overflows_are_no_error() -> None:
 def test_bad_settings_are_one_clear_error(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         nca_loss(embeddings(), LABELS, **keywords)
+
+
+def test_supcon_asks_for_a_temperature_too() -> None:
+    with pytest.raises(InputError, match="temperature must be a positive number, not 0.0"):
+        supervised_contrastive_loss(embeddings(), LABELS, temperature=0.0)
 
 
 def test_a_tensor_temperature_of_one_dimension_is_fine() -> None:
@@ -206,6 +224,40 @@ def test_sets_of_different_dimension_or_length() -> None:
         neighbour_loss(z, LABELS, z, LABELS.flip(0), same_set=True)
 
 
+WITHOUT_READING = [name for name in LOSSES if name not in ("candidates", "support of prototypes", "support", "query")]
+
+
+@pytest.fixture
+def meta(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device without values: whoever looked at one, or made a tensor on the CPU, would fail. It has no autocast."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    return torch.device("meta")
+
+
+@pytest.mark.parametrize("name", WITHOUT_READING)
+def test_values_of_another_device_are_not_read(name: str, meta: torch.device) -> None:
+    assert LOSSES[name](embeddings().to(meta), LABELS.to(meta)).is_meta
+
+
+@pytest.mark.parametrize("loss", [nca_loss, supervised_contrastive_loss])
+def test_a_temperature_on_another_device_is_not_read(loss: Callable[..., Tensor], meta: torch.device) -> None:
+    assert loss(embeddings().to(meta), LABELS.to(meta), temperature=torch.tensor(0.5, device=meta)).is_meta
+
+
+def test_two_devices_are_one_clear_error() -> None:
+    z, elsewhere = embeddings(), embeddings().to("meta")
+    with pytest.raises(InputError, match="labels are on meta, the embeddings on cpu"):
+        nca_loss(z, LABELS.to("meta"))
+    with pytest.raises(InputError, match="anchors and candidates are on cpu and meta; they must be on one device"):
+        neighbour_loss(z, LABELS, elsewhere, LABELS.to("meta"))
+
+
+@pytest.mark.parametrize("name", ["nca", "nca published", "prototypical", "row 3", "supcon", "mixed"])
+def test_compiles_in_one_piece(name: str) -> None:
+    compiled = torch.compile(LOSSES[name], fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(embeddings(), LABELS), LOSSES[name](embeddings(), LABELS))
+
+
 def test_what_is_no_tensor() -> None:
     with pytest.raises(InputError, match="labels must be a tensor, not a list"):
         nca_loss(embeddings(), LABELS.tolist())  # type: ignore[arg-type]
@@ -221,6 +273,10 @@ def test_two_precisions_meet_in_the_higher(in_blocks: bool) -> None:
     torch.testing.assert_close(mixed, neighbour_loss(z.double(), LABELS, z.double(), LABELS))
 
 
+def test_a_zero_vector_is_as_far_from_every_direction() -> None:
+    torch.testing.assert_close(cosine(torch.zeros(1, 8), embeddings()), torch.full((1, 16), 0.5))
+
+
 def test_a_zero_vector_gets_no_gradient_from_a_cosine() -> None:
     for name in ("nca cosine", "supcon", "supcon published"):
         z = embeddings().index_fill(0, torch.tensor([2]), 0.0).requires_grad_()
@@ -230,16 +286,17 @@ def test_a_zero_vector_gets_no_gradient_from_a_cosine() -> None:
         assert z.grad.abs().max() < 100
 
 
-def test_a_weight_of_one_does_not_look_at_the_embeddings() -> None:
-    huge = torch.full((16, 8), 3e38)
-    expected = cross_entropy_loss(embeddings(), LABELS)
-    assert mixed_loss(huge, embeddings(), LABELS, cross_entropy_weight=1.0) == expected
+def test_a_weight_of_one_or_zero_does_not_look_at_the_other_loss() -> None:
+    z, nothing = embeddings(), torch.full((16, 8), torch.nan)
+    assert mixed_loss(nothing, z, LABELS, cross_entropy_weight=1.0) == cross_entropy_loss(z, LABELS)
+    assert mixed_loss(z, nothing, LABELS, cross_entropy_weight=0.0) == nca_loss(z, LABELS)
 
 
 def test_labels_that_are_no_episode() -> None:
-    shuffled = LABELS.flip(0).roll(1)
-    with pytest.raises(InputError, match="not laid out as an episode"):
-        episode_loss(embeddings(), shuffled, SHAPE, prototypes=True, separate=True)
+    first, second = LABELS[:8], LABELS[8:]
+    for labels in (LABELS.flip(0).roll(1), torch.cat([first.roll(1), second]), torch.cat([first, second.flip(0)])):
+        with pytest.raises(InputError, match="not laid out as an episode"):
+            episode_loss(embeddings(), labels, SHAPE, prototypes=True, separate=True)
     with pytest.raises(InputError, match="has 16 images, not 12"):
         episode_loss(embeddings()[:12], LABELS[:12], SHAPE, prototypes=True, separate=True)
     with pytest.raises(InputError, match="has 2 different classes; its shape says 4"):
@@ -247,8 +304,11 @@ def test_labels_that_are_no_episode() -> None:
 
 
 def test_cross_entropy_names_the_classes_it_has() -> None:
-    with pytest.raises(InputError, match="head has 4 classes, but the labels go from 0 to 9"):
-        cross_entropy_loss(torch.zeros(2, 4), torch.tensor([0, 9]))
+    for labels in ([0, 9], [3, 4], [-1, 2]):
+        with pytest.raises(InputError, match=f"4 classes, but the labels go from {labels[0]} to {labels[1]}"):
+            cross_entropy_loss(torch.zeros(2, 4), torch.tensor(labels))
+    for labels in ([0, 0], [3, 3]):
+        assert cross_entropy_loss(torch.zeros(2, 4), torch.tensor(labels)).item() == pytest.approx(math.log(4))
     with pytest.raises(InputError, match="cross_entropy_weight must be between 0 and 1"):
         mixed_loss(embeddings(), embeddings(), LABELS, cross_entropy_weight=2.0)
 

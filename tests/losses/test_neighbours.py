@@ -9,16 +9,18 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from torch import Tensor
 
 import reference
+from nearshot.distances import DistanceName
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses import blocks as blocks_module
 from nearshot.losses import (
     episode_loss,
     matching_loss,
+    mixed_loss,
     nca_loss,
     neighbour_loss,
     prototypical_loss,
@@ -148,6 +150,27 @@ def test_background_is_the_published_arithmetic(
         )
 
     assert_same(ours, literal, anchors)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda z, y, **settings: neighbour_loss(z, y, z, y, same_set=True, **settings),
+        nca_loss,
+        lambda z, y, **settings: mixed_loss(z, z, y, cross_entropy_weight=0.5, **settings),
+        lambda z, y, **settings: prototypical_loss(z[:8], y[:8], z[8:], y[8:], **settings),
+        lambda z, y, **settings: matching_loss(z[:8], y[:8], z[8:], y[8:], **settings),
+        lambda z, y, **settings: episode_loss(z, y, EpisodeShape(4, 2, 2), prototypes=True, separate=True, **settings),
+    ],
+    ids=["neighbour", "nca", "mixed", "prototypical", "matching", "episode"],
+)
+def test_by_default_a_loss_is_exact(loss: Callable[..., Tensor]) -> None:
+    embeddings, labels = random_batch(0, 16, 4, 1, 4.0)[0], torch.arange(4).repeat_interleave(2).repeat(2)
+    settings = {"temperature": 1.0, "background": 0.0, "distance": "euclidean"}
+    exact = loss(embeddings, labels, **settings)
+    assert loss(embeddings, labels) == exact
+    for other in ({"temperature": 1.1}, {"background": 1e-3}, {"distance": "cosine"}):
+        assert loss(embeddings, labels, **settings | other) != exact
 
 
 def test_background_test_meets_floors_and_dropped_anchors() -> None:
@@ -312,6 +335,7 @@ def test_subsampling_uses_exactly_the_kept_pairs(
 
 @few
 @given(seeds, st.integers(1, 30), st.floats(0, 1))
+@example(0, 10, 1 - 1e-9)
 def test_the_number_of_kept_pairs_is_exact(seed: int, n: int, fraction: float) -> None:
     pairs = torch.rand(n, n, generator=torch.Generator().manual_seed(seed)) < 0.5
     kept = keep_exactly(pairs, fraction, torch.Generator().manual_seed(seed))
@@ -338,7 +362,7 @@ def test_subsampling_needs_a_generator() -> None:
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
-@few
+@settings(max_examples=100, deadline=None)
 @given(
     seed=seeds,
     n_anchors=st.integers(1, 40),
@@ -348,6 +372,8 @@ def test_subsampling_needs_a_generator() -> None:
     same_set=st.booleans(),
     background=st.sampled_from([0.0, 1e-10]),
     with_mask=st.booleans(),
+    temperature=st.sampled_from([1.0, 0.3]),
+    distance=st.sampled_from(["euclidean", "cosine"]),
 )
 def test_blocks_of_any_size_equal_the_dense_loss(
     seed: int,
@@ -358,6 +384,8 @@ def test_blocks_of_any_size_equal_the_dense_loss(
     same_set: bool,
     background: float,
     with_mask: bool,
+    temperature: float,
+    distance: DistanceName,
 ) -> None:
     anchors, anchor_labels = random_batch(seed, n_anchors, 3, n_classes, 2.0)
     candidates, labels = (
@@ -372,7 +400,9 @@ def test_blocks_of_any_size_equal_the_dense_loss(
             z if same_set else candidates.requires_grad_(),
             labels,
             same_set=same_set,
+            temperature=temperature,
             background=background,
+            distance=distance,
             kept_pairs=kept if with_mask else None,
             in_blocks=in_blocks,
         )
@@ -380,6 +410,8 @@ def test_blocks_of_any_size_equal_the_dense_loss(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks_module, "PAIRS_PER_BLOCK_CPU", pairs_per_block)
         assert_same(lambda z: loss(z, True), lambda z: loss(z, False), anchors)
+        with torch.no_grad():  # there is a shorter way where nobody asks for a gradient
+            torch.testing.assert_close(loss(anchors, True), loss(anchors, False), rtol=1e-10, atol=1e-12)
         if not same_set:
             gradients = [torch.autograd.grad(loss(anchors, b), candidates)[0] for b in (True, False)]
             torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-12)
@@ -402,6 +434,15 @@ def test_a_large_batch_goes_through_blocks_by_itself() -> None:
     assert "BlockwiseLoss" not in type(nca_loss(embeddings[:300], labels[:300]).grad_fn).__name__
 
 
+@BOTH_WAYS
+def test_an_episode_goes_the_way_that_is_asked_for(in_blocks: bool) -> None:
+    shape = EpisodeShape(3, 2, 2)
+    embeddings, labels = random_episode(0, shape, 4)
+    embeddings.requires_grad_()
+    loss = episode_loss(embeddings, labels, shape, prototypes=True, separate=True, in_blocks=in_blocks)
+    assert ("BlockwiseLoss" in type(loss.grad_fn).__name__) == in_blocks
+
+
 def test_works_under_torch_func() -> None:
     """Per-sample gradients of many small losses at once, as support-set adaptation needs them."""
     shape = EpisodeShape(2, 3, 1)
@@ -422,3 +463,19 @@ def test_large_batches_are_not_split_up_under_torch_func(monkeypatch: pytest.Mon
     monkeypatch.setattr(neighbours_module, "PAIRS_BEFORE_BLOCKS_CPU", 1)
     monkeypatch.setattr(neighbours_module, "values_can_be_read", lambda tensor: True)
     assert torch.equal(torch.func.grad(lambda z: nca_loss(z, labels))(embeddings), expected)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nca_loss,
+        lambda z, y: episode_loss(z, y, EpisodeShape(2, 3, 1), prototypes=True, separate=False),
+        lambda z, y: matching_loss(z[:6], y[:6], z[6:], y[6:]),
+    ],
+    ids=["nca", "episode", "matching"],
+)
+def test_each_of_many_batches_may_have_labels_of_its_own(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    episodes = [random_episode(seed, EpisodeShape(2, 3, 1), dim=3) for seed in range(4)]
+    embeddings, labels = (torch.stack(parts) for parts in zip(*episodes, strict=True))
+    expected = torch.stack([loss(*batch) for batch in zip(embeddings, labels, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(loss)(embeddings, labels), expected)

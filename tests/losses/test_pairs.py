@@ -60,6 +60,16 @@ def test_a_prototype_counts_for_its_images(shape: EpisodeShape) -> None:
     assert episodes(shape) == count_pairs(shape, prototypes=False, separate=True)
 
 
+@few
+@given(shapes)
+def test_row_7_of_figure_4(shape: EpisodeShape) -> None:
+    """Query and query, query and prototype, which counts for its images, and prototype and prototype, which is one."""
+    w, n, m = shape.n_way, shape.n_shot, shape.n_query
+    positives = w * (reference.choose(m, 2) + m * n)
+    negatives = reference.choose(w, 2) * (m**2 + 2 * m * n + 1)
+    assert count_pairs(shape, prototypes=True, separate=False) == (positives, negatives)
+
+
 def test_section_2_1_more_than_150_per_cent_for_snells_episodes() -> None:
     shape = EpisodeShape(n_way=20, n_shot=5, n_query=15)
     assert whole_batch(shape).positives > 2.5 * episodes(shape).positives

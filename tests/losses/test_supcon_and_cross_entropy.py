@@ -58,6 +58,11 @@ def test_published_is_the_literal_loop(seed: int) -> None:
         torch.testing.assert_close(torch.autograd.grad(ours, z), torch.autograd.grad(loop, z), rtol=1e-7, atol=1e-10)
 
 
+def test_the_defaults_are_those_of_khosla() -> None:
+    z, y = batch(0, 20)
+    assert supervised_contrastive_loss(z, y) == supervised_contrastive_loss(z, y, temperature=0.1, variant="khosla")
+
+
 def test_the_variants_differ() -> None:
     z, y = batch(0, 20)
     khosla, published = (supervised_contrastive_loss(z, y, temperature=1.0, variant=v) for v in ("khosla", "published"))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,37 @@ def test_wrong_settings_are_refused(wrong: dict[str, object], sentence: str) -> 
         TrainConfig(**wrong)  # type: ignore[arg-type]
 
 
+COUNTED = ("epochs", "batch_size", "least_images", "validate_every", "validation_episodes", "validation_queries")
+OPTIONAL = ("steps_per_epoch", "micro_batch", "projection", "input_size", "side")
+# The last value that is right, and the first that is wrong.
+EDGES: list[tuple[str, Any, Any]] = [
+    *((name, 1, 0) for name in (*COUNTED, *OPTIONAL)),
+    *((name, 1, -1) for name in OPTIONAL),
+    ("validation_way", 2, 1),
+    ("learning_rate", 1e-9, 0.0),
+    ("temperature", 1e-9, 0.0),
+    *((name, 0.0, -1e-9) for name in ("weight_decay", "momentum", "warm_up", "decay", "background")),
+    ("momentum", 0.999, 1.0),
+    *((name, low, high) for name in ("keep_positives", "keep_negatives") for low, high in ((1e-9, 0.0), (1.0, 1.01))),
+    ("cross_entropy_weight", 0.0, -0.01),
+    ("cross_entropy_weight", 1.0, 1.01),
+    ("milestones", (0.01, 0.99), (0.5, 1.0)),
+    ("milestones", (), (0.0, 0.5)),
+    ("warm_up", 120.0, 120.5),
+    ("validation_shots", (1, 5), (5, 0)),
+    ("epochs", 12.0, True),
+    ("n_way", None, 5),
+    ("n_query", None, 15),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), EDGES)
+def test_a_setting_may_go_as_far_as_this(name: str, right: Any, wrong: Any) -> None:
+    assert getattr(TrainConfig(**{name: right}), name) == right
+    with pytest.raises(InputError, match=f"(?i){name.replace('_', '.')}"):
+        TrainConfig(**{name: wrong})
+
+
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
@@ -141,6 +173,20 @@ def test_numbers_of_numpy_are_numbers() -> None:
     )
     assert config.as_dict() == plain.as_dict()
     assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config == plain
+
+
+def test_whole_numbers_with_a_point_are_whole_numbers() -> None:
+    """As 1e3 is, and what a spreadsheet writes: the same run, with the same files."""
+    given, plain = TrainConfig(epochs=12.0, validation_shots=(1.0, 5.0)), TrainConfig(epochs=12)  # type: ignore[arg-type]
+    assert json.dumps(given.as_dict()) == json.dumps(plain.as_dict())
+    assert run_id(given) == run_id(plain)
+
+
+def test_a_folder_may_be_given_as_a_path() -> None:
+    path, text = TrainConfig(dataset=Path("my photos")), TrainConfig(dataset="my photos")  # type: ignore[arg-type]
+    assert path.as_dict() == text.as_dict()
+    assert differences(path, text) == {}
+    assert run_name(path) == run_name(text) == "default,dataset=my-photos"
 
 
 def test_a_function_is_a_method() -> None:

@@ -261,6 +261,30 @@ def test_what_is_free_goes_with_what_is_given(given: dict[str, int], sizes: list
     assert bool(said) == (config != replace(EPISODIC, **given))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("given", "sizes", "least_images"),
+    [
+        ({"batch_size": 160, "images_per_class": 8}, [40] * 19 + [3], 1),  # all of the twenty classes are needed
+        ({"batch_size": 160, "images_per_class": 8}, [40] * 20 + [3], 4),
+        ({"batch_size": 160}, [40] * 4 + [3], 4),
+        ({"images_per_class": 16}, [40] * 4 + [3], 4),
+        ({"n_way": 5, "n_query": 11}, [40] * 4 + [3], 1),
+        ({"n_way": 4, "n_query": 11}, [40] * 4 + [3], 4),
+    ],
+)
+def test_a_tiny_class_is_left_out_where_enough_are_left(
+    given: dict[str, int], sizes: list[int], least_images: int
+) -> None:
+    assert fitted_to(sizes, given)[0].least_images == least_images
+
+
+def test_episodes_that_would_leave_an_epoch_few_steps_say_so() -> None:
+    config, said = fitted_to([20] * 40, {})
+    assert config.shape == EpisodeShape(12, 5, 11)
+    why = "The training split has 800 images, which are too few steps in batches of 512"
+    assert said == [f"{why}: episodes of 12 × 16 = 192 images, 5-shot."]
+
+
 @given(
     sizes=st.lists(st.integers(2, 40), min_size=2, max_size=30),
     batch_size=st.none() | st.integers(1, 300),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from nearshot.training import Hardware, TrainConfig
 from nearshot.training.learner import Learner
 from nearshot.training.methods import METHODS
 from nearshot.training.step import Step
+from nearshot.training.step import make_step as make_real_step
 
 N_CLASSES, SIDE = 8, 16
 
@@ -94,3 +97,51 @@ def test_a_step_is_what_a_plain_loop_does() -> None:
     for (name, parameter), other in zip(plain.named_parameters(), step.learner.parameters(), strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(other, parameter - 0.1 * parameter.grad, msg=name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"momentum": 0.0, "weight_decay": 0.0},
+        {"nesterov": True, "weight_decay": 0.1},
+        {"optimiser": "adam", "learning_rate": 1e-3, "weight_decay": 0.1},
+        {"learn_temperature": True, "temperature": 3.0, "weight_decay": 0.1},
+    ],
+    ids=str,
+)
+def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
+    """Three steps, as a plain loop takes them with torch.optim; a learnt temperature does not decay."""
+    config = replace(TINY, background=0.0, **changes)
+    images, labels = batch(config)
+    fabric = Fabric(accelerator="cpu", devices=1)
+    step = make_real_step(
+        fabric, Hardware(channels_last=False, compile=False), config, input_size=SIDE, n_classes=N_CLASSES, n_steps=3
+    )
+    plain = Learner(config, SIDE, N_CLASSES)
+    plain.load_state_dict(step.learner.state_dict())
+    plain.train()
+    log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature)))
+    rates: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    groups: list[dict[str, Any]] = [{"params": plain.parameters()}]
+    if config.learn_temperature:
+        groups.append({"params": [log_temperature], "weight_decay": 0.0})
+    optimiser: torch.optim.Optimizer = (
+        torch.optim.Adam(groups, **rates)
+        if config.optimiser == "adam"
+        else torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **rates)
+    )
+    for _ in range(3):
+        chance = step.generator.get_state()
+        inputs = step.prepare(images)
+        step.generator.set_state(chance)
+        step(images, labels)
+        optimiser.zero_grad()
+        nca_loss(plain(inputs).embeddings, labels, temperature=log_temperature.exp()).backward()
+        optimiser.step()
+    for (name, expected), found in zip(plain.named_parameters(), step.learner.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5, msg=name)
+    assert (step.log_temperature is None) != config.learn_temperature
+    if step.log_temperature is not None:
+        assert float(log_temperature.detach()) != pytest.approx(math.log(3), abs=1e-3)
+        torch.testing.assert_close(step.log_temperature, log_temperature, rtol=1e-4, atol=1e-6)

@@ -38,11 +38,17 @@ def test_a_cosine_falls_from_one_to_nothing_after_the_warm_up(n_steps: int, shar
     )
 
 
-@pytest.mark.parametrize("schedule", ["steps", "constant"])
+@pytest.mark.parametrize("schedule", ["steps", "constant", "cosine"])
 def test_a_warm_up_rises_in_equal_parts(schedule: str) -> None:
     factors = [
         learning_rate_factor(step, 100, schedule=schedule, warm_up_steps=10)  # type: ignore[arg-type]
         for step in range(12)
     ]
     assert factors[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
-    assert factors[10:] == [1.0, 1.0]
+    assert factors[10:] == ([1.0, 0.5 * (1 + math.cos(math.pi / 90))] if schedule == "cosine" else [1.0, 1.0])
+
+
+def test_a_cosine_is_half_way_down_in_the_middle() -> None:
+    factors = [learning_rate_factor(step, 14, schedule="cosine", warm_up_steps=4) for step in (4, 9, 13)]
+    assert factors == pytest.approx([1.0, 0.5, 0.5 * (1 + math.cos(0.9 * math.pi))])
+    assert learning_rate_factor(0, 1, schedule="cosine", warm_up_steps=1) == 1  # a warm-up that is all there is

@@ -18,7 +18,7 @@ from nearshot.experiments.costs import cost_of
 from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
 from nearshot.experiments.local import LocalMachine
 from nearshot.experiments.places import Place, check_gpus_per_run
-from nearshot.experiments.plan import plan_of
+from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
 from nearshot.experiments.results import LeftOutWarning, Results, RunResult
@@ -49,8 +49,8 @@ class Reproduce:
     """Only list them, with what is done, what is left to train and about how long that takes; with --only '*' the
     trainings themselves, by name."""
     dataset: str | None = None
-    """cifar-fs, mini-imagenet or tiered-imagenet, or all of those that a recipe is about; by default its first. With
-    --all, recipes that are not about it are left out."""
+    """cifar-fs, mini-imagenet or tiered-imagenet, by default each recipe's first; or "all", each that a recipe has.
+    With --all, recipes that are not about it are left out."""
     seeds: int | None = None
     """How many training seeds; by default 3, as in the paper, and 1 in the quick form."""
     quick: bool = False
@@ -195,10 +195,14 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
     def wanted_by(*chosen: Recipe) -> list[Job]:
         return jobs_of(chosen, command.dataset, scale, range(seeds))
 
+    def plan_for(jobs: Sequence[Job]) -> Plan:
+        plan = plan_of(jobs, results, command.runs)
+        return plan if command.train_again else plan.without_again()
+
     def state(jobs: Sequence[Job]) -> str:
         if not jobs:
             return "nothing to train"
-        plan = plan_of(jobs, results, command.runs)
+        plan = plan_for(jobs)
         cost = cost_of((*plan.trained, *plan.again), results, n_at_once)
         return (
             f"{len(plan.done)} of {counted(len(jobs), 'training')} done"
@@ -215,9 +219,9 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
     jobs = wanted_by(*recipes)
     if command.only:
         jobs = chosen_jobs(jobs, command.only)
-        plan = plan_of(jobs, results, command.runs)
-        entries = [Entry(job.name, plan.state_of(job), f"for {', '.join(job.wanted_by)}") for job in jobs]
-        together = "Without --list, these are run, in this order."
+        states = plan_for(jobs).states()
+        entries = [Entry(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
+        together = "What is not done of these is what runs without --list."
     else:
         entries = [recipe_entry(recipe) for recipe in recipes]
         together = "Recipes share trainings, so that all cost less than their sum."

@@ -150,7 +150,7 @@ class ShuffledBatches(Batches):
                 f"{n_images} images fill {most} shuffled batches of {batch_size}; {n_batches} were asked for. Have "
                 "more epochs instead, or independent batches."
             )
-        if not drop_last and n_images % batch_size % n_ranks:
+        if self.n_batches * batch_size > n_images and n_images % batch_size % n_ranks:
             raise InputError(
                 f"The last batch of an epoch has {n_images % batch_size} images, which do not divide among {n_ranks} "
                 "ranks. Use drop_last=True."
@@ -323,7 +323,7 @@ def _check_batch_size(batch_size: int, n_images: int, at_most: int | None) -> No
 
 
 def _batches_an_epoch(asked: int | None, fitting: int) -> int:
-    n_batches = max(fitting, 1) if asked is None else asked
+    n_batches = fitting if asked is None else asked
     if n_batches < 1:
         raise InputError(f"An epoch needs at least one batch, not {n_batches}.")
     return n_batches

@@ -58,9 +58,10 @@ def check_labels(labels: Any) -> None:
     for place, value in enumerate(values):
         if value is None or value != value:  # which only what is not a number does
             raise InputError(f"Image {place} (counted from 0) has the label {value}; every image needs one.")
-        if not isinstance(value, str):
-            text = next(one for one in values if isinstance(one, str))
-            raise InputError(f"Some labels are such as {text!r} and some such as {value!r}; give labels of one type.")
+    text = next(value for value in values if isinstance(value, str))  # as none is missing
+    other = next((value for value in values if not isinstance(value, str)), None)
+    if other is not None:
+        raise InputError(f"Some labels are such as {text!r} and some such as {other!r}; give labels of one type.")
 
 
 def refuse_pictures(features: Any) -> None:

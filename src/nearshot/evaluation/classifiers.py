@@ -138,10 +138,7 @@ def neighbour_scores(nearness: Tensor) -> Scores:
     Only the ways with the most votes take part; the others have −∞. Where the last neighbour that votes is hardly
     nearer than the first that does not, the gap says so.
     """
-    k, n_points = nearness.shape[2], nearness.shape[1] * nearness.shape[2]
-    if n_points == k:  # one way
-        return Scores(nearness.amax(2))
-    last_in, first_out = _largest(nearness.flatten(1, 2), k)
+    last_in, first_out = _largest(nearness.flatten(1, 2), k=nearness.shape[2])
     votes = (nearness >= last_in[:, None, None]).sum(2, dtype=torch.int32)  # (episode, way, query)
     outvoted = votes < votes.amax(1, keepdim=True)
     return Scores(nearness.amax(2).masked_fill_(outvoted, -torch.inf), last_in - first_out)

@@ -139,7 +139,10 @@ class Accuracy:
         try:
             protocol = Protocol(**values["protocol"])
             content = zlib.decompress(base64.b64decode(values["n_correct"]))
+            # Files of earlier versions have four bytes for every count.
             n_correct = np.frombuffer(content, "<u1" if len(content) == protocol.n_episodes else "<u4")
+            if len(n_correct) != protocol.n_episodes:
+                raise ValueError(f"it has {len(n_correct)} of {protocol.n_episodes} episodes")  # noqa: TRY301
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise FileFormatError(f"This is not a saved accuracy, or it is damaged: {error}.") from error
         return cls.of_counts(torch.from_numpy(n_correct.astype(np.int64)), protocol)

@@ -54,7 +54,7 @@ class Job:
     wanted_by: tuple[str, ...]
     adapted_episodes: int = ADAPTED_EPISODES
 
-    @property
+    @cached_property
     def id(self) -> str:
         """What identifies the training."""
         return run_id(self.config)

@@ -19,7 +19,7 @@ import torch
 
 from nearshot.data import open_or_prepare
 from nearshot.data.loading import available_memory
-from nearshot.errors import NearshotError
+from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.jobs import BUSY, STOPPED, Job
 from nearshot.experiments.owning import ELSEWHERE
 from nearshot.experiments.places import SECONDS_TO_SAVE, check_gpus_per_run
@@ -76,9 +76,20 @@ class LocalMachine:
         self.n_at_once = len(self.slots)
 
     def prepare(self, jobs: Iterable[Job]) -> None:
-        """See that the jobs' datasets are there, and make those that are made here, before several jobs try to."""
+        """See that the jobs' datasets are there, and make those that are made here, before several jobs try to.
+
+        All that are missing are named at once.
+        """
+        missing = []
         for dataset, side in dict.fromkeys((job.config.dataset, job.config.side) for job in jobs):
-            open_or_prepare(dataset, "train", self.data_dir, side=side)
+            try:
+                open_or_prepare(dataset, "train", self.data_dir, side=side)
+            except InputError as error:
+                missing.append(str(error))
+        if len(missing) > 1:
+            missing = [f"({number}) {text}" for number, text in enumerate(missing, 1)]
+        if missing:
+            raise InputError(" ".join(missing))
 
     def start(self, job: Job, run_folder: Path) -> None:
         """Start a job on a free GPU or core."""

@@ -44,16 +44,16 @@ class Plan:
         """All that is not done; measuring first, since it is quick."""
         return (*self.measured, *self.trained, *self.again)
 
-    def state_of(self, job: Job) -> str:
-        """Return what is left to do of one of the jobs, in words."""
-        states = {
+    def states(self) -> dict[str, str]:
+        """Return what is left to do of each job, by its id, in words."""
+        jobs = {
             "done": self.done,
             "trained, to measure more of": self.measured,
             "to train": self.trained,
             "to train again": self.again,
             "left as it is": self.as_they_are,
         }
-        return next(state for state, jobs in states.items() if job.id in [one.id for one in jobs])
+        return {job.id: state for state, alike in jobs.items() for job in alike}
 
     def sentences(self) -> list[str]:
         """Return what is going to happen, a sentence each; none where all is done."""

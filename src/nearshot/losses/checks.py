@@ -32,8 +32,11 @@ def values_can_be_read(tensor: Tensor) -> bool:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether a tensor is inside `torch.func`: a derivative or a batch of it is being taken there."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+    """Whether a tensor is inside `torch.func`: a derivative or a batch of it is being taken there.
+
+    While compiling it is not asked, which would break the graph.
+    """
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def check_embeddings(embeddings: Tensor, name: str) -> None:

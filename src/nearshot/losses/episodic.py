@@ -45,10 +45,10 @@ def prototypical_loss(
     """
     check_embeddings(support, "support")
     support_labels = check_labels(support_labels, support, "support_labels")
-    classes, class_of_image = support_labels.unique(return_inverse=True)
+    classes, class_of_image, class_sizes = support_labels.unique(return_inverse=True, return_counts=True)
     sums = full_precision(support).new_zeros(len(classes), support.shape[1])
     sums = sums.index_add(0, class_of_image, full_precision(support))  # (class, dim)
-    prototypes = sums / class_of_image.bincount(minlength=len(classes))[:, None]
+    prototypes = sums / class_sizes[:, None]
     return _queries_pick(prototypes, classes, query, query_labels, temperature, background, distance)
 
 

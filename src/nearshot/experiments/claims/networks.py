@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nearshot.experiments.claims.comparing import SHOTS, Compared, on_val
-from nearshot.experiments.claims.judging import Pairs, Verdict, above, judged, not_above
-from nearshot.experiments.gaps import SAME, gap
+from nearshot.experiments.claims.comparing import SHOTS, Compared, Pairs, by, gaps_of, on_val
+from nearshot.experiments.claims.judging import Limits, Verdict, above, judged, not_above
+from nearshot.experiments.gaps import SAME
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import schedule, supcon
 from nearshot.experiments.recipes.adaptation import LAYERS
@@ -103,10 +103,9 @@ def choices(first: str, second: str, classifier: str = "centroid") -> Pairs:
     """Compare two choices that the text speaks of."""
 
     def pairs(dataset: str) -> list[Compared]:
-        by = "" if classifier == "centroid" else f"{classifier}, "
         return [
             (
-                f"{first} minus {second}, {by}{shot}-shot",
+                f"{first} minus {second}, {by(classifier)}{shot}-shot",
                 on_val(choice_config(dataset, first), shot, classifier),
                 on_val(choice_config(dataset, second), shot, classifier),
             )
@@ -148,11 +147,7 @@ def adapted_and_plain(adapted: str, *layers_to_take: tuple[int, ...]) -> Pairs:
 
 def more_epochs(found: Found, dataset: str) -> Verdict:
     """Twice the epochs gain something, and less than a point: the paper has about half of one."""
-    return judged(
-        [gap(found, *pair) for pair in choices(CHOICES[2], CHOICES[0])(dataset)],
-        holds=lambda one: one.is_positive and one.high < 2 * SAME,
-        fails=lambda one: one.is_negative or one.low > SAME,
-    )
+    return judged((gaps_of(found, choices(CHOICES[2], CHOICES[0])(dataset)), Limits(0.0, SAME)))
 
 
 def projection(found: Found, dataset: str) -> Verdict:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import scipy.stats
 
-from nearshot.experiments.claims.judging import Verdict, judged
-from nearshot.experiments.gaps import Gap, Side, gap
+from nearshot.experiments.claims.comparing import SHOTS, Compared, gaps_of, on_val
+from nearshot.experiments.claims.judging import ABOVE, Verdict, judged
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.batch_size import SETUPS, setup_config
 from nearshot.experiments.results import Measurement
@@ -36,18 +36,18 @@ class _Ranked(NamedTuple):
 
 def more_pairs_rank_higher(found: Found, dataset: str) -> Verdict:
     """Compare all setups of a batch size two by two, more pairs minus fewer, exceptions left out; both shots."""
-    gaps: list[Gap | None] = []
+    pairs: list[Compared] = []
     correlations = []
     for size in BATCH_SIZES:
         ranked = _by_pairs(found, dataset, size)
-        for shot in (1, 5):
-            gaps += [
-                _gap(found, dataset, size, shot, more.setup, fewer.setup)
+        for shot in SHOTS:
+            pairs += [
+                _pair(dataset, size, shot, more.setup, fewer.setup)
                 for more, fewer in combinations(ranked, 2)
                 if more.n_pairs > fewer.n_pairs and not is_exception(size, more.setup, fewer.setup)
             ]
             correlations += _correlation(found, dataset, size, shot, ranked)
-    verdict = judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+    verdict = judged((gaps_of(found, pairs), ABOVE))
     if verdict.status == "not yet run":
         return verdict
     return Verdict(verdict.status, " ".join((*correlations, verdict.text)))
@@ -55,13 +55,13 @@ def more_pairs_rank_higher(found: Found, dataset: str) -> Verdict:
 
 def exceptions_hold(found: Found, dataset: str) -> Verdict:
     """Check that the setups of the exceptions are better than others with more pairs."""
-    gaps = [
-        _gap(found, dataset, size, shot, better, other)
+    pairs = [
+        _pair(dataset, size, shot, better, other)
         for (better, other), sizes in EXCEPTIONS.items()
         for size in sizes
-        for shot in (1, 5)
+        for shot in SHOTS
     ]
-    return judged(gaps, holds=lambda one: one.is_positive, fails=lambda one: one.is_negative)
+    return judged((gaps_of(found, pairs), ABOVE))
 
 
 def _by_pairs(found: Found, dataset: str, size: int) -> list[_Ranked]:
@@ -93,11 +93,12 @@ def is_exception(size: int, one: Setup, other: Setup) -> bool:
     return any({one, other} == {*pair} and size in sizes for pair, sizes in EXCEPTIONS.items())
 
 
-def _gap(found: Found, dataset: str, size: int, shot: int, one: Setup, other: Setup) -> Gap | None:
-    sides: list[Side] = [
-        (_config(dataset, size, setup), Measurement("val", shot, "centroid")) for setup in (one, other)
-    ]
-    return gap(found, f"{_name(one)} minus {_name(other)}, batch {size}, {shot}-shot", *sides)
+def _pair(dataset: str, size: int, shot: int, one: Setup, other: Setup) -> Compared:
+    return (
+        f"{_name(one)} minus {_name(other)}, batch {size}, {shot}-shot",
+        on_val(_config(dataset, size, one), shot),
+        on_val(_config(dataset, size, other), shot),
+    )
 
 
 def _config(dataset: str, size: int, setup: Setup) -> TrainConfig:
