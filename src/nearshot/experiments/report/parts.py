@@ -249,8 +249,6 @@ def claims_to_show(scales: Iterable[Collected]) -> list[ClaimRow]:
     rows: list[ClaimRow] = []
     for scale in scales:
         datasets = list(dict.fromkeys(part.dataset for part in scale.parts))
-        if scale.scale is not None and scale.scale.dataset is not None:
-            datasets = datasets[:1]  # the scale's own dataset stands for all of them
         for dataset in datasets:
             parts = [part for part in scale.parts if part.dataset == dataset]
             seeds = tuple(sorted({seed for part in parts for seed in part.found.seeds}))
