@@ -11,12 +11,14 @@ from typing import NamedTuple
 from nearshot.experiments.identity import batches_of
 from nearshot.experiments.jobs import Job, has_weights
 from nearshot.experiments.results import Results, RunResult
+from nearshot.experiments.settings import TRAINING_CLASSES
 from nearshot.training import RunFolder, TrainConfig
 
 __all__ = ["Cost", "cost_of", "duration", "images_of", "seconds_of"]
 
 # Images of the training splits, for datasets that may not be prepared here.
-TRAINING_IMAGES = {"cifar-fs": 38_400, "mini-imagenet": 38_400, "tiered-imagenet": 448_695, "glyphs": 32_120}
+TRAINING_IMAGES = {name: n_classes * n_images for name, (n_classes, n_images) in TRAINING_CLASSES.items()}
+TRAINING_IMAGES |= {"tiered-imagenet": 448_695, "glyphs": 32_120}
 # Measured on an H200, everything included: 15,000 images a second at 84×84, 47,000 at 32×32. Between and beyond, a
 # power of the side goes through both.
 H200 = {84: 15_000.0, 32: 47_000.0}

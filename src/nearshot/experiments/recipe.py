@@ -16,9 +16,8 @@ from nearshot.training import TrainConfig
 __all__ = ["ALL", "Found", "FoundAccuracy", "Recipe", "Wanted", "like"]
 
 ALL = "all"  # of a recipe's datasets
-STANDS_FOR = (
-    "cifar-fs"  # whose settings a scale takes that has a dataset of its own, and whose statements it is held to
-)
+# Whose settings a scale takes that has a dataset of its own, and whose statements it is held to.
+STANDS_FOR = "cifar-fs"
 
 
 @dataclass(frozen=True)

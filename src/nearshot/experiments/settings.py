@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from nearshot.training import PRESETS, TrainConfig
 
-__all__ = ["BATCH_SIZES", "TITLES", "episodes_of", "figure_config", "simpleshot_schedule"]
+__all__ = ["BATCH_SIZES", "SHOTS", "TITLES", "TRAINING_CLASSES", "episodes_of", "figure_config", "simpleshot_schedule"]
 
 BATCH_SIZES = (128, 256, 512)
+SHOTS = (1, 5)
+TRAINING_CLASSES = dict.fromkeys(("cifar-fs", "mini-imagenet"), (64, 600))  # how many, and of how many images
 TITLES = {"centroid": "nearest centroid", "soft": "soft assignment", "knn": "k-NN"}
 
 

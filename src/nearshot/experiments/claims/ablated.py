@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nearshot.experiments.claims.comparing import SHOTS, Compared, Pairs, by, gaps_of, on_val
+from nearshot.experiments.claims.comparing import Compared, Pairs, by, gaps_of, on_val
 from nearshot.experiments.claims.judging import ABOVE, NONE, Limits, Verdict, judged
 from nearshot.experiments.gaps import SAME
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
-from nearshot.experiments.settings import BATCH_SIZES
+from nearshot.experiments.settings import BATCH_SIZES, SHOTS
 
 __all__ = ["gap_closes", "recovered", "rows"]
 

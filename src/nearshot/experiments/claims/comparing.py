@@ -9,9 +9,8 @@ from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
 from nearshot.training import TrainConfig
 
-__all__ = ["SHOTS", "Compared", "Pairs", "by", "gaps_of", "on_val"]
+__all__ = ["Compared", "Pairs", "by", "gaps_of", "on_val"]
 
-SHOTS = (1, 5)
 Compared = tuple[str, Side, Side]
 Pairs = Callable[[str], Sequence[Compared]]  # of a dataset
 

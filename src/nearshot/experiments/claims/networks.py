@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nearshot.experiments.claims.comparing import SHOTS, Compared, Pairs, by, gaps_of, on_val
+from nearshot.experiments.claims.comparing import Compared, Pairs, by, gaps_of, on_val
 from nearshot.experiments.claims.judging import Limits, Verdict, above, judged, not_above
 from nearshot.experiments.gaps import SAME
 from nearshot.experiments.recipe import Found
@@ -11,6 +11,7 @@ from nearshot.experiments.recipes.adaptation import LAYERS
 from nearshot.experiments.recipes.batch_size import METHODS
 from nearshot.experiments.recipes.choices import CHOICES, choice_config
 from nearshot.experiments.results import Measurement
+from nearshot.experiments.settings import SHOTS
 from nearshot.training import PRESETS
 
 __all__ = [

@@ -7,17 +7,18 @@ from typing import NamedTuple
 
 import scipy.stats
 
-from nearshot.experiments.claims.comparing import SHOTS, Compared, gaps_of, on_val
+from nearshot.experiments.claims.comparing import Compared, gaps_of, on_val
 from nearshot.experiments.claims.judging import ABOVE, Verdict, judged
 from nearshot.experiments.recipe import Found
-from nearshot.experiments.recipes.batch_size import SETUPS, setup_config
+from nearshot.experiments.recipes.batch_size import SETUPS, setup_config, setup_name
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import BATCH_SIZES
+from nearshot.experiments.settings import BATCH_SIZES, SHOTS
 from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig
 
 __all__ = ["EXCEPTIONS_IN_WORDS", "exceptions_hold", "is_exception", "more_pairs_rank_higher"]
 
+METHOD = "prototypical"  # whose accuracies Appendix E has
 Setup = tuple[int, int] | None  # shots and images of a class; None for NCA
 # The better first, though it has fewer pairs: (i) at all batch sizes, (ii) at 128.
 EXCEPTIONS: dict[tuple[Setup, Setup], tuple[int, ...]] = {
@@ -95,15 +96,11 @@ def is_exception(size: int, one: Setup, other: Setup) -> bool:
 
 def _pair(dataset: str, size: int, shot: int, one: Setup, other: Setup) -> Compared:
     return (
-        f"{_name(one)} minus {_name(other)}, batch {size}, {shot}-shot",
+        f"{setup_name(METHOD, one)} minus {setup_name(METHOD, other)}, batch {size}, {shot}-shot",
         on_val(_config(dataset, size, one), shot),
         on_val(_config(dataset, size, other), shot),
     )
 
 
 def _config(dataset: str, size: int, setup: Setup) -> TrainConfig:
-    return setup_config(dataset, "prototypical", size, setup)
-
-
-def _name(setup: Setup) -> str:
-    return "NCA" if setup is None else f"PN {setup[0]}-shot m+n={setup[1]}"
+    return setup_config(dataset, METHOD, size, setup)

@@ -9,15 +9,15 @@ import torch
 
 from nearshot.episodes import EpisodeShape
 from nearshot.evaluation import Accuracy, compare
-from nearshot.experiments.claims.comparing import SHOTS, Compared, on_val
+from nearshot.experiments.claims.comparing import Compared, on_val
 from nearshot.experiments.claims.judging import NONE, Verdict, judged
 from nearshot.experiments.claims.ranking import is_exception
 from nearshot.experiments.gaps import Gap, kind_of, luck_in, over_seeds
 from nearshot.experiments.recipe import Found
-from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, setup_config
+from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, setup_config, setup_name
 from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import BATCH_SIZES
+from nearshot.experiments.settings import BATCH_SIZES, SHOTS
 from nearshot.losses import count_pairs
 
 __all__ = [
@@ -38,7 +38,7 @@ def nca_and_episodes(dataset: str) -> list[Compared]:
     """NCA, and every setup of both networks with a batch of the same size."""
     return [
         (
-            f"NCA minus {_name(method, setup)}, batch {size}, {classifier}, {shot}-shot",
+            f"NCA minus {setup_name(method, setup)}, batch {size}, {classifier}, {shot}-shot",
             on_val(setup_config(dataset, "nca", size, None), shot, classifier),
             on_val(setup_config(dataset, method, size, setup), shot, classifier),
         )
@@ -57,7 +57,7 @@ def in_figure_and_left_out(dataset: str) -> list[Compared]:
     """
     return [
         (
-            f"{_name(method, line)} minus {_name(method, setup)}, batch {size}, {classifier}, {shot}-shot",
+            f"{setup_name(method, line)} minus {setup_name(method, setup)}, batch {size}, {classifier}, {shot}-shot",
             on_val(setup_config(dataset, method, size, line), shot, classifier),
             on_val(setup_config(dataset, method, size, setup), shot, classifier),
         )
@@ -101,7 +101,7 @@ def more_pairs_and_fewer(dataset: str) -> list[Compared]:
         by_pairs = sorted(configs, key=lambda setup: -share_of_pairs(configs[setup]))
         pairs += [
             (
-                f"{_name(method, more)} minus {_name(method, fewer)}, {classifier}, {shot}-shot",
+                f"{setup_name(method, more)} minus {setup_name(method, fewer)}, {classifier}, {shot}-shot",
                 on_val(configs[more], shot, classifier),
                 on_val(configs[fewer], shot, classifier),
             )
@@ -145,7 +145,7 @@ def _from_the_curve(found: Found, dataset: str, method: str, setup: tuple[int, i
             low, high = (side[run.seed].accuracy(wanted) for side in sides)
             curve = Accuracy(torch.lerp(low.per_episode, high.per_episode, weight), low.protocol)
             comparisons.append(compare(run.accuracy(wanted), curve))
-    name = f"{_name(method, setup)} minus the curve at {100 * share:.0f} % of the pairs"
+    name = f"{setup_name(method, setup)} minus the curve at {100 * share:.0f} % of the pairs"
     return over_seeds(
         f"{name}, {wanted.classifier}, {wanted.n_shot}-shot", comparisons, luck=luck_in(wanted), kind=kind_of(wanted)
     )
@@ -159,7 +159,3 @@ def more_pairs(found: Found, dataset: str) -> Verdict:
     gains = [100 * (a - b) / b for a, b in zip(all_pairs, episodic, strict=True)]
     text = f"+{gains[0]:.0f} % positives, +{gains[1]:.0f} % negatives."
     return Verdict("confirmed" if min(gains) > 150 else "contradicted", text)
-
-
-def _name(method: str, setup: tuple[int, int]) -> str:
-    return f"{METHODS[method][0]} {setup[0]}-shot m+n={setup[1]}"

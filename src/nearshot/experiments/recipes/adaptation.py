@@ -16,13 +16,13 @@ from nearshot.experiments.gains import about_gains, gain
 from nearshot.experiments.paper import ADAPTATION, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
+from nearshot.experiments.settings import SHOTS
 from nearshot.experiments.tables import Cell, Row, Table, beside
 from nearshot.training import PRESETS
 
 __all__ = ["LAYERS", "RECIPE", "ROWS"]
 
 LAYERS = (2, 3, 4)
-SHOTS = (1, 5)
 ROWS = {  # row: (layers, adaptation, shots)
     "NCA": ((), None, (1, 5)),
     "NCA multi-layer": (LAYERS, None, (1, 5)),

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from nearshot.experiments.gains import about_gains, gain
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
+from nearshot.experiments.settings import SHOTS
 from nearshot.experiments.tables import Cell, Row, Table, cell
 from nearshot.training import PRESETS
 
 __all__ = ["RECIPE"]
 
-SHOTS = (1, 5)
 ROWS: dict[str, tuple[tuple[int, ...], str | None]] = {  # row: (layers, adaptation)
     "the embedding: layer 4": ((), None),
     "layer 3": ((3,), None),

@@ -23,7 +23,7 @@ from nearshot.experiments.settings import BATCH_SIZES, TITLES, figure_config
 from nearshot.experiments.tables import Figure, Row, Table, beside, marked
 from nearshot.training import TrainConfig
 
-__all__ = ["RECIPE", "SETUPS", "setup_config"]
+__all__ = ["RECIPE", "SETUPS", "line_name", "setup_config", "setup_name"]
 
 SETUPS = ((5, 16), (5, 8), (5, 32), (1, 8), (1, 16), (1, 32))  # shots, images of a class
 METHODS = {"prototypical": ("PN", "centroid"), "matching": ("MN", "soft")}
@@ -35,6 +35,20 @@ def setup_config(dataset: str, method: str, batch_size: int, setup: tuple[int, i
     if setup is None:
         return figure_config(dataset, "nca", batch_size)
     return figure_config(dataset, method, batch_size, shot=setup[0], images_per_class=setup[1])
+
+
+def setup_name(method: str, setup: tuple[int, int] | None) -> str:
+    """Return what tables call a setup.
+
+    >>> setup_name("prototypical", (5, 16)), setup_name("matching", None)
+    ('PN 5-shot m+n=16', 'NCA')
+    """
+    return "NCA" if setup is None else f"{METHODS[method][0]} {setup[0]}-shot m+n={setup[1]}"
+
+
+def line_name(setup: tuple[int, int]) -> str:
+    """Return what figures call a setup, whose panels say of which method."""
+    return f"episodes: {setup[0]}-shot, m+n={setup[1]}"
 
 
 def _wanted(dataset: str) -> Sequence[Wanted]:
@@ -61,7 +75,7 @@ def _table(found: Found, dataset: str, method: str) -> Table:
             paper: Sequence[Number | None] = (None, None)
             if paper_has_it:
                 paper = printed[size, None if setup is None else config.shape]
-            name = "NCA" if setup is None else f"{short} {setup[0]}-shot m+n={setup[1]}"
+            name = setup_name(method, setup)
             numbers = beside(ours, paper)
             if (
                 paper_has_it and setup is not None and ErratumRow(size, setup) in errata
@@ -105,8 +119,7 @@ def _draw(found: Found, dataset: str) -> Drawing:
         wanted = Measurement("val", shot, METHODS[method][1])
         for line, setup in enumerate((None, *IN_FIGURE)):
             points = [(size, found.pooled(setup_config(dataset, method, size, setup), wanted)) for size in BATCH_SIZES]
-            name = "NCA" if setup is None else f"episodes: {setup[0]}-shot, m+n={setup[1]}"
-            line_with_band(axes, points, name, style_of(line))
+            line_with_band(axes, points, "NCA" if setup is None else line_name(setup), style_of(line))
 
     titles = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
     return panels(found, titles, lines, xlabel="batch size", ticks=BATCH_SIZES)

@@ -17,9 +17,10 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.figures import line_with_band, panels, style_of
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
-from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, setup_config
-from nearshot.experiments.recipes.pairs import TRAINING_CLASSES, shuffled_pairs
+from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, line_name, setup_config, setup_name
+from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
+from nearshot.experiments.settings import TRAINING_CLASSES
 from nearshot.experiments.tables import Cell, Figure, Table, cell
 from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig
@@ -57,15 +58,15 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             for shot in (1, 5)
         ]
         rows.append(("NCA", Cell(f"{100 * fraction:g} %", fraction), _positives(found, config), *values))
-    for method, (short, classifier) in METHODS.items():
+    for method, (_, classifier) in METHODS.items():
         for setup in IN_FIGURE:
             config = setup_config(dataset, method, BATCH_SIZE, setup)
             share = share_of_pairs(found.scale.change(config))
             own = [cell(found.pooled(config, Measurement("val", shot, classifier))) for shot in (1, 5)]
             empty = [Cell("")] * 2
             values = [*own, *empty] if classifier == "centroid" else [*empty, *own]
-            name = f"{short} {setup[0]}-shot m+n={setup[1]}"
-            rows.append((name, Cell(f"{100 * share:.1f} %", share), _positives(found, config), *values))
+            name, shown = setup_name(method, setup), Cell(f"{100 * share:.1f} %", share)
+            rows.append((name, shown, _positives(found, config), *values))
     where = like("Figure 3", dataset, "mini-imagenet")
     return [
         Table(
@@ -118,7 +119,7 @@ def _draw(found: Found, dataset: str) -> Drawing:
         for line, setup in enumerate(IN_FIGURE, 1):
             config = setup_config(dataset, method, BATCH_SIZE, setup)
             point = (100 * share_of_pairs(found.scale.change(config)), found.pooled(config, wanted))
-            line_with_band(axes, [point], f"episodes: {setup[0]}-shot, m+n={setup[1]}", style_of(line))
+            line_with_band(axes, [point], line_name(setup), style_of(line))
 
     titles = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
     ticks = [100 * fraction for fraction in FRACTIONS]

@@ -24,28 +24,26 @@ from nearshot.episodes import EpisodeShape
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, new_drawing
 from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
 from nearshot.experiments.recipe import Found, Recipe, Wanted
-from nearshot.experiments.settings import BATCH_SIZES
+from nearshot.experiments.settings import BATCH_SIZES, TRAINING_CLASSES
 from nearshot.experiments.tables import Cell, Figure, Table
 from nearshot.losses import ExpectedPairs, PairCounts, count_pairs, expected_pairs
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
 
-__all__ = ["RECIPE", "TRAINING_CLASSES", "drawn_pairs", "shuffled_pairs"]
+__all__ = ["RECIPE", "drawn_pairs", "shuffled_pairs"]
 
 LABEL = "counted, not trained"
 FIGURE_1 = EpisodeShape(n_way=2, n_shot=4, n_query=1)
 EXAMPLES = (FIGURE_1, EpisodeShape(20, 5, 15), EpisodeShape(32, 5, 11))
-TRAINING_CLASSES = dict.fromkeys(("cifar-fs", "mini-imagenet"), (64, 600))  # how many, and of how many images
 N_TRAINING_CLASSES = TRAINING_CLASSES["cifar-fs"][0]
 # What tells roles apart, in grey too.
-LOOKS: dict[str, dict[str, Any]] = {
-    "support": {"marker": "o", "markerfacecolor": "0.45", "markersize": 7},
-    "query": {"marker": "s", "markerfacecolor": "white", "markersize": 7},
-    "prototype": {"marker": "*", "markerfacecolor": "#F0E442", "markersize": 14},
-    "image": {"marker": "D", "markerfacecolor": "0.8", "markersize": 6},
+POINT: dict[str, Any] = {"color": "black", "linestyle": "none", "zorder": 3}
+LOOKS = {
+    "support": POINT | {"marker": "o", "markerfacecolor": "0.45", "markersize": 7},
+    "query": POINT | {"marker": "s", "markerfacecolor": "white", "markersize": 7},
+    "prototype": POINT | {"marker": "*", "markerfacecolor": "#F0E442", "markersize": 14},
+    "image": POINT | {"marker": "D", "markerfacecolor": "0.8", "markersize": 6},
 }
-for _look in LOOKS.values():
-    _look |= {"color": "black", "linestyle": "none", "zorder": 3}
 LEGEND = {
     "support": "support image",
     "query": "query image",
