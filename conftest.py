@@ -13,10 +13,11 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Kernels for a GPU: what imports them asks first whether Triton is there. And what builds the pages about the API.
+# Kernels for a GPU: what imports them asks first whether Triton is there. And what builds the documentation.
 NEEDED = {
     "triton": ["src/nearshot/models/*_kernels.py", "tests/models/compile_kernels.py"],
     "griffe": ["docs/doctests.py"],
+    "mkdocs": ["docs/report.py"],
 }
 collect_ignore_glob = [pattern for module, patterns in NEEDED.items() if not find_spec(module) for pattern in patterns]
 
