@@ -74,7 +74,7 @@ def test_what_is_good_is_taken_and_the_rest_is_named(runs: Path, tmp_path: Path)
         (result.scale, result.id) for result in found
     )
     assert len({result.id for result in found if result.scale == "own-scale"}) == 3
-    (table,) = RECIPES["trainings"].tables(Found(results, SCALE, (0,)), "cifar-fs")
+    table, _ = RECIPES["trainings"].tables(Found(results, SCALE, (0,)), "cifar-fs")
     names = [str(row[0]) for row in table.rows]
     assert sum("method=own-spread-" in name for name in names) == 2
     assert len(names) == 3

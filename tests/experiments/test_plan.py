@@ -296,7 +296,8 @@ def test_the_list_names_the_trainings_that_a_pattern_chooses(
     assert names == [*second, jobs[0].name, "Together"]  # whole, to be typed again
     states = [line[0].split(";")[0].strip() for line in said if line[0].startswith("    ")]
     assert states[:-1] == ["to train"] * len(second) + ["done"]
-    assert said[-3][1].startswith(f"1 of {len(second) + 1} trainings done; left")
+    (together,) = [line for line in said if line[0] == "Together"]
+    assert together[1] == f"1 of {len(second) + 1} trainings done; left"
     assert main([*shared, "--only", "nothing"]) == 1
     assert "None of these trainings is called 'nothing'" in " ".join(capsys.readouterr().err.split())
 

@@ -38,6 +38,7 @@ from nearshot.experiments.scales import PAPER, QUICK, smaller
 from nearshot.experiments.settings import BATCH_SIZES, figure_config
 from nearshot.experiments.tables import Cell, Table, difference, signed
 from nearshot.training import PRESETS
+from nearshot.training.runs import run_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,6 +61,55 @@ def test_a_cell_says_where_seeds_are_missing(results: Results, seeds: tuple[int,
     assert ("seeds" in str(accuracy)) == bool(said)
     table = RECIPES["batch-size"].tables(found, "cifar-fs")[0]
     assert said in table.as_markdown()
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "label", "cells"),
+    [
+        ((0, 1, 2), (0, 1), "; 2 training seeds, of 3 asked for", " (2 seeds: "),
+        ((1, 5, 6), (1,), "; training seed 1, of 3 asked for", ""),
+        ((0, 1), (0, 1), "; 2 training seeds", " (2 seeds: "),
+        ((1,), (1,), "; training seed 1", ""),
+    ],
+)
+def test_seeds_that_no_training_has_are_told_once(
+    results: Results, asked: tuple[int, ...], there: tuple[int, ...], label: str, cells: str
+) -> None:
+    outputs = outputs_of([RECIPES["batch-size"]], Found(results, PAPER, asked), "cifar-fs")
+    table, figure = outputs.tables[0], outputs.figures[0]
+    assert table.label == figure.label == PAPER.label + label
+    assert table.rows == RECIPES["batch-size"].tables(Found(results, PAPER, there), "cifar-fs")[0].rows
+    measured = [str(item) for row in table.rows for item in row if isinstance(item, Cell) and item.accuracy]
+    accuracies = [text for text in measured if "±" in text]
+    assert len(accuracies) > 20
+    assert all((" (" in text) == bool(cells) and cells in text for text in accuracies)
+
+
+def test_a_seed_that_one_training_has_is_missed_of_the_others(tmp_path: Path) -> None:
+    results = make_up(tmp_path, ["batch-size"], PAPER, dataset="cifar-fs", seeds=2)
+    only = figure_config("cifar-fs", "nca", 512)
+    for run in list(results):
+        if run.seed == 1 and replace(run.config, seed=only.seed) != only:
+            results.path(run.config, "paper").unlink()
+    table = outputs_of([RECIPES["batch-size"]], Found(results, PAPER, (0, 1, 2)), "cifar-fs").tables[0]
+    assert table.label == f"{PAPER.label}; 2 training seeds, of 3 asked for"
+    said = ["2 seeds" if "(2 seeds: " in str(row[2]) else str(row[2]).partition("(")[2] for row in table.rows]
+    assert said == ["2 seeds"] + ["1 of 2 seeds)"] * (len(table.rows) - 1)
+
+
+def test_every_training_tells_how_good_it_is(results: Results) -> None:
+    found = Found(results, PAPER, (0,))
+    table = RECIPES["trainings"].tables(found, "cifar-fs")[1]
+    assert table.name == "trainings-accuracy-cifar-fs"
+    assert len(table.rows) == len(list(results)) > 20
+    assert {str(row[1]) for row in table.rows} == {"0", "1"}  # whatever seeds were asked for
+    config = replace(figure_config("cifar-fs", "nca", 256), seed=1)
+    (row,) = [row for row in table.rows if row[0] == run_name(config)]
+    run = results.get(config, "paper")
+    assert run is not None
+    for place, wanted in ((2, Measurement("val", 1, "centroid")), (4, Measurement("val", 5, "centroid"))):
+        assert str(row[place]) == str(run.accuracy(wanted)).removesuffix(" %")
+        assert str(row[place + 1]) == str(run.epoch(wanted))
 
 
 def test_seeds_that_were_measured_otherwise_are_named(tmp_path: Path) -> None:

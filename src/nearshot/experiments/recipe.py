@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from nearshot.episodes import EpisodeShape
 from nearshot.errors import InputError
@@ -57,12 +58,20 @@ class Found:
         scale: which size of experiment.
         seeds: which training seeds.
         episode: for a picture of the pairs of an episode, which.
+        n_asked: how many seeds were asked for, where `seeds` are those of them that there are.
     """
 
     results: Results
     scale: Scale
     seeds: tuple[int, ...]
     episode: EpisodeShape | None = None
+    n_asked: int | None = None
+
+    def of_seeds_that_ran(self, configs: Iterable[TrainConfig]) -> Self:
+        """Return this without the seeds that none of some trainings has, if any has one; the label tells how many."""
+        ran = {run.seed for config in configs for run in self.runs(config)}
+        seeds = tuple(seed for seed in self.seeds if seed in ran)
+        return replace(self, seeds=seeds or self.seeds, n_asked=self.n_asked or len(self.seeds))
 
     def runs(self, config: TrainConfig) -> list[RunResult]:
         """Return the results of a training, a seed each; those that are missing are left out."""
@@ -98,7 +107,8 @@ class Found:
     def label(self) -> str:
         """What every output says about its scale."""
         seeds = f"{len(self.seeds)} training seeds" if len(self.seeds) > 1 else f"training seed {self.seeds[0]}"
-        return f"{self.scale.label}; {seeds}"
+        wanting = f", of {self.n_asked} asked for" if self.n_asked not in (None, len(self.seeds)) else ""
+        return f"{self.scale.label}; {seeds}{wanting}"
 
 
 @dataclass(frozen=True)

@@ -244,15 +244,16 @@ def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> 
     for recipe in recipes:
         for chosen in recipe.on(dataset, found.scale):
             wanted = recipe.wanted(chosen)
+            there = found.of_seeds_that_ran(one.config for one in wanted)
             made: list[Table] = []
             if not wanted:
-                made = [table for table in recipe.tables(found, chosen) if table.rows]
-            elif any(found.runs(one.config) for one in wanted):
+                made = [table for table in recipe.tables(there, chosen) if table.rows]
+            elif any(there.runs(one.config) for one in wanted):
                 datasets.append(chosen)
-                made = [table.without_empty_rows() for table in recipe.tables(found, chosen) if table.has_ours]
+                made = [table.without_empty_rows() for table in recipe.tables(there, chosen) if table.has_ours]
             if made:
                 tables += made
-                figures += recipe.figures(found, chosen)
+                figures += recipe.figures(there, chosen)
             else:
                 missing.setdefault(recipe.name, []).append(found.on(chosen))
     not_run = [f"{name} ({', '.join(on)})" for name, on in missing.items()]

@@ -1,19 +1,21 @@
-"""Not in the paper: every training that there is a result of, with what it ran on and how long it took.
+"""Not in the paper: every training that there is a result of: how good it is, what it ran on and how long it took.
 
     nearshot reproduce trainings --dataset cifar-fs
 
-Trains nothing. Images a second are those of the median epoch; end to end counts validation, files and all else, from
-the end of the first epoch on, which has its own column: from the call to its end, with loading and compiling.
+Trains nothing. Every seed has a row of its own, whatever `--seeds` says. Images a second are those of the median epoch;
+end to end counts validation, files and all else, from the end of the first epoch on, which has its own column: from the
+call to its end, with loading and compiling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nearshot.evaluation import pool_seeds
 from nearshot.experiments.identity import has_own_loss
 from nearshot.experiments.recipe import Found, Recipe
-from nearshot.experiments.results import RunResult
-from nearshot.experiments.tables import Cell, Row, Table
+from nearshot.experiments.results import Measurement, RunResult
+from nearshot.experiments.tables import Cell, Row, Table, cell
 from nearshot.training.runs import run_name
 
 __all__ = ["RECIPE"]
@@ -22,19 +24,38 @@ NAMES = ("A training is named by its nearest preset and what differs; `nearshot 
 OWN_LOSSES = ("method=own-NAME-MARK is a loss of one's own: a function of that name, whose code has this mark.",)
 
 
+# What is told of each, at the epoch that was best at it. With 1 shot, soft assignment is the same.
+TOLD = {
+    "1-shot": Measurement("val", 1, "centroid"),
+    "5-shot": Measurement("val", 5, "centroid"),
+    "5-shot soft": Measurement("val", 5, "soft"),
+}
+
+
 def _tables(found: Found, dataset: str) -> Sequence[Table]:
     runs = [run for run in found.results if run.scale == found.scale.name and run.config.dataset == found.on(dataset)]
     ordered = sorted(runs, key=lambda run: (run_name(run.config), run.seed))
-    headings = ("training", "seed", "epochs", "minutes", "images/s", "end to end", "first epoch", "on", "torch")
+    notes = NAMES + (OWN_LOSSES if any(has_own_loss(run.config) for run in runs) else ())
+    on = found.on(dataset)
+    speed = ("training", "seed", "epochs", "minutes", "images/s", "end to end", "first epoch", "on", "torch")
+    accuracy = ("training", "seed", *(heading for shot in TOLD for heading in (shot, "at epoch")))
     return [
         Table(
-            f"trainings-{found.on(dataset)}",
-            f"Every training behind the tables: {found.on(dataset)}",
+            f"trainings-{on}",
+            f"Every training behind the tables: {on}",
             found.scale.label,
-            headings,
+            speed,
             tuple(map(_row, ordered)),
-            NAMES + (OWN_LOSSES if any(has_own_loss(run.config) for run in runs) else ()),
-        )
+            notes,
+        ),
+        Table(
+            f"trainings-accuracy-{on}",
+            f"How good every training is: {on}, validation split, nearest centroid and soft assignment, best epoch",
+            found.scale.label,
+            accuracy,
+            tuple(map(_accuracy_row, ordered)),
+            notes,
+        ),
     ]
 
 
@@ -53,6 +74,15 @@ def _row(run: RunResult) -> Row:
     )
 
 
+def _accuracy_row(run: RunResult) -> Row:
+    told: list[Cell] = []
+    for one in TOLD.values():
+        there = run.has(one)
+        told.append(cell(pool_seeds([run.accuracy(one)])) if there else Cell("–"))
+        told.append(Cell(str(run.epoch(one)), run.epoch(one)) if there else Cell("–"))
+    return run_name(run.config), Cell(str(run.seed), run.seed), *told
+
+
 def _rate(images_per_second: float | None) -> Cell:
     if images_per_second is None:
         return Cell("–")
@@ -61,7 +91,7 @@ def _rate(images_per_second: float | None) -> Cell:
 
 RECIPE = Recipe(
     name="trainings",
-    title="Not in the paper: every training that there is, with its time and machine",
+    title="Not in the paper: every training that there is: its accuracy, time and machine",
     datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
     wanted=lambda dataset: (),
     tables=_tables,
