@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,13 @@ from matplotlib.lines import Line2D
 
 from nearshot.episodes import EpisodeShape
 from nearshot.experiments import RECIPES, Results
-from nearshot.experiments.figures import NEGATIVE, POSITIVE
+from nearshot.experiments.figures import NEGATIVE, POSITIVE, line_with_band, style_of
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.pair_subsampling import FRACTIONS
 from nearshot.experiments.recipes.pairs import drawn_pairs
+from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import PAPER
+from nearshot.experiments.settings import figure_config
 from nearshot.losses import count_pairs
 
 SHAPES = [EpisodeShape(2, 4, 1), EpisodeShape(5, 2, 3), EpisodeShape(3, 1, 1)]
@@ -111,7 +114,23 @@ def test_figure_3_has_a_mark_at_each_fraction(results: Results) -> None:
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_says_what_its_intervals_are_over(name: str, results: Results) -> None:
     assert drawn(name, Found(results, PAPER, (0,))).get_suptitle().endswith("95 % intervals over episodes")
-    assert "95 % intervals between training seeds" in drawn(name, Found(results, PAPER, (0, 1))).get_suptitle()
+    assert "from one training seed to the other" in drawn(name, Found(results, PAPER, (0, 1))).get_suptitle()
+    three = drawn(name, Found(results, PAPER, (0, 1, 2)))
+    assert "95 % intervals between training seeds" in three.get_suptitle()
+    assert is_whole(three)
+
+
+@pytest.mark.parametrize(("per_seed", "half"), [((62.0,), 0.3), ((61.5, 63.5), 1.0), ((61.0, 62.0, 63.0), 2.5)])
+def test_a_band_is_an_interval_or_goes_from_one_of_two_seeds_to_the_other(
+    per_seed: tuple[float, ...], half: float, results: Results
+) -> None:
+    found = Found(results, PAPER, (0,)).pooled(figure_config("cifar-fs", "nca", 512), Measurement("val", 5, "centroid"))
+    assert found is not None
+    one = replace(found, mean=float(np.mean(per_seed)), interval95=0.3, between_seeds95=2.5, per_seed=per_seed)
+    axes = Drawing().subplots()
+    line_with_band(axes, [(0.0, one), (1.0, one)], "", style_of(0))
+    heights = np.asarray(axes.collections[0].get_paths()[0].vertices, float)[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((one.mean - half, one.mean + half))
 
 
 @pytest.mark.parametrize("name", FIGURES)

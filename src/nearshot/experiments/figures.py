@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -56,14 +55,23 @@ def line_with_band(
 
 
 def _half(accuracy: PooledAccuracy) -> float:
-    """Return half the 95 % interval: between training seeds where there are several, over episodes for one."""
-    return accuracy.interval95 if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
+    """Return half the 95 % interval, between training seeds or, of one, over episodes; of two, half their distance.
+
+    The interval of two seeds' mean is thirteen times as wide as they differ, and would hide everything else.
+    """
+    if len(accuracy.per_seed) == 2:
+        return (max(accuracy.per_seed) - min(accuracy.per_seed)) / 2
+    return accuracy.interval95 if len(accuracy.per_seed) == 1 else accuracy.between_seeds95
 
 
 def heading(found: Found, drawn: str) -> str:
     """Return what stands above a figure of accuracies: its scale and seeds, and what the intervals drawn are over."""
-    over = "over episodes" if len(found.seeds) == 1 else "between training seeds (over episodes where there is one)"
-    return f"{found.label}\n{drawn}: 95 % intervals {over}"
+    over = {
+        1: "95 % intervals over episodes",
+        2: "from one training seed to the other (95 % intervals over episodes where there is one)",
+    }
+    several = "95 % intervals between training seeds (of two: from one to the other; of one: over episodes)"
+    return f"{found.label}\n{drawn}: {over.get(len(found.seeds), several)}"
 
 
 def panels(
