@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import statistics
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,29 @@ def test_a_seed_that_one_training_has_is_missed_of_the_others(tmp_path: Path) ->
     assert table.label == f"{PAPER.label}; 2 training seeds, of 3 asked for"
     said = ["2 seeds" if "(2 seeds: " in str(row[2]) else str(row[2]).partition("(")[2] for row in table.rows]
     assert said == ["2 seeds"] + ["1 of 2 seeds)"] * (len(table.rows) - 1)
+
+
+def test_the_order_of_the_batch_sizes_is_held_against_the_papers(results: Results, tmp_path: Path) -> None:
+    own, of_matching = RECIPES["batch-size"].tables(Found(results, PAPER, (0, 1)), "cifar-fs")
+    kept = [row for row in own.rows if not str(row[3]).endswith("*")]
+    expected = []
+    for place in (2, 5):
+        ours, paper = ([float(str(row[side]).split(" ")[0]) for row in kept] for side in (place, place + 1))
+        ranks = [[sum(a > b for b in side) + (side.count(a) - 1) / 2 for a in side] for side in (ours, paper)]
+        expected.append(statistics.correlation(*ranks))
+    assert len(kept) == 20
+    assert expected[0] != expected[1]
+    assert own.notes[-1].startswith("Rank correlation with the paper's accuracies at 84×84, over 20 rows: ")
+    said = [float(number) for number in re.findall(r"(-?\d\.\d\d) with", own.notes[-1])]
+    assert said == pytest.approx(expected, abs=0.006)
+    assert not any("Rank" in note for note in of_matching.notes)  # of which the paper has no numbers
+    small = make_up(tmp_path, ["batch-size"], QUICK)
+    other = RECIPES["batch-size"].tables(Found(small, QUICK, (0,)), "cifar-fs")[0]
+    assert not other.notes  # on other data, it would say nothing
+    results_of_some = make_up(tmp_path / "some", ["batch-size"], PAPER, dataset="cifar-fs")
+    results_of_some.path(figure_config("cifar-fs", "nca", 128), "paper").unlink()
+    table = RECIPES["batch-size"].tables(Found(results_of_some, PAPER, (0,)), "cifar-fs")[0]
+    assert not any("Rank" in note for note in table.notes)
 
 
 def test_every_training_tells_how_good_it_is(results: Results) -> None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import scipy.stats
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.figures import line_with_band, panels, style_of
 from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA, ErratumRow, Number
-from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.recipe import Found, FoundAccuracy, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.settings import BATCH_SIZES, TITLES, figure_config
 from nearshot.experiments.tables import Figure, Row, Table, beside, marked
@@ -65,22 +66,23 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
 def _table(found: Found, dataset: str, method: str) -> Table:
     short, classifier = METHODS[method]
     printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE}
-    paper_has_it = dataset == "cifar-fs" and method == "prototypical" and found.scale.is_papers
+    same_data = dataset == "cifar-fs" == found.on(dataset) and method == "prototypical"
+    paper_has_it = same_data and found.scale.is_papers
     errata = {erratum.row: erratum for erratum in ERRATA if erratum.about == "accuracies" and erratum.row}
     rows: list[Row] = []
+    sides: list[tuple[Sequence[FoundAccuracy | None], Sequence[Number]]] = []
     for size in reversed(BATCH_SIZES):
         for setup in (None, *SETUPS):
             config = setup_config(dataset, method, size, setup)
             ours = [found.pooled(config, Measurement("val", shot, classifier)) for shot in (1, 5)]
-            paper: Sequence[Number | None] = (None, None)
-            if paper_has_it:
-                paper = printed[size, None if setup is None else config.shape]
+            paper = printed[size, None if setup is None else config.shape]
             name = setup_name(method, setup)
-            numbers = beside(ours, paper)
-            if (
-                paper_has_it and setup is not None and ErratumRow(size, setup) in errata
-            ):  # the paper's cells, and those that they are part of
+            numbers = beside(ours, paper if paper_has_it else (None, None))
+            if setup is not None and ErratumRow(size, setup) in errata:
+                # The paper's cells, and those that they are part of.
                 numbers = tuple(item if place % 3 == 0 else marked(item) for place, item in enumerate(numbers))
+            else:
+                sides.append((ours, paper))
             rows.append((f"batch {size}", name, *(numbers if paper_has_it else (numbers[0], numbers[3]))))
     columns = (
         ("1-shot", "paper", "difference", "5-shot", "paper", "difference") if paper_has_it else ("1-shot", "5-shot")
@@ -92,8 +94,23 @@ def _table(found: Found, dataset: str, method: str) -> Table:
         found.label,
         ("batch", "trained with", *columns),
         tuple(rows),
-        tuple(f"* {erratum}" for erratum in errata.values()) if paper_has_it else (),
+        (*(f"* {erratum}" for erratum in errata.values() if paper_has_it), *(_order(sides) if same_data else ())),
     )
+
+
+def _order(sides: Sequence[tuple[Sequence[FoundAccuracy | None], Sequence[Number]]]) -> list[str]:
+    """Say by Spearman's rank correlation how far our rows have the paper's order; nothing where one is missing."""
+    told = []
+    for place, shots in enumerate(("1 shot", "5 shots")):
+        there = [(ours[place], paper[place]) for ours, paper in sides]
+        pairs = [(ours.mean, paper.mean) for ours, paper in there if ours is not None]
+        if len(pairs) < len(sides):
+            return []
+        told.append(f"{float(scipy.stats.spearmanr(pairs).statistic):.2f} with {shots}")
+    return [
+        f"Rank correlation with the paper's accuracies at 84×84, over {len(sides)} rows: {', '.join(told)}. "
+        "The row that is doubtful there is left out."
+    ]
 
 
 def _place(dataset: str, short: str = "") -> str:
