@@ -19,13 +19,14 @@ from tiny_jobs import CPU, tiny_job
 from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments import RECIPES, Results, reproduce
-from nearshot.experiments.costs import cost_of, images_of
+from nearshot.experiments.costs import ENOUGH, cost_of, images_of
 from nearshot.experiments.jobs import Job, chosen_jobs, do, jobs_of
 from nearshot.experiments.measuring import TREATMENTS
 from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.plan import plan_of
 from nearshot.experiments.results import Measurement, RunResult
 from nearshot.experiments.scales import PAPER, QUICK, smaller
+from nearshot.experiments.settings import BATCH_SIZES
 from nearshot.training import PRESETS
 
 MORE = Measurement("test", 1, "soft")
@@ -268,6 +269,28 @@ def test_what_trainings_took_before_is_what_others_will_take(tmp_path: Path) -> 
     cost = cost_of([job], results)
     assert str(cost) == "about 2 min on Apple M9, as before"
     assert 60 < cost.seconds < 140
+
+
+def test_trainings_are_judged_by_others_of_their_batch_size_where_there_are_enough(tmp_path: Path) -> None:
+    results = make_up(tmp_path, ["batch-size"], PAPER, dataset="cifar-fs")
+    jobs: dict[int, list[Job]] = {size: [] for size in BATCH_SIZES}
+    for job in jobs_of([RECIPES["batch-size"]], "cifar-fs", PAPER, [0]):
+        jobs[job.config.batch_size].append(job)
+    taken = {128: 400.0, 256: 200.0, 512: 100.0}  # for as many images
+    for size, some in jobs.items():
+        for job in some:
+            file = results.path(job.config, "paper")
+            content = json.loads(file.read_text())
+            content["training_seconds"] = taken[size]
+            file.write_text(json.dumps(content))
+    for size, (first, *others) in jobs.items():
+        assert images_of(first.config) == images_of(jobs[512][0].config)
+        assert len(others) >= ENOUGH
+        assert cost_of([first], Results(tmp_path)).seconds == pytest.approx(taken[size], rel=0.01)
+        for job in (first, *others[ENOUGH - 2 :]) if size == 128 else ():
+            results.path(job.config, "paper").unlink()
+    # Too few of 128 are left, so that all tell: their median.
+    assert cost_of(jobs[128][:1], Results(tmp_path)).seconds == pytest.approx(200.0, rel=0.01)
 
 
 @pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32"], ["--steps", "2"], []])

@@ -27,6 +27,8 @@ CORE_AT_28 = 1_700.0  # a small network, on a core of a CPU
 SECONDS_TO_START = 10.0  # what also the shortest training takes
 SECONDS_TO_MEASURE = 60.0  # something more, of weights that are there
 
+ENOUGH = 3  # trainings of a batch size, for it to be judged by them alone
+
 Kind = tuple[str, int | None]  # of network and size
 
 
@@ -59,13 +61,19 @@ def images_of(config: TrainConfig) -> int:
     >>> images_of(PRESETS["cifar-fs-prototypical-snell"])  # 240 epochs of 75 episodes of 20 × (5 + 15) images
     7200000
     """
-    batch_size = config.shape.batch_size if batches_of(config) == "episodes" else config.batch_size
+    batch_size = _batch_size(config)
     steps = config.steps_per_epoch or TRAINING_IMAGES.get(config.dataset, 0) // batch_size
     return config.epochs * steps * batch_size
 
 
+def _batch_size(config: TrainConfig) -> int:
+    return config.shape.batch_size if batches_of(config) == "episodes" else config.batch_size
+
+
 def cost_of(jobs: Iterable[Job], results: Results, n_at_once: int = 1) -> Cost:
     """Return what jobs cost: by the trainings of the same network and size that there are, or by what is known.
+
+    Of these by the ones of the same batch size, where there are enough: small batches are slower.
 
     Args:
         jobs: trainings, of one scale.
@@ -122,8 +130,9 @@ def _expectations(jobs: Sequence[Job], results: Results, device: str | None = No
     found = []
     for job in jobs:
         kind = _kind(job.config)
-        rate, where = rates[kind] if kind in rates else _expected(job.config)
-        training = images_of(job.config) / rate + (0.0 if kind in rates else SECONDS_TO_START)
+        known_rate = rates.get((kind, _batch_size(job.config)), rates.get((kind, None)))
+        rate, where = known_rate or _expected(job.config)
+        training = images_of(job.config) / rate + (0.0 if known_rate else SECONDS_TO_START)
         found.append(_Expected(training, measuring.get((kind, _adapts(job)), 0.0), where))
     return found
 
@@ -153,22 +162,25 @@ def _measuring(known: Iterable[RunResult]) -> dict[tuple[Kind, bool], float]:
     return {kind: statistics.median(seconds) for kind, seconds in found.items()}
 
 
-def _rates(known: Iterable[RunResult]) -> dict[Kind, tuple[float, str]]:
-    """Return the median of images a second of whole trainings, by network and size, and the device.
+def _rates(known: Iterable[RunResult]) -> dict[tuple[Kind, int | None], tuple[float, str]]:
+    """Return the median of images a second of whole trainings, and the device: by network and size, of any batch size.
 
-    Where trainings shared a GPU, the GPU's images a second.
+    And by network, size and batch size, where there are enough of these. Where trainings shared a GPU, the GPU's images
+    a second.
     """
-    rates: dict[Kind, list[tuple[float, str]]] = {}
+    rates: dict[tuple[Kind, int | None], list[tuple[float, str]]] = {}
     for result in known:
         if result.training_seconds and images_of(result.config):
             rate = images_of(result.config) / result.training_seconds * result.n_sharing
-            rates.setdefault(_kind(result.config), []).append((rate, result.device))
+            for batch_size in (None, _batch_size(result.config)):
+                rates.setdefault((_kind(result.config), batch_size), []).append((rate, result.device))
     return {
-        kind: (
+        key: (
             statistics.median(rate for rate, _ in found),
             f"{statistics.mode(device for _, device in found)}, as before",
         )
-        for kind, found in rates.items()
+        for key, found in rates.items()
+        if key[1] is None or len(found) >= ENOUGH
     }
 
 
