@@ -109,7 +109,7 @@ def test_the_order_of_the_batch_sizes_is_held_against_the_papers(results: Result
     assert len(kept) == 20
     assert expected[0] != expected[1]
     assert own.notes[-1].startswith("Rank correlation with the paper's accuracies at 84×84, over 20 rows: ")
-    said = [float(number) for number in re.findall(r"(-?\d\.\d\d) with", own.notes[-1])]
+    said = [float(number) for number in re.findall(r"(-?\d\.\d\d) with", own.notes[-1].replace("−", "-"))]
     assert said == pytest.approx(expected, abs=0.006)
     assert not any("Rank" in note for note in of_matching.notes)  # of which the paper has no numbers
     small = make_up(tmp_path, ["batch-size"], QUICK)

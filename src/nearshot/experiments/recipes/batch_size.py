@@ -106,7 +106,7 @@ def _order(sides: Sequence[tuple[Sequence[FoundAccuracy | None], Sequence[Number
         pairs = [(ours.mean, paper.mean) for ours, paper in there if ours is not None]
         if len(pairs) < len(sides):
             return []
-        told.append(f"{float(scipy.stats.spearmanr(pairs).statistic):.2f} with {shots}")
+        told.append(f"{scipy.stats.spearmanr(pairs).statistic:.2f} with {shots}".replace("-", "−"))
     return [
         f"Rank correlation with the paper's accuracies at 84×84, over {len(sides)} rows: {', '.join(told)}. "
         "The row that is doubtful there is left out."

@@ -91,7 +91,7 @@ def _rate(images_per_second: float | None) -> Cell:
 
 RECIPE = Recipe(
     name="trainings",
-    title="Not in the paper: every training that there is: its accuracy, time and machine",
+    title="Not in the paper: every training that there is, with its accuracy, time and machine",
     datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
     wanted=lambda dataset: (),
     tables=_tables,
