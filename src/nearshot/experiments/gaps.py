@@ -91,7 +91,7 @@ def luck_in(measured: Measurement, other: Measurement | None = None) -> float:
     It is a margin, no interval, and follows what three seeds on CIFAR-FS at 84×84 differ by.
 
     **Two trainings**, measured alike: NCA minus PN, nearest centroid. On the test split the standard deviation of the
-    three paired differences is 1.17 points with 1 shot and 0.63 with 5, and the margin is two of them, rounded up. How
+    three paired differences is 1.16 points with 1 shot and 0.63 with 5, and the margin is two of them, rounded up. How
     much each method's accuracies vary says the same: the root of both variances' sum is 0.86 and 0.52, and times 2.78
     (Student's t for 95 %, four degrees of freedom) that is 2.4 and 1.4. On the validation split, by which the epoch is
     chosen, the standard deviation is 0.11 and 0.10. But three seeds leave open that it is as much as 0.7, and single

@@ -160,7 +160,7 @@ ERRATA = (
         "Appendix E's table, batch 512, 1-shot m+n=16",
         "465 / 14,415 / 14,880",
         "480 / 14,880 / 15,360",
-        "wmn and w(w−1)mn with w=32, m=15, n=1; the printed numbers follow for w=31",
+        "wmn and w(w−1)mn with w=32, m=15, n=1; those printed are the pairs of 31·15 queries with 32 support images",
         row=ErratumRow(512, (1, 16)),
     ),
     Erratum(
