@@ -337,7 +337,7 @@ def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> 
     }
     assert len(counted.rows) == len(BATCH_SIZE_TABLE) + 3 + 3
     of_pairs = [erratum for erratum in ERRATA if erratum.about == "pairs"]
-    of_31 = next(erratum.printed for erratum in of_pairs if "31·15 queries with 32 support" in erratum.why)
+    of_31 = next(erratum.printed for erratum in of_pairs if "31·15 queries with 32 support" in erratum.reason)
     assert of_31 == f"{31 * 15} / {31 * 15 * 31:,} / {31 * 15 * 32:,}"  # each with one of its class
     shuffled = [row for row in counted.rows if "shuffled" in str(row[1])]
     assert " / ".join(str(row[2]) for row in shuffled) + " on average" == of_pairs[0].follows
