@@ -307,8 +307,9 @@ def test_the_list_tells_names_and_costs(
 
 
 def test_the_list_names_the_trainings_that_a_pattern_chooses(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     make_up(tmp_path, ["schedule"], QUICK)
     jobs = jobs_of([RECIPES["schedule"]], None, QUICK, [0, 1])
     shared = ["reproduce", "schedule", "--list", "--quick", "--seeds", "2", "--results", str(tmp_path)]
