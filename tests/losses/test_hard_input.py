@@ -265,6 +265,16 @@ def test_what_is_no_tensor() -> None:
         nca_loss(embeddings().numpy(), LABELS)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("loss", [nca_loss, supervised_contrastive_loss])
+def test_errors_name_the_arguments_of_the_loss_that_was_called(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    with pytest.raises(InputError, match="^labels must be one label per image"):
+        loss(embeddings(), LABELS[:5])
+    with pytest.raises(InputError, match="^embeddings has NaN"):
+        loss(embeddings() * torch.nan, LABELS)
+    with pytest.raises(InputError, match="^embeddings is empty.* at least one feature"):
+        loss(torch.empty(16, 0), LABELS)
+
+
 @pytest.mark.parametrize("in_blocks", [False, True])
 def test_two_precisions_meet_in_the_higher(in_blocks: bool) -> None:
     z = embeddings()

@@ -234,6 +234,33 @@ def test_a_callable_is_a_distance() -> None:
     assert manhattan != euclidean
 
 
+@pytest.mark.parametrize(
+    ("distance", "returned"),
+    [
+        (lambda a, b: (a - b).abs().sum(1), r"\(8,\)"),  # of a to b in turn: it would be stretched to all pairs
+        (lambda a, b: torch.cdist(a, b).mean(), r"\(\)"),
+        (lambda a, b: torch.cdist(a, b).numpy(), "ndarray"),
+    ],
+    ids=["in turn", "one number", "no tensor"],
+)
+def test_a_callable_that_measures_something_else_than_pairs_is_refused(distance: Any, returned: str) -> None:
+    embeddings, labels = random_batch(0, 8, 3, 2)
+    with pytest.raises(InputError, match=rf"distance returned {returned}; expected \(8, 8\), .* every pair"):
+        nca_loss(embeddings.float(), labels, distance=distance)
+
+
+def test_a_callable_too_is_given_float32_of_half_precision() -> None:
+    embeddings, labels = random_batch(0, 8, 3, 2)
+    coarse = embeddings.bfloat16()
+
+    def manhattan(a: Tensor, b: Tensor) -> Tensor:
+        return (a[:, None] - b).abs().sum(2)
+
+    ours = nca_loss(coarse, labels, distance=manhattan)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, nca_loss(coarse.float(), labels, distance=manhattan))
+
+
 @pytest.mark.parametrize("prototypes", [True, False])
 @pytest.mark.parametrize("separate", [True, False])
 @BOTH_WAYS

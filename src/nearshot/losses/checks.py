@@ -48,7 +48,8 @@ def check_embeddings(embeddings: Tensor, name: str) -> None:
     if not embeddings.is_floating_point():
         raise InputError(f"{name} must be floating-point, not {embeddings.dtype}.")
     if embeddings.shape[0] == 0 or embeddings.shape[1] == 0:
-        raise InputError(f"{name} is empty: shape {tuple(embeddings.shape)}. A loss needs at least one image.")
+        least = "image" if embeddings.shape[0] == 0 else "feature"
+        raise InputError(f"{name} is empty: shape {tuple(embeddings.shape)}. A loss needs at least one {least}.")
     if values_can_be_read(embeddings) and not embeddings.detach().sum().isfinite():  # the sum is quick to take
         bad_rows = (~embeddings.detach().isfinite()).any(1).nonzero()
         if len(bad_rows):

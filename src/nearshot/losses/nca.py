@@ -44,14 +44,14 @@ def nca_loss(
     >>> nca_loss(embeddings, torch.tensor([0, 0, 1, 1])) < nca_loss(embeddings, torch.tensor([0, 1, 0, 1]))
     tensor(True)
     """
+    check_embeddings(embeddings, "embeddings")
+    labels = check_labels(labels, embeddings, "labels")
     check_fraction(keep_positives, "keep_positives")
     check_fraction(keep_negatives, "keep_negatives")
     kept_pairs = None
     if keep_positives < 1 or keep_negatives < 1:
         if generator is None:
             raise InputError("Keeping a random fraction of the pairs needs a generator.")
-        check_embeddings(embeddings, "embeddings")
-        labels = check_labels(labels, embeddings, "labels")
         positive, negative = pair_masks(labels, labels, same_set=True)
         kept_pairs = keep_exactly(positive, keep_positives, generator) | keep_exactly(
             negative, keep_negatives, generator

@@ -58,7 +58,8 @@ def neighbour_loss(
         temperature: T, a number or a scalar tensor that may require a gradient.
         background: 0 gives the exact loss. A value b > 0 gives the arithmetic of the published experiments, which
             use 1e-10: the sum over negatives is at least b, and an anchor with p < b adds nothing.
-        distance: "euclidean" (squared), "cosine" (one minus the cosine), or a callable of two (·, dim) tensors.
+        distance: "euclidean" (squared), "cosine" (one minus the cosine), or a callable of (anchor, dim) and
+            (candidate, dim), at least float32, that returns (anchor, candidate).
         kept_pairs: (anchor, candidate), true where a pair may be used; by default all are.
         in_blocks: compute value and gradient block by block, in memory linear in the number of images. By default
             where it pays. The result is the same; second and forward-mode derivatives need `in_blocks=False`.
@@ -99,8 +100,7 @@ def neighbour_loss(
             return BlockwiseLoss.of(
                 anchors, anchor_labels, candidates, candidate_labels, same_set, background, kept_pairs
             )
-        measure = look_up(DISTANCES, distance, "distance") if isinstance(distance, str) else distance
-        logits = -measure(anchors, candidates) / temperature  # (anchor, candidate)
+        logits = -_distances(anchors, candidates, distance) / temperature  # (anchor, candidate)
         positive, negative = pair_masks(anchor_labels, candidate_labels, same_set=same_set)
         if kept_pairs is not None:
             positive, negative = positive & kept_pairs, negative & kept_pairs
@@ -156,6 +156,20 @@ def _use_blocks(in_blocks: bool | None, anchors: Tensor, candidates: Tensor, dis
     if anchors.device.type == "cpu":
         return values_can_be_read(anchors) and len(anchors) * len(candidates) >= PAIRS_BEFORE_BLOCKS_CPU
     return len(anchors) * len(candidates) >= PAIRS_BEFORE_BLOCKS
+
+
+def _distances(anchors: Tensor, candidates: Tensor, distance: DistanceName | Distance) -> Tensor:
+    """Return the distance of every pair, (anchor, candidate)."""
+    measure = look_up(DISTANCES, distance, "distance") if isinstance(distance, str) else distance
+    found = measure(full_precision(anchors), full_precision(candidates))
+    # Another shape could be stretched to this one, and the loss would be of something else.
+    if not isinstance(found, Tensor) or found.shape != (len(anchors), len(candidates)):
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(
+            f"The distance returned {shape}; expected ({len(anchors)}, {len(candidates)}), a number for every pair "
+            "(anchor, candidate)."
+        )
+    return found
 
 
 def _scaled(
