@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -39,7 +40,7 @@ from nearshot.evaluation import (
     sample_episodes,
     score_predictions,
 )
-from nearshot.evaluation.classifiers import k_nearest_neighbours, neighbour_scores
+from nearshot.evaluation.classifiers import k_nearest_neighbours, nearest_centroid, neighbour_scores
 from nearshot.evaluation.nearness import Nearness, NearnessFinder
 
 few = settings(max_examples=30, deadline=None)
@@ -477,6 +478,12 @@ def test_predictions_of_other_code_are_scored_on_the_same_episodes() -> None:
         score_predictions(theirs.flatten(1), episodes, classifier="theirs", inductive=True)
 
 
+def test_predictions_that_are_no_tensor() -> None:
+    episodes = sample_episodes(LABELS, n_episodes=3)
+    with pytest.raises(InputError, match=r"predictions must be a tensor, not ndarray. Use torch.as_tensor"):
+        score_predictions(np.zeros((3, 5, 15), int), episodes, classifier="it", inductive=True)  # type: ignore[arg-type]
+
+
 def test_an_answer_that_knows_nothing_gets_chance() -> None:
     """Equal scores for all must not favour the right answer."""
     accuracy = evaluate_features(torch.ones(200, 4), LABELS, n_episodes=100)
@@ -494,7 +501,7 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
         (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre has NaN or infinity"),
         (FEATURES, LABELS, {"centre": FEATURES[3].numpy()}, "centre must be a tensor, not ndarray. Use torch.as_ten"),
         (FEATURES * 1e200, LABELS, {"normalise": False}, "so large that squared distances are infinite"),
-        (FEATURES.numpy(), LABELS, {}, "features and labels must be tensors, not ndarray and Tensor"),
+        (FEATURES.numpy(), LABELS, {}, "must be tensors, not ndarray and Tensor. Use torch.as_tensor"),
         (FEATURES, LABELS, {"n_way": 9}, "There are 8 classes; episodes need 9"),
         (FEATURES, LABELS, {"n_query": 30}, "Class 0 has 25 images; 5-shot with 30 queries needs 35"),
         (FEATURES, LABELS, {"classifier": "svm"}, "no classifier 'svm'; choose one of 'centroid', 'soft', 'knn'"),
@@ -551,7 +558,7 @@ def test_a_million_episodes() -> None:
 def test_nothing_to_measure() -> None:
     with pytest.raises(InputError, match="nothing to measure"):
         evaluate_many(FEATURES, LABELS, n_shots=())
-    with pytest.raises(InputError, match="nothing to measure"):
+    with pytest.raises(InputError, match=r"several numbers; for one, write \[5\]"):
         evaluate_many(FEATURES, LABELS, n_shots=5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="n_episodes must be a whole number"):
         evaluate_features(FEATURES, LABELS, n_episodes=1e3)  # type: ignore[arg-type]
@@ -559,3 +566,5 @@ def test_nothing_to_measure() -> None:
         evaluate_many(FEATURES, LABELS, treatments=[Treatment(True, True)])
     with pytest.raises(InputError, match=r"for one, write \['knn'\]"):
         evaluate_many(FEATURES, LABELS, classifiers="knn")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="A classifier of your own needs a name here: {'nearest_centroid': …}"):
+        evaluate_many(FEATURES, LABELS, classifiers=["knn", nearest_centroid], inductive=True)  # type: ignore[list-item]

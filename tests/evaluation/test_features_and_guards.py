@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.utils.data import DataLoader, TensorDataset
 
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.evaluation import (
@@ -45,6 +46,18 @@ def test_embedding_in_batches_is_embedding(backbone: Any) -> None:
     features += 1  # an ordinary tensor, not an inference-mode one
     with pytest.raises(InputError, match="no images to embed"):
         embed(backbone, [])
+
+
+def test_batches_that_are_no_images(backbone: Any) -> None:
+    """A loader's pairs of images and labels, arrays, and a network that returns something else."""
+    loader = DataLoader(TensorDataset(IMAGES, torch.arange(20)), batch_size=20)
+    with pytest.raises(InputError, match=r"not list. Of a loader that gives labels too, take the images: "):
+        embed(backbone, loader)
+    torch.testing.assert_close(embed(backbone, (batch[0] for batch in loader)), embed(backbone, IMAGES))
+    with pytest.raises(InputError, match=r"not ndarray. Use torch.as_tensor"):
+        embed(backbone, IMAGES.numpy())
+    with pytest.raises(InputError, match=r"The network returned tuple; expected a tensor \(image, dim\)"):
+        embed(lambda batch: (batch, batch), IMAGES)  # type: ignore[arg-type, return-value]
 
 
 def test_multi_layer_features(backbone: Any) -> None:
@@ -88,6 +101,16 @@ def test_features_come_back_from_their_file(tmp_path: Path) -> None:
     assert (again.class_names, again.split, again.fingerprint) == (("otter", "seal", "two\nlines"), "test", "0123")
     assert again.content is not None
     assert again.content.tolist() == list(range(6))
+
+
+def test_a_file_of_features_is_known_by_what_is_in_it(tmp_path: Path) -> None:
+    """Not by its name: ours as .npz, and NumPy's under another."""
+    features, labels = torch.rand(3, 2), torch.tensor([0, 0, 1])
+    save_features(FeatureSet(features, labels), tmp_path / "ours.npz")
+    np.savez(tmp_path / "theirs.npz", features=features.numpy(), labels=labels.numpy())
+    (tmp_path / "theirs.npz").rename(tmp_path / "theirs")
+    for name in ("ours.npz", "theirs"):
+        torch.testing.assert_close(load_features(tmp_path / name).features, features)
 
 
 def test_features_alone_come_back_alone(tmp_path: Path) -> None:
@@ -198,6 +221,9 @@ def test_bad_feature_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "partial.npz", features=np.zeros((3, 2)))
     with pytest.raises(FileFormatError, match="has no array 'labels'"):
         load_features(tmp_path / "partial.npz")
+    np.savez(tmp_path / "named.npz", features=np.zeros((3, 2)), labels=np.array(["cat", "cat", "dog"]))
+    with pytest.raises(FileFormatError, match="has labels of type <U3, which are no numbers. Number the classes"):
+        load_features(tmp_path / "named.npz")
     np.savez(tmp_path / "odd.npz", features=np.zeros((3, 2)), labels=np.zeros(3))
     with pytest.raises(FileFormatError, match="one whole number per image"):
         load_features(tmp_path / "odd.npz")

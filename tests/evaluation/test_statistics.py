@@ -198,3 +198,5 @@ def test_selection_is_by_validation_and_never_by_test() -> None:
         select_best({10: accuracy([70.0]), 20: accuracy([70.0], n_shot=5)})
     with pytest.raises(InputError, match="no accuracy to select from"):
         select_best({})
+    with pytest.raises(InputError, match="accuracies need names.* this is a list"):
+        select_best([accuracy([70.0])])  # type: ignore[arg-type]

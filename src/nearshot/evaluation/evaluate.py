@@ -17,7 +17,7 @@ from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, 
 from nearshot.evaluation.features import FeatureSet, check_one_label_each
 from nearshot.evaluation.guards import check_unseen_classes
 from nearshot.evaluation.statistics import Accuracy, Protocol
-from nearshot.plain import plain
+from nearshot.plain import is_whole, plain
 
 __all__ = ["Measured", "Treatment", "evaluate_features", "evaluate_many", "score_predictions"]
 
@@ -169,6 +169,8 @@ def evaluate_many(
     if data.centre is None and any(treatment.centred for treatment in treatments):
         raise InputError("A centred treatment needs a centre, the mean feature of the training set.")
     n_shots = plain(n_shots)
+    if is_whole(n_shots):
+        raise InputError(f"n_shots must be several numbers; for one, write [{n_shots}].")
     if not isinstance(n_shots, Sequence) or not n_shots or not functions or not treatments:
         raise InputError("There is nothing to measure: give a list of shots, of classifiers and of treatments.")
     if training_classes is not None:
@@ -236,6 +238,8 @@ def score_predictions(
         split: which split it is, for the protocol.
         fingerprint: its fingerprint, for the protocol.
     """
+    if not isinstance(predictions, Tensor):
+        raise InputError(f"predictions must be a tensor, not {type(predictions).__name__}. Use torch.as_tensor(…).")
     shape = episodes.shape
     if predictions.shape != episodes.query.shape or predictions.is_floating_point():
         raise InputError(
@@ -282,7 +286,8 @@ def _as_set(
         data = features
     elif not isinstance(features, Tensor) or not isinstance(labels, Tensor):
         raise InputError(
-            f"features and labels must be tensors, not {type(features).__name__} and {type(labels).__name__}."
+            f"features and labels must be tensors, not {type(features).__name__} and {type(labels).__name__}. "
+            "Use torch.as_tensor(…)."
         )
     else:
         data = FeatureSet(features, labels, centre, split=split, fingerprint=fingerprint)
@@ -333,7 +338,7 @@ def _functions(
 ) -> dict[str, Classifier]:
     if isinstance(classifiers, str):
         raise InputError(f"classifiers must be several names; for one, write [{classifiers!r}].")
-    entries = classifiers if isinstance(classifiers, Mapping) else {name: name for name in classifiers}
+    entries = classifiers if isinstance(classifiers, Mapping) else _named(classifiers)
     functions: dict[str, Classifier] = {}
     for name, entry in entries.items():
         if isinstance(entry, str):
@@ -348,3 +353,11 @@ def _functions(
         else:
             functions[name] = entry
     return functions
+
+
+def _named(classifiers: Sequence[ClassifierName]) -> dict[str, ClassifierName]:
+    """Return classifiers by their names, which functions have to be given."""
+    own = [classifier_name(one) for one in classifiers if not isinstance(one, str)]
+    if own:
+        raise InputError(f"A classifier of your own needs a name here: {{{own[0]!r}: …}} instead of […].")
+    return {name: name for name in classifiers}

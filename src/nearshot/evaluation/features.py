@@ -70,10 +70,25 @@ def embed(
     check_evaluation_mode(network)
     batches = images.split(batch_size) if isinstance(images, Tensor) else images
     with torch.inference_mode():
-        features = [network(batch if device is None else batch.to(device)).to(batch.device) for batch in batches]
+        features = [_embedded(network, batch, device) for batch in batches]
     if not features:
         raise InputError("There are no images to embed.")
     return torch.cat(features)  # outside inference mode, so an ordinary tensor again
+
+
+def _embedded(network: Callable[[Tensor], object], batch: object, device: torch.device | str | None) -> Tensor:
+    """Embed one batch, and bring its features to where it is."""
+    if not isinstance(batch, Tensor):
+        advice = "Use torch.as_tensor(…)."
+        if isinstance(batch, list | tuple):
+            advice = "Of a loader that gives labels too, take the images: embed(network, (batch[0] for batch in …))."
+        raise InputError(
+            f"A batch of images must be a tensor (image, 3, height, width), not {type(batch).__name__}. {advice}"
+        )
+    features = network(batch if device is None else batch.to(device))
+    if not isinstance(features, Tensor):
+        raise InputError(f"The network returned {type(features).__name__}; expected a tensor (image, dim).")
+    return features.to(batch.device)
 
 
 def check_one_label_each(labels: Tensor, examples: Tensor) -> None:
@@ -171,13 +186,21 @@ def save_features(features: FeatureSet, path: str | Path) -> None:
     write_tensors(path, {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
 
 
-def _native(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array in this machine's order of bytes, which is the only one that torch knows."""
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+def _is_archive(path: Path) -> bool:
+    """Whether a file begins as a zip archive does, and so as a `.npz` file, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+def _as_tensor(array: npt.NDArray[Any], what: str) -> Tensor:
+    """Return an array as a tensor, in this machine's order of bytes, which is the only one that torch knows."""
+    if array.dtype.kind not in "biuf":
+        raise FileFormatError(f"{what} of type {array.dtype}, which are no numbers. Number the classes from 0.")
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def load_features(path: str | Path) -> FeatureSet:
-    """Read features from a `.safetensors` file, or from a NumPy `.npz` file of any other program.
+    """Read features that `save_features` wrote, or a NumPy `.npz` file of any other program, by whatever name.
 
     Either has arrays `features` (image, dim) and `labels` (image,), and may have `centre` (dim,). Nothing in the file
     is executed.
@@ -187,9 +210,10 @@ def load_features(path: str | Path) -> FeatureSet:
         raise InputError(f"There is no features file {path}.")
     metadata: dict[str, str] = {}
     try:
-        if path.suffix == ".npz":
+        if _is_archive(path):
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-                tensors = {name: torch.from_numpy(_native(arrays[name])) for name in NAMES if name in arrays.files}
+                found = {name: arrays[name] for name in NAMES if name in arrays.files}
+            tensors = {name: _as_tensor(array, f"{path} has {name}") for name, array in found.items()}
         else:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}

@@ -271,8 +271,15 @@ def compare(first: Accuracy, second: Accuracy) -> Comparison:
 def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
     """Return the key of the highest mean accuracy; of equals, the first. Accuracies on a test split are refused.
 
-    To choose a model by its test accuracy is to report a number that no new data will confirm.
+    Accuracies are given by a name of each model, or its epoch, and say that they are of the validation split, as with
+    `evaluate_features(…, split="val")`. To choose a model by its test accuracy is to report a number that no new data
+    will confirm.
     """
+    if not isinstance(candidates, Mapping):
+        raise InputError(
+            "To select, accuracies need names, such as {'first': …, 'second': …}; this is a "
+            f"{type(candidates).__name__}."
+        )
     if not candidates:
         raise InputError("There is no accuracy to select from.")
     for accuracy in candidates.values():
