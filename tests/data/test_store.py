@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -58,6 +59,29 @@ def test_a_store_is_opened_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert data_folder() == Path.home() / ".cache" / "nearshot"
     with pytest.raises((ValueError, TypeError)):
         store.images[0] = 0  # read-only
+
+
+def test_a_pickled_store_is_the_same_files_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    store = Store.open("zoo", "train", "d")  # a path that means something else in another folder
+    assert store.image_names
+    pickled = pickle.dumps(store)
+    assert store.images[0].tobytes() not in pickled
+    monkeypatch.chdir("/")
+    again = pickle.loads(pickled)
+    assert isinstance(again.images, np.memmap)
+    np.testing.assert_array_equal(again.images, store.images)
+    assert (again.labels.tolist(), again.image_names) == (store.labels.tolist(), store.image_names)
+    again.verify(progress=False)
+
+
+def test_a_store_that_was_prepared_anew_is_not_mistaken_for_the_pickled_one(tmp_path: Path) -> None:
+    pickled = pickle.dumps(make(tmp_path)["train"])
+    write_folder(tmp_path / "source", {"animal 0/0.png": encoded(picture(99))})
+    make(tmp_path)
+    with pytest.raises(FileFormatError, match="was prepared anew since this store of it was pickled"):
+        pickle.loads(pickled)
 
 
 def test_opening_says_what_there_is(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class OtherVersionError(FileFormatError):
 
 
 class Store:
-    """A prepared split, opened.
+    """A prepared split, opened. Pickled, as for the workers of a `DataLoader`, it is small: they open the same files.
 
     Attributes:
         images: (image, height, width, 3) uint8, mapped from disk and read-only.
@@ -125,17 +125,11 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
-        n_images, side = self.manifest["n_images"], self.manifest["side"]
         self.dataset: str = self.manifest["dataset"]
         self.split: str = self.manifest["split"]
         self.class_names: tuple[str, ...] = tuple(self.manifest["class_names"])
         self.fingerprint: str = self.manifest["fingerprint"]
-        shape = (n_images, side, side, 3)
-        for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
-            file = self.folder / name
-            if not file.is_file() or file.stat().st_size != size:
-                raise self._damaged(file, "is missing or cut short")
-        self.images: npt.NDArray[np.uint8] = np.memmap(self.folder / "images.u8", np.uint8, "r", shape=shape)
+        self.images: npt.NDArray[np.uint8] = self._map_images()
         self.labels: Tensor = torch.from_numpy(self._read_labels())
 
     @classmethod
@@ -154,6 +148,18 @@ class Store:
             raise InputError(f"{dataset!r} has no split {split!r} at side {at}; it has {sorted(splits)}.")
         check_together(splits[split].parent)
         return cls(splits[split])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle where the images are rather than the images, which a process that is handed the store maps itself."""
+        return {name: value for name, value in vars(self).items() if name != "images"} | {
+            "folder": self.folder.absolute()
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if read_manifest(self.folder)["fingerprint"] != self.fingerprint:
+            raise FileFormatError(f"{self.folder} was prepared anew since this store of it was pickled. Open it again.")
+        self.images = self._map_images()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -195,6 +201,14 @@ class Store:
                 )
         if fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names) != self.fingerprint:
             raise FileFormatError(f"The labels or names of {self.folder} have changed. {advice}")
+
+    def _map_images(self) -> npt.NDArray[np.uint8]:
+        n_images, side = self.manifest["n_images"], self.manifest["side"]
+        for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
+            file = self.folder / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise self._damaged(file, "is missing or cut short")
+        return np.memmap(self.folder / "images.u8", np.uint8, "r", shape=(n_images, side, side, 3))
 
     def _read_labels(self) -> npt.NDArray[np.int64]:
         file = self.folder / "labels.npy"
