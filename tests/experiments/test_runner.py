@@ -7,20 +7,23 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from locks import locked
 from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
 
 from nearshot.cli import main
-from nearshot.errors import InputError
+from nearshot.errors import InputError, NearshotError
 from nearshot.experiments import reproduce
 from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.costs import SECONDS_TO_MEASURE, cost_of, seconds_of
@@ -277,6 +280,36 @@ def test_a_dataset_that_is_not_there_is_said_once_and_nothing_is_begun(tmp_path:
             console=QUIET,
         )
     assert not (tmp_path / "runs").exists()
+
+
+def test_results_that_could_not_be_written_are_found_out_before_anything_is_trained(data_dir: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # into pytest's own nobody else may look
+        results, runs = Path(folder, "results"), Path(folder, "runs")
+        results.mkdir()
+        runs.mkdir()
+        Path(folder).chmod(0o755)
+        runs.chmod(0o777)
+        place = ThisProcess(Results(results), runs, data_dir)
+        where = {"results": results, "runs": runs, "place": place, "console": QUIET}
+        answer = rf"^Results cannot be written to {re.escape(str(results))}\S*: Permission denied\.$"
+        with locked(results, rights=0o555), pytest.raises(NearshotError, match=answer):
+            reproduce(["schedule"], scale=smaller(quick=True, steps=2), seeds=1, **where)  # type: ignore[arg-type]
+        assert not list(runs.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"names": "pairs"}, r"names must be several; for one, write \['pairs'\]"),
+        ({"names": ["pairs"], "only": "*"}, r"only must be several; for one, write \['\*'\]"),
+        ({"names": ["pairs"], "scale": "quick"}, r"scale must be one that .*smaller\(…\) gives, not 'quick'"),
+        ({"names": ["pairs"], "seeds": 1.5}, "at least 1 training seed, not 1.5"),
+    ],
+    ids=str,
+)
+def test_a_slip_in_python_is_one_clear_sentence(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        reproduce(**given, results=tmp_path, console=QUIET)
 
 
 def test_without_a_terminal_every_job_that_ends_is_a_line(data_dir: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from nearshot.devices import chosen_device
 from nearshot.episodes import EpisodeShape
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError, NearshotError, look_up
 from nearshot.experiments.ahead import TimeLimit
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
@@ -31,6 +32,7 @@ from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.files import write_whole
+from nearshot.plain import is_whole
 from nearshot.telling import counted, tell
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.runs import describe_environment
@@ -98,7 +100,7 @@ def reproduce(
         names: of recipes; none for all.
         dataset: which dataset; by default each recipe's first, and with "all" each that it has.
         seeds: how many training seeds; the paper uses 3.
-        scale: the paper's setting, or a smaller one.
+        scale: the paper's setting, or one that `nearshot.experiments.scales.smaller` gives, such as the quick form.
         results: the folder of result files, which tables and figures are made from.
         runs: where the trainings' folders are.
         data_dir: where prepared datasets live.
@@ -110,7 +112,12 @@ def reproduce(
         minutes: begin no training that would probably not be done by then; by default there is no limit.
         console: where to show progress.
     """
-    if seeds < 1:
+    for name, several in (("names", names), ("only", only)):
+        if isinstance(several, str):
+            raise InputError(f"{name} must be several; for one, write [{several!r}].")
+    if not isinstance(scale, Scale):
+        raise InputError(f"scale must be one that nearshot.experiments.scales.smaller(…) gives, not {scale!r}.")
+    if not is_whole(seeds) or seeds < 1:
         raise InputError(f"There must be at least 1 training seed, not {seeds}.")
     if minutes is not None and not minutes > 0:
         raise InputError(f"There must be some time, not {minutes:g} minutes.")
@@ -151,6 +158,8 @@ def _run(
     started, began = time.perf_counter(), time.monotonic()
     if plan.left and isinstance(place, LocalMachine):
         place.prepare(plan.left if limit is None else limit.allowed(plan.left, 0.0))
+    if plan.left:
+        _check_writable(note.parent)
     outcome = run_jobs([*plan.done, *plan.left], results, plan.runs, place, console=console, limit=limit, began=began)
     if plan.left:
         seconds = time.perf_counter() - started
@@ -173,10 +182,19 @@ def _run(
             "cores": n_cores(),
             "environment": describe_environment(_device_of(place)),
         }
-        note.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(note) as file:
             file.write((json.dumps(content, indent=2) + "\n").encode())
     return outcome
+
+
+def _check_writable(folder: Path) -> None:
+    """Make a folder, and refuse one that cannot be written to: trainings take hours, and their results come last."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise NearshotError(f"Results cannot be written to {folder}: {error.strerror}.") from error
 
 
 def _device_of(place: Place) -> torch.device:

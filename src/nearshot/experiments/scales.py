@@ -85,6 +85,11 @@ QUICK = Scale(
 def smaller(input_size: int | None = None, steps: int | None = None, quick: bool = False) -> Scale:
     """Return the scale that options ask for: smaller inputs, or only so many steps a run, to try things out.
 
+    Args:
+        input_size: the side of the images, in the place of the paper's 84.
+        steps: how many steps each training has.
+        quick: whether it is the quick form: letters, a small network and a hundred steps, for a CPU.
+
     >>> smaller(input_size=32).label
     "32×32 inputs instead of the paper's 84×84; not a reproduction"
     """
