@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -183,6 +184,7 @@ PUBLIC_NAMES = {
         "TrainResult",
         "train",
     },
+    "nearshot.experiments": {"RECIPES", "Reproduction", "Results", "reproduce"},
     "nearshot.models": {
         "BACKBONES",
         "IMAGENET",
@@ -205,6 +207,44 @@ def test_public_names(module_name: str) -> None:
     assert set(module.__all__) == PUBLIC_NAMES[module_name]
     for name in module.__all__:
         assert hasattr(module, name)
+
+
+def api_page() -> dict[str, set[str] | None]:
+    """The modules on the page about the API, and the names that are chosen of each; None for all."""
+    text = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
+    found = re.findall(r"^::: (\S+)(?:\n +options: .*?members: \[(.*?)\])?", text, re.MULTILINE)
+    return {module: set(chosen.split(", ")) if chosen else None for module, chosen in found}
+
+
+def is_documented(module_name: str, name: str) -> bool:
+    """Whether a name has words of its own, in the module or where that has it from: without, the page leaves it out."""
+    path = Path(str(importlib.import_module(module_name).__file__))
+    if path.name == "__init__.py" and (path.parent / f"{name}.py").exists():
+        return False  # the page would take the module of that name for it
+    body = ast.parse(path.read_text()).body
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return ast.get_docstring(node) is not None
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            return is_documented(str(node.module), name)
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        if name in [target.id for target in targets if isinstance(target, ast.Name)]:
+            return isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+    return False
+
+
+@pytest.mark.parametrize("module_name", PUBLIC_NAMES)
+def test_every_public_name_is_on_the_page_about_the_api(module_name: str) -> None:
+    public = importlib.import_module(module_name)
+    shown = {
+        id(getattr(importlib.import_module(module), name))
+        for module, chosen in api_page().items()
+        for name in importlib.import_module(module).__all__
+        if (chosen is None or name in chosen) and is_documented(module, name)
+    }
+    missing = [name for name in PUBLIC_NAMES[module_name] - {"__version__"} if id(getattr(public, name)) not in shown]
+    assert not missing
 
 
 def test_importing_nearshot_brings_in_no_extra() -> None:

@@ -12,7 +12,9 @@ from torch import Tensor
 __all__ = ["DISTANCES", "Distance", "DistanceName", "cosine", "full_precision", "squared_euclidean", "unit_length"]
 
 DistanceName = Literal["euclidean", "cosine"]
+"""The names of the distances."""
 Distance = Callable[[Tensor, Tensor], Tensor]
+"""A function of (n, d) and (m, d) that returns (n, m)."""
 
 
 def full_precision(embeddings: Tensor) -> Tensor:
@@ -52,3 +54,4 @@ def cosine(first: Tensor, second: Tensor) -> Tensor:
 
 
 DISTANCES: Mapping[DistanceName, Distance] = MappingProxyType({"euclidean": squared_euclidean, "cosine": cosine})
+"""The distances by name."""

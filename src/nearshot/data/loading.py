@@ -28,6 +28,7 @@ from nearshot.errors import FileFormatError, InputError
 __all__ = ["ImageFeed", "Residence", "available_memory", "choose_residence"]
 
 Residence = Literal["device", "memory", "disk"]
+"""Where images live."""
 Rows = npt.NDArray[np.int64]
 
 SHARE_OF_DEVICE = 1 / 3  # of what is free on the card; the rest is for the network and its activations

@@ -174,6 +174,7 @@ def _nearness(points: Tensor, query: Tensor) -> Tensor:
 CLASSIFIERS: Mapping[ClassifierName, Classifier] = MappingProxyType(
     {"centroid": nearest_centroid, "soft": soft_assignment, "knn": k_nearest_neighbours}
 )
+"""The classifiers by name."""
 BUILT_IN = frozenset(CLASSIFIERS.values())
 # Those that need the nearness to each support image, as functions of it; they can share it.
 FROM_IMAGES: Mapping[Classifier, Callable[[Tensor], Scores]] = MappingProxyType(

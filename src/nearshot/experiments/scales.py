@@ -71,6 +71,7 @@ def _quick(config: TrainConfig) -> TrainConfig:
 PAPER_SIZE = 84
 OWN = "own"  # the folder of runs that are of no scale, which are in no table of the paper
 PAPER = Scale("paper", "the paper's setting", lambda config: config, is_papers=True)
+"""The paper's own setting."""
 QUICK = Scale(
     "quick",
     "QUICK: glyphs at 28×28, Conv-4 with 32 channels, 100 steps for 120 epochs, half the batch, 100 episodes where "
@@ -80,6 +81,7 @@ QUICK = Scale(
     adapted_episodes=100,
     is_small=True,
 )
+"""All of it in a small form, on a CPU."""
 
 
 def smaller(input_size: int | None = None, steps: int | None = None, quick: bool = False) -> Scale:

@@ -21,8 +21,8 @@ class Normalisation(NamedTuple):
     std: tuple[float, float, float]
 
 
-# The published experiments use ImageNet's on every dataset.
 IMAGENET = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+"""ImageNet's mean and standard deviation, which the published experiments use on every dataset."""
 
 
 @dataclass(frozen=True, eq=False)

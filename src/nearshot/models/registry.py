@@ -16,7 +16,6 @@ from nearshot.models.resnet12 import ResNet12, ResNet12MetaOpt
 __all__ = ["BACKBONES", "build_backbone"]
 
 DROP_RATE = 0.1  # Lee et al.'s
-# name → maker of (name, input_size). A name is the whole architecture: saved weights refer to it.
 BACKBONES: Mapping[str, Callable[[str, int], Backbone]] = MappingProxyType(
     {
         "conv4": partial(Conv4, width=64),
@@ -27,6 +26,7 @@ BACKBONES: Mapping[str, Callable[[str, int], Backbone]] = MappingProxyType(
         "resnet12-metaopt": ResNet12MetaOpt,
     }
 )
+"""The backbones by name, each a maker of (name, input_size). A name is the whole architecture: weights refer to it."""
 DEFAULT_INPUT_SIZE = 84
 
 

@@ -145,6 +145,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "supcon": Method("SupCon", _supcon, roles=(False, False)),
     }
 )
+"""What can be trained with, by name; `TrainConfig.method` may also be a function of embeddings and labels."""
 
 
 # Settings that a method ignores, with the value that says nothing.

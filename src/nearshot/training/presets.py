@@ -72,6 +72,7 @@ def _all() -> dict[str, TrainConfig]:
 
 
 PRESETS: Mapping[str, TrainConfig] = MappingProxyType(_all())
+"""Settings by name, a dataset and a method, such as "cifar-fs-nca"; `replace` of `dataclasses` changes some."""
 
 
 def closest_preset(config: TrainConfig) -> tuple[str, dict[str, tuple[Any, Any]]]:

@@ -16,3 +16,4 @@ __all__ = ["SOURCES", "Plan", "Source", "omniglot_name", "plan_folder", "plan_gl
 SOURCES: Mapping[str, Source] = MappingProxyType(
     {source.name: source for source in (GLYPHS, CIFAR_FS, MINI_IMAGENET, TIERED_IMAGENET, OMNIGLOT, *OMNIGLOT_VARIANTS)}
 )
+"""The datasets that nearshot knows, by name."""

@@ -42,3 +42,4 @@ _MODULES = (
     trainings,
 )
 RECIPES: Mapping[str, Recipe] = MappingProxyType({module.RECIPE.name: module.RECIPE for module in _MODULES})
+"""Every table and figure, by name."""
