@@ -120,6 +120,8 @@ def _header_only(width: int, height: int) -> bytes:
         (Image.new("RGB", (3, 3)), "even of one"),
         (np.zeros((30, 40, 3), np.uint8), "may be one colour picture or 30 grey ones"),
         (np.zeros((30, 40), np.uint8), "not \\(30, 40\\). To classify features, give no backbone"),
+        (np.zeros((12, 512), np.float32), "not \\(12, 512\\). To classify features, give no backbone"),
+        (torch.zeros(12, 512), "not \\(12, 512\\). To classify features, give no backbone"),
         (np.zeros((2, 30, 40, 3), np.float32), "must be uint8"),
         (3, "Give a list of pictures, not int"),
     ],
@@ -127,6 +129,13 @@ def _header_only(width: int, height: int) -> bytes:
 def test_what_is_no_list_of_pictures(bad: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         picture_list(bad)
+
+
+def test_features_in_a_list_are_no_pictures() -> None:
+    (error,) = read_each([np.zeros(512)], lambda content: content.name)
+    assert str(error) == (
+        "image 0 must be a picture, not 512 numbers in a row. To classify features, give no backbone (backbone=None)."
+    )
 
 
 def test_lists_of_pictures() -> None:

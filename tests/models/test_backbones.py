@@ -113,6 +113,8 @@ def test_conv4_says_which_size_it_was_built_for() -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match="no backbone 'vgg'; choose one of 'conv4'.*or 'timm:<name>'"):
         build_backbone("vgg")
+    with pytest.raises(InputError, match="built by its name, such as 'conv4', not from a Flatten"):
+        build_backbone(torch.nn.Flatten())  # type: ignore[arg-type]
 
 
 # --- DropBlock -------------------------------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ def test_names_of_runs_differ_where_settings_do() -> None:
         ({"keep_positives": 3.0}, "keep_positives must be over 0"),
         ({"cross_entropy_weight": 7.0}, "between 0 and 1"),
         ({"method": 3}, "a name or a function, not 3"),
+        ({"backbone": torch.nn.Flatten()}, "backbone must be a name, such as 'conv4', not a Flatten"),
         ({"micro_batch": 0}, "micro_batch must be at least 1"),
     ],
 )

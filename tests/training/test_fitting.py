@@ -191,6 +191,12 @@ def test_from_python_nothing_gives_way_unasked(data_dir: Path, tmp_path: Path) -
     too_much = replace(TINY, epochs=1, batch_size=4096)
     with pytest.raises(InputError, match="A batch of 4096"):
         train(too_much, folder=tmp_path / "run", data_dir=data_dir, show=False)
+    for slip, message in (
+        (("batchsize",), "no setting that can be fitted 'batchsize'.* Did you mean 'batch_size'"),
+        ("batch_size", r"fit must be several names; for one, write \['batch_size'\]"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(too_much, folder=tmp_path / "run", data_dir=data_dir, show=False, fit=slip)
     result = train(too_much, folder=tmp_path / "run", data_dir=data_dir, show=False, fit=("batch_size",))
     assert result.finished
     assert json.loads((result.folder / "config.json").read_text())["batch_size"] == 64  # of 200

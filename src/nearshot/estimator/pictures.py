@@ -22,6 +22,7 @@ __all__ = ["Content", "name_of", "picture_list", "read_each", "read_picture"]
 THREADS = 4
 IN_FLIGHT = 8  # a phone's photograph takes a hundred megabytes while it is read
 PREPROCESSING = "centre, bilinear, Pillow; 2"  # what `Content.square` does; another number for every change of it
+FOR_FEATURES = "To classify features, give no backbone (backbone=None)."
 
 Made = TypeVar("Made")
 
@@ -58,12 +59,12 @@ def picture_list(pictures: Any) -> list[Any]:
     if isinstance(pictures, bytes | Image.Image):
         raise InputError("Give a list of pictures, even of one: [picture].")
     if hasattr(pictures, "shape") and hasattr(pictures, "ndim") and not _holds_objects(pictures):
-        pictures = _array(pictures)
         if pictures.ndim not in (3, 4):
             raise InputError(
                 f"An array of pictures has shape (picture, height, width, 3), or (picture, height, width) for grey "
-                f"ones, not {pictures.shape}. To classify features, give no backbone (backbone=None)."
+                f"ones, not {tuple(pictures.shape)}. {FOR_FEATURES}"
             )
+        pictures = _array(pictures)
         if pictures.ndim == 3 and pictures.shape[2] in (3, 4):
             raise InputError(
                 f"An array of shape {pictures.shape} may be one colour picture or {pictures.shape[0]} grey ones. "
@@ -150,6 +151,8 @@ def _array(values: Any, name: str = "The pictures") -> Pixels:
         raise InputError(f"{name} cannot be made an array: {error}.") from error
     if array.dtype == object or array.dtype.kind in "USM":
         raise InputError(f"{name} must be a path, a Pillow image or a uint8 array, not {type(values).__name__}.")
+    if array.ndim == 1:
+        raise InputError(f"{name} must be a picture, not {array.size} numbers in a row. {FOR_FEATURES}")
     if array.dtype != np.uint8:
         raise InputError(
             f"{name} must be uint8, 0 to 255, not {array.dtype}. Scale and round them first; normalising is done here."

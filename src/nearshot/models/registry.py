@@ -44,6 +44,8 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
     Traceback (most recent call last):
     nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', ... or 'timm:<name>'.
     """
+    if not isinstance(name, str):
+        raise InputError(f"A backbone is built by its name, such as 'conv4', not from a {type(name).__name__}.")
     if name.startswith(TIMM_PREFIX):
         return TimmBackbone(name, input_size)
     try:

@@ -179,6 +179,8 @@ class TrainConfig:
                 raise InputError(f"{name} must be over 0 and at most 1, not {getattr(self, name)}.")
         if not 0 <= self.cross_entropy_weight <= 1:
             raise InputError(f"cross_entropy_weight must be between 0 and 1, not {self.cross_entropy_weight}.")
+        if not isinstance(self.backbone, str):
+            raise InputError(f"backbone must be a name, such as 'conv4', not a {type(self.backbone).__name__}.")
         if not callable(self.method) and not isinstance(self.method, str):
             raise InputError(f"method must be a name or a function, not {self.method!r}.")
         if any(not 0 < fraction < 1 for fraction in self.milestones):

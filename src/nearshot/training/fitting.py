@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from nearshot.data import Store
 from nearshot.episodes import EpisodeShape, ImagesByClass
-from nearshot.errors import InputError
+from nearshot.errors import InputError, look_up
 from nearshot.telling import counted
 from nearshot.training.config import TrainConfig
 from nearshot.training.methods import batch_kind
@@ -47,6 +47,10 @@ def fitted(
         free: the names of the settings that may change, of those in `TRAINING`.
         n_ranks: among how many devices a batch is shared.
     """
+    if isinstance(free, str):
+        raise InputError(f"fit must be several names; for one, write [{free!r}].")
+    for name in free:
+        look_up(dict.fromkeys(TRAINING), name, "setting that can be fitted")
     if not free:
         return config, []
     check_classes({_TITLES[split]: store.labels for split, store in stores.items()})

@@ -68,14 +68,18 @@ def train(
 ) -> TrainResult:
     """Train a network, and keep the epochs that are best on the validation split.
 
+    Ctrl-C and SIGTERM raise nothing: the run saves, and the result says that it is not `finished`. So look at that
+    before going on to another training. (A second Ctrl-C does not wait. In a thread, neither is noticed.)
+
     Args:
         config: what to train.
         folder: where the run's files go; by default runs/ and a name made from the configuration.
         data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
         hardware: on what; by default one GPU if there is one, else the CPU.
-        fit: the names of settings that may give way to the data, of those in `nearshot.training.fitting.TRAINING`:
-            a smaller batch where there are few images, fewer ways where there are few classes. Each change is said,
-            and the run's files have the settings as they were changed; a resumed run keeps them.
+        fit: the names of settings that may give way to the data: a smaller batch where there are few images, fewer ways
+            where there are few classes. Of "batch_size", "images_per_class", "n_shot", "least_images",
+            "validation_way", "validation_shots" and "validation_queries". Each change is said, and the run's files have
+            the settings as they were changed; a resumed run keeps them.
         resume: go on from the folder's checkpoint, if it has one.
         overwrite: start again where there is a run already.
         checkpoint_seconds: how old the last checkpoint must be for a new one at the end of an epoch.
