@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -125,6 +126,26 @@ def test_a_folder_that_cannot_be_written_to_is_named() -> None:
         answer = rf"^Cannot write {re.escape(str(file))}: Permission denied\.$"
         with locked(file.parent, rights=0o555), pytest.raises(NearshotError, match=answer), write_whole(file):
             pass
+
+
+ON_A_READ_ONLY_DISK = """
+import sys
+from nearshot.files import write_whole
+with write_whole(sys.argv[1]):
+    pass
+"""
+
+
+def test_a_disk_that_is_read_only_is_told_with_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    disk = tmp_path.resolve() / "disk"
+    disk.mkdir()
+    mount = 'mount -t tmpfs -o ro none "$0" && exec "$@"'
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(disk)]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("nobody but root may mount a disk here")
+    command = [*alone, sys.executable, "-c", ON_A_READ_ONLY_DISK, str(disk / "x.txt")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr.splitlines()[-1]
+    assert said == f"nearshot.errors.NearshotError: Cannot write {disk / 'x.txt'}: Read-only file system."
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -55,7 +55,8 @@ def write_whole(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]
             if durable:
                 _sync_folder(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that is read-only says so even of a file that is not there
+            temporary.unlink(missing_ok=True)
 
 
 def _opened(temporary: Path, path: Path) -> IO[bytes]:
