@@ -21,6 +21,9 @@ from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluat
 __all__ = ["Evaluate"]
 
 
+HARDEST, EASIEST = 30, 10  # classes that are shown where there are more
+
+
 def _usually(what: str, metavar: str) -> Any:
     """Say in the help what an option is where nobody gives it, and the data allow it."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {what}, or what the split allows)")
@@ -34,7 +37,8 @@ class Evaluate:
     """Measure a trained network on episodes of classes it has not seen: a run's best epochs, or any weights.
 
     Examples: nearshot evaluate runs/glyphs-nca; nearshot evaluate runs/cifar-fs-nca --classifier centroid soft knn;
-    nearshot evaluate weights.safetensors --dataset omniglot --split test --json
+    nearshot evaluate runs/glyphs-nca --split val --by-class; nearshot evaluate weights.safetensors --dataset omniglot
+    --split test --json
     """
 
     path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|WEIGHTS")]
@@ -65,6 +69,8 @@ class Evaluate:
     """How many episodes."""
     seed: int = 0
     """Another seed asks other episodes."""
+    by_class: bool = False
+    """Tell the accuracy of each class, too, the hardest first."""
     side: int | None = None
     """The images' side, where the dataset was prepared in several."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -94,6 +100,7 @@ class Evaluate:
             n_episodes=self.episodes,
             seed=self.seed,
             side=self.side,
+            by_class=self.by_class,
         )
         name = str(self.path)
         if not self.path.exists() and name not in PUBLISHED and not name.startswith("timm:"):
@@ -112,6 +119,8 @@ class Evaluate:
             console.print(json.dumps([_as_json(evaluation) for evaluation in found], indent=2))
         else:
             console.print(_table(found))
+            if self.by_class:
+                console.print(_table_by_class(found))
             if found[0].unfinished is not None:
                 validated = found[0].weights.startswith("epoch-")
                 console.print(
@@ -144,4 +153,22 @@ def _table(found: list[Evaluation]) -> Table:
         table.add_column(heading)
     for evaluation in found:
         table.add_row(str(evaluation.n_shot), evaluation.classifier, str(evaluation.accuracy), evaluation.weights)
+    return table
+
+
+def _table_by_class(found: list[Evaluation]) -> Table:
+    """Return a column for each accuracy and a row for each class, the hardest first by the last; of many, both ends."""
+    columns = [evaluation.by_class or {} for evaluation in found]
+    names = sorted(columns[-1], key=lambda name: columns[-1][name].mean)
+    table = Table(title=f"By class, the hardest first: {counted(len(names), 'class', 'classes')}")
+    table.add_column("class")
+    for evaluation in found:
+        table.add_column(f"{evaluation.n_shot}-shot {evaluation.classifier} %")
+    few = len(names) <= HARDEST + EASIEST
+    for name in names if few else names[:HARDEST]:
+        table.add_row(name, *(str(column[name]) for column in columns))
+    if not few:
+        table.add_row(f"… {len(names) - HARDEST - EASIEST} more, which --json has", end_section=True)
+        for name in names[-EASIEST:]:
+            table.add_row(name, *(str(column[name]) for column in columns))
     return table

@@ -1,6 +1,7 @@
 """Accuracy over episodes: sampling, classifiers, statistics, and guards against leaks."""
 
 from nearshot.evaluation.adaptation import Adam, evaluate_fine_tuned, evaluate_mahalanobis
+from nearshot.evaluation.by_class import ClassAccuracy, evaluate_classes
 from nearshot.evaluation.classifiers import CLASSIFIERS
 from nearshot.evaluation.episodes import Episodes, read_episodes, sample_episodes, write_episodes
 from nearshot.evaluation.evaluate import Measured, Treatment, evaluate_features, evaluate_many, score_predictions
@@ -20,6 +21,7 @@ __all__ = [
     "CLASSIFIERS",
     "Accuracy",
     "Adam",
+    "ClassAccuracy",
     "Comparison",
     "Episodes",
     "FeatureSet",
@@ -31,6 +33,7 @@ __all__ = [
     "check_unseen_classes",
     "compare",
     "embed",
+    "evaluate_classes",
     "evaluate_features",
     "evaluate_fine_tuned",
     "evaluate_mahalanobis",

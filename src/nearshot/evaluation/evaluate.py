@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nearshot.episodes import EpisodeShape
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError
 from nearshot.evaluation.answering import Job, Treated, answer
-from nearshot.evaluation.classifiers import BUILT_IN, CLASSIFIERS, Classifier, ClassifierName, classifier_name
-from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes
-from nearshot.evaluation.features import FeatureSet, check_one_label_each
+from nearshot.evaluation.asking import as_feature_set, functions_of, source_of
+from nearshot.evaluation.classifiers import BUILT_IN, Classifier, ClassifierName, classifier_name
+from nearshot.evaluation.episodes import Episodes, SmallClasses
+from nearshot.evaluation.features import FeatureSet
 from nearshot.evaluation.guards import check_unseen_classes
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.plain import is_whole, plain
@@ -88,7 +88,7 @@ def evaluate_features(
     >>> print(f"{accuracy} %")
     94... ± 0... %
     """
-    data = _as_set(features, labels, centre, split, fingerprint)
+    data = as_feature_set(features, labels, centre, split, fingerprint)
     if n_shot is None:
         n_shot = 5 if episodes is None else episodes.shape.n_shot
     name = classifier_name(classifier)
@@ -163,8 +163,8 @@ def evaluate_many(
     >>> [(key.n_shot, key.classifier) for key in results]
     [(1, 'centroid'), (1, 'soft'), (1, 'knn'), (5, 'centroid'), (5, 'soft'), (5, 'knn')]
     """
-    data = _as_set(features, labels, centre, split, fingerprint)
-    functions = _functions(classifiers, inductive)
+    data = as_feature_set(features, labels, centre, split, fingerprint)
+    functions = functions_of(classifiers, inductive)
     treatments = (Treatment(data.centre is not None, True),) if treatments is None else tuple(treatments)
     if data.centre is None and any(treatment.centred for treatment in treatments):
         raise InputError("A centred treatment needs a centre, the mean feature of the training set.")
@@ -177,7 +177,7 @@ def evaluate_many(
         if not data.class_names:
             raise InputError("Training classes can be told from others only in a FeatureSet with class names.")
         check_unseen_classes(training_classes, data.class_names)
-    source = _source(data, n_way, n_shots, n_query, n_episodes, seed, episodes, small_classes)
+    source = source_of(data, n_way, n_shots, n_query, n_episodes, seed, episodes, small_classes)
 
     jobs = {
         Measured(n_shot, name, treatment): Job.begin(n_shot, name, function, source, data.features.device)
@@ -270,56 +270,6 @@ def score_predictions(
     return Accuracy.of_counts((predictions == truth).flatten(1).sum(1), protocol)
 
 
-def _as_set(
-    features: Tensor | FeatureSet,
-    labels: Tensor | None,
-    centre: Tensor | None,
-    split: str | None,
-    fingerprint: str | None,
-) -> FeatureSet:
-    """Return one object of what was given in either of two ways."""
-    if isinstance(features, FeatureSet):
-        given = {"labels": labels, "centre": centre, "split": split, "fingerprint": fingerprint}
-        twice = [name for name, value in given.items() if value is not None]
-        if twice:
-            raise InputError(f"A FeatureSet brings its own {twice[0]}; do not give it twice.")
-        data = features
-    elif not isinstance(features, Tensor) or not isinstance(labels, Tensor):
-        raise InputError(
-            f"features and labels must be tensors, not {type(features).__name__} and {type(labels).__name__}. "
-            "Use torch.as_tensor(…)."
-        )
-    else:
-        data = FeatureSet(features, labels, centre, split=split, fingerprint=fingerprint)
-    check_one_label_each(data.labels, data.features)
-    return data
-
-
-def _source(
-    data: FeatureSet,
-    n_way: int,
-    n_shots: Sequence[int],
-    n_query: int,
-    n_episodes: int,
-    seed: int,
-    episodes: Episodes | None,
-    small_classes: SmallClasses,
-) -> EpisodeSource | Episodes:
-    """Return what will be asked, checked for each number of shots."""
-    for n_shot in n_shots:
-        EpisodeShape(n_way, n_shot, n_query)  # checks the numbers
-    if episodes is None:
-        shape = EpisodeShape(n_way, max(n_shots), n_query)
-        names = data.class_names or None
-        return EpisodeSource(
-            data.labels, shape, n_episodes=n_episodes, seed=seed, small_classes=small_classes, class_names=names
-        )
-    check_classes(episodes, data.labels)
-    if max(n_shots) > episodes.shape.n_shot:
-        raise InputError(f"The episodes have {episodes.shape.n_shot} shots; {max(n_shots)} were asked for.")
-    return episodes
-
-
 def _treated(data: FeatureSet, jobs: Mapping[Measured, Job]) -> list[Treated]:
     """Return each treatment of the features with the jobs that want it."""
     return [
@@ -331,33 +281,3 @@ def _treated(data: FeatureSet, jobs: Mapping[Measured, Job]) -> list[Treated]:
         )
         for treatment in dict.fromkeys(measured.treatment for measured in jobs)
     ]
-
-
-def _functions(
-    classifiers: Sequence[ClassifierName] | Mapping[str, ClassifierName | Classifier], inductive: bool | None
-) -> dict[str, Classifier]:
-    if isinstance(classifiers, str):
-        raise InputError(f"classifiers must be several names; for one, write [{classifiers!r}].")
-    entries = classifiers if isinstance(classifiers, Mapping) else _named(classifiers)
-    functions: dict[str, Classifier] = {}
-    for name, entry in entries.items():
-        if isinstance(entry, str):
-            functions[name] = look_up(CLASSIFIERS, entry, "classifier")
-        elif not callable(entry):
-            raise InputError(f"A classifier is a name or a function, not {entry!r}.")
-        elif inductive is None and entry not in BUILT_IN:
-            raise InputError(
-                f"Does {name!r} look at each query alone? It is given all queries of an episode, so say inductive=True "
-                "or inductive=False; the result will carry it."
-            )
-        else:
-            functions[name] = entry
-    return functions
-
-
-def _named(classifiers: Sequence[ClassifierName]) -> dict[str, ClassifierName]:
-    """Return classifiers by their names, which functions have to be given."""
-    own = [classifier_name(one) for one in classifiers if not isinstance(one, str)]
-    if own:
-        raise InputError(f"A classifier of your own needs a name here: {{{own[0]!r}: …}} instead of […].")
-    return {name: name for name in classifiers}

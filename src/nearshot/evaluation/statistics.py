@@ -17,7 +17,7 @@ from torch import Tensor
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.plain import with_plain_fields
 
-__all__ = ["Accuracy", "Comparison", "PooledAccuracy", "Protocol", "compare", "pool_seeds", "select_best"]
+__all__ = ["Accuracy", "Comparison", "PooledAccuracy", "Protocol", "compare", "interval", "pool_seeds", "select_best"]
 
 NORMAL_95 = 1.96  # as the paper has it
 Key = TypeVar("Key")
@@ -107,7 +107,7 @@ class Accuracy:
     @property
     def interval95(self) -> float:
         """Half the width of the 95 % interval over episodes, 1.96 σ / √N, in per cent. NaN for a single episode."""
-        return _interval(self.per_episode)
+        return interval(self.per_episode)
 
     def __str__(self) -> str:
         return f"{self.mean:.2f}" + ("" if math.isnan(self.interval95) else f" ± {self.interval95:.2f}")
@@ -241,8 +241,8 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
         between = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(means.std()) / math.sqrt(n_seeds)
     return PooledAccuracy(
         mean=float(together.mean()),
-        interval95=_interval(independent),
-        paper95=_interval(together),
+        interval95=interval(independent),
+        paper95=interval(together),
         between_seeds95=between,
         per_seed=tuple(means.tolist()),
         protocol=accuracies[0].protocol,
@@ -261,7 +261,7 @@ def compare(first: Accuracy, second: Accuracy) -> Comparison:
     differences = first.per_episode.double() - second.per_episode.double()
     return Comparison(
         difference=float(differences.mean()),
-        interval95=_interval(differences),
+        interval95=interval(differences),
         wins=100 * float((differences > 0).double().mean()),
         ties=100 * float((differences == 0).double().mean()),
         losses=100 * float((differences < 0).double().mean()),
@@ -292,7 +292,8 @@ def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
     return max(candidates, key=lambda key: candidates[key].mean)
 
 
-def _interval(values: Tensor) -> float:
+def interval(values: Tensor) -> float:
+    """Return half the width of the 95 % interval of a mean, 1.96 σ / √N; NaN for a single value."""
     if len(values) < 2:
         return math.nan
     return NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))

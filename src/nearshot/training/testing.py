@@ -15,7 +15,13 @@ from nearshot.data.store import read_manifest
 from nearshot.devices import Precision, chosen_device
 from nearshot.episodes import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
-from nearshot.evaluation import Accuracy, evaluate_many
+from nearshot.evaluation import (
+    Accuracy,
+    ClassAccuracy,
+    evaluate_classes,
+    evaluate_many,
+    sample_episodes,
+)
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import load_backbone, read_notes
 from nearshot.plain import with_plain_fields
@@ -49,6 +55,7 @@ class Request:
         n_episodes: how many episodes.
         seed: which episodes.
         side: the side of the prepared images, where there are several.
+        by_class: whether to tell the accuracy of each class, too.
     """
 
     dataset: str | None = None
@@ -62,6 +69,7 @@ class Request:
     n_episodes: int = 10_000
     seed: int = 0
     side: int | None = None
+    by_class: bool = False
 
     def __post_init__(self) -> None:
         with_plain_fields(self)
@@ -85,6 +93,7 @@ class Evaluation:
         dataset: what it was measured on.
         layers: which stages' outputs were the features; empty for the embedding.
         unfinished: how far the run was, where it was measured before its end.
+        by_class: the accuracy of each class, over the same episodes, where that was asked for.
     """
 
     n_shot: int
@@ -94,11 +103,16 @@ class Evaluation:
     dataset: str
     layers: tuple[int, ...] = ()
     unfinished: Unfinished | None = None
+    by_class: dict[str, ClassAccuracy] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
         how_far = None if self.unfinished is None else asdict(self.unfinished)
-        return vars(self) | {"accuracy": self.accuracy.as_dict(), "unfinished": how_far}
+        values = vars(self) | {"accuracy": self.accuracy.as_dict(), "unfinished": how_far}
+        del values["by_class"]
+        if self.by_class is not None:
+            values["by_class"] = {name: one.as_dict() for name, one in self.by_class.items()}
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Evaluation:
@@ -106,7 +120,10 @@ class Evaluation:
         accuracy, layers = Accuracy.from_dict(values["accuracy"]), tuple(values["layers"])
         how_far = values.get("unfinished")
         unfinished = None if how_far is None else Unfinished(**how_far)
-        return cls(**values | {"accuracy": accuracy, "layers": layers, "unfinished": unfinished})
+        classes = values.get("by_class")
+        by_class = None if classes is None else {name: ClassAccuracy.from_dict(one) for name, one in classes.items()}
+        own = {"accuracy": accuracy, "layers": layers, "unfinished": unfinished, "by_class": by_class}
+        return cls(**values | own)
 
 
 def evaluate_weights(
@@ -232,6 +249,7 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
     parts += [f"classes-of-{request.least_images}-images-or-more"] if request.least_images > 1 else []
     parts += [request.classifiers[0], f"{request.n_episodes}-episodes-seed-{request.seed}"]
     parts += [f"layers-{'+'.join(map(str, request.layers))}"] if request.layers else []
+    parts += ["by-class"] if request.by_class else []
     parts += [word.replace(" ", "-") for word in also]
     parts += ["bfloat16" if run.bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
     return ",".join(parts) + ".json"
@@ -301,18 +319,31 @@ def _measure(
 ) -> list[Evaluation]:
     if tell is not None and len(store) >= MANY and not sys.stderr.isatty():
         tell(f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
-    results = evaluate_many(
-        network.feature_set(store, request.split, request.layers),
-        n_way=request.n_way,
-        n_shots=request.shots,
-        n_query=request.n_query,
-        n_episodes=request.n_episodes,
-        classifiers=request.classifiers,
-        seed=request.seed,
-        small_classes=request.least_images,
-    )
+    features = network.feature_set(store, request.split, request.layers)
+    shape: dict[str, Any] = {
+        "n_way": request.n_way,
+        "n_query": request.n_query,
+        "n_episodes": request.n_episodes,
+        "seed": request.seed,
+        "small_classes": request.least_images,
+    }
+    results = evaluate_many(features, n_shots=request.shots, classifiers=request.classifiers, **shape)
+    by_class: dict[tuple[int, str], dict[str, ClassAccuracy]] = {}
+    if request.by_class:
+        episodes = sample_episodes(features.labels, n_shot=max(request.shots), **shape)  # the same
+        for n_shot, classifier in _pairs(request):
+            found = evaluate_classes(features, n_shot=n_shot, classifier=classifier, episodes=episodes)
+            by_class[n_shot, classifier] = found
     return [
-        Evaluation(measured.n_shot, measured.classifier, accuracy, network.name, dataset, request.layers)
+        Evaluation(
+            measured.n_shot,
+            measured.classifier,
+            accuracy,
+            network.name,
+            dataset,
+            request.layers,
+            by_class=by_class.get((measured.n_shot, measured.classifier)),
+        )
         for measured, accuracy in results.items()
     ]
 

@@ -1,0 +1,131 @@
+"""Accuracy by class agrees with a loop over single queries, and with the accuracy that it takes apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import reference
+from nearshot.errors import FileFormatError, InputError
+from nearshot.evaluation import (
+    ClassAccuracy,
+    Episodes,
+    FeatureSet,
+    evaluate_classes,
+    evaluate_features,
+    evaluate_many,
+    prepare_features,
+    sample_episodes,
+)
+
+NAMES = tuple(f"class {label}" for label in range(6))
+LOOPS: dict[Any, Callable[[Tensor, Tensor], int]] = {
+    "centroid": reference.centroid_answer,
+    "soft": reference.soft_answer,
+    "knn": lambda support, query: reference.knn_answer(support, query, k=support.shape[1]),
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> FeatureSet:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(6).repeat_interleave(25)[torch.randperm(150, generator=generator)]
+    features = torch.randn(6, 8, generator=generator)[labels] + torch.randn(150, 8, generator=generator)
+    return FeatureSet(features.double(), labels, centre=features.double().mean(0), class_names=NAMES)
+
+
+def right_by_class(
+    data: FeatureSet, episodes: Episodes, answer: Callable[[Tensor, Tensor], int]
+) -> dict[str, list[float]]:
+    """The per cent of right answers of every episode, in the classes that it asks about."""
+    features = prepare_features(data.features, centre=data.centre)
+    found: dict[str, list[float]] = {}
+    for support, queries in zip(episodes.support, episodes.query, strict=True):
+        for way, images in enumerate(queries):
+            right = [answer(features[support], features[image]) == way for image in images]
+            found.setdefault(NAMES[int(data.labels[images[0]])], []).append(100 * sum(right) / len(right))
+    return found
+
+
+@pytest.mark.parametrize("classifier", LOOPS)
+def test_by_class_is_what_a_loop_over_queries_finds(classifier: Any, data: FeatureSet) -> None:
+    episodes = sample_episodes(data.labels, n_way=3, n_shot=2, n_query=4, n_episodes=30)
+    expected = right_by_class(data, episodes, LOOPS[classifier])
+    both: list[dict[str, Any]] = [{"episodes": episodes}, {"n_way": 3, "n_shot": 2, "n_query": 4, "n_episodes": 30}]
+    for given in both:
+        found = evaluate_classes(data, classifier=classifier, **given)
+        assert list(found) == list(NAMES)  # in the order of the labels
+        for name, one in found.items():
+            values = torch.tensor(expected[name], dtype=torch.float64)
+            half = 1.96 * float(values.std()) / math.sqrt(len(values))
+            assert (one.mean, one.interval95) == pytest.approx((float(values.mean()), half))
+            assert one.n_episodes == len(values)
+            assert str(one) == f"{one.mean:.2f} ± {one.interval95:.2f}"
+    assert len({round(one.mean, 6) for one in found.values()}) > 1
+
+
+@pytest.mark.parametrize("n_shot", [1, 5])
+def test_the_classes_make_up_the_accuracy(n_shot: int, data: FeatureSet) -> None:
+    episodes = sample_episodes(data.labels, n_way=3, n_episodes=250)
+    many = evaluate_many(data, n_way=3, n_shots=(1, 5), classifiers=("soft",), n_episodes=250)
+    (whole,) = [one for measured, one in many.items() if measured.n_shot == n_shot]
+    by_class = evaluate_classes(data, n_shot=n_shot, classifier="soft", episodes=episodes)
+    assert sum(one.n_episodes for one in by_class.values()) == 3 * 250
+    assert sum(one.mean * one.n_episodes for one in by_class.values()) / (3 * 250) == pytest.approx(whole.mean)
+
+
+def test_a_class_on_top_of_another_is_the_one_that_suffers() -> None:
+    labels = torch.arange(6).repeat_interleave(25)
+    by_class = evaluate_classes(torch.eye(5)[labels.clamp(max=4)], labels, n_episodes=200)
+    assert [by_class[str(label)].mean == 100 for label in range(6)] == [True] * 4 + [False] * 2
+
+
+def test_features_are_centred_and_normalised_as_for_an_accuracy(data: FeatureSet) -> None:
+    shared: dict[str, Any] = {"n_way": 6, "n_shot": 1, "n_query": 5, "n_episodes": 100}
+    found = set()
+    for normalise in (True, False):
+        for centre in (data.centre, None):
+            given: dict[str, Any] = {"centre": centre, "normalise": normalise}
+            by_class = evaluate_classes(data.features, data.labels, **given, **shared)
+            whole = evaluate_features(data.features, data.labels, **given, **shared)
+            assert sum(one.mean for one in by_class.values()) / 6 == pytest.approx(whole.mean)
+            found.add(round(whole.mean, 6))
+    assert len(found) == 3  # centring alone changes nothing
+
+
+def test_small_classes_and_classes_that_nobody_asks_about_are_left_out(data: FeatureSet) -> None:
+    labels = torch.cat([data.labels, torch.tensor([6, 7])])
+    features = torch.cat([data.features, torch.ones(2, 8)])
+    with pytest.raises(InputError, match="has 1 image"):
+        evaluate_classes(features, labels, n_episodes=10)
+    assert list(evaluate_classes(features, labels, n_episodes=100, small_classes="leave out")) == list("012345")
+    one = evaluate_classes(data, n_way=2, n_episodes=1)
+    assert len(one) == 2
+    assert all(accuracy.n_episodes == 1 and math.isnan(accuracy.interval95) for accuracy in one.values())
+    assert "±" not in "".join(map(str, one.values()))
+
+
+def test_a_function_of_ones_own_says_whether_it_looks_at_queries_alone(data: FeatureSet) -> None:
+    def first(support: Tensor, query: Tensor) -> Tensor:
+        return torch.arange(support.shape[1], 0, -1.0).expand(*query.shape[:2], -1)
+
+    with pytest.raises(InputError, match="look at each query alone"):
+        evaluate_classes(data, classifier=first, n_episodes=10)
+    found = evaluate_classes(data, classifier=first, inductive=True, n_episodes=400)
+    assert all(0 < one.mean < 40 for one in found.values())  # one of five, whatever the class
+
+
+@pytest.mark.parametrize("half", [0.25, math.nan])
+def test_it_can_be_kept_as_json(half: float) -> None:
+    one = ClassAccuracy(50.5, half, 7)
+    again = ClassAccuracy.from_dict(one.as_dict())
+    assert again == one or (math.isnan(half) and math.isnan(again.interval95) and again.n_episodes == 7)
+    assert (one.as_dict()["interval95"] is None) == math.isnan(half)
+    for broken in ({}, {"mean": 1.0, "interval95": 1.0}, {"mean": "x", "interval95": 1.0, "n_episodes": 1}):
+        with pytest.raises(FileFormatError, match="no accuracy of a class"):
+            ClassAccuracy.from_dict(broken)
