@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from clouds import clouds
 from hypothesis import given, settings
@@ -123,6 +125,26 @@ def test_a_threshold_falls_with_the_rate() -> None:
     assert choose_threshold(2 * left_out, 0.05) > choose_threshold(left_out, 0.05)
     many = torch.linspace(0.5, 1.5, 10000, dtype=torch.float64)
     assert choose_threshold(many, 0.1) == pytest.approx(1.4, abs=0.05)
+
+
+@given(st.lists(st.floats(0.05, 20), max_size=30), st.floats(0.001, 0.999))
+def test_a_threshold_is_what_is_believed_after_one_image_after_another(values: list[float], rate: float) -> None:
+    """A normal distribution, learnt image by image, and the more of them lie beyond the quantile, their own order."""
+    mean, weight, squares, freedom = 0.95, 1.0, 4 * 0.14**2, 4.0
+    roots = [value ** (1 / 3) for value in values]
+    for root in roots:
+        squares += weight / (weight + 1) * (root - mean) ** 2
+        mean += (root - mean) / (weight + 1)
+        weight, freedom = weight + 1, freedom + 1
+    scale = math.sqrt(squares / freedom * (1 + 1 / weight))
+    believed = scipy.stats.t(freedom) if roots else scipy.stats.norm()
+    expected = mean + scale * float(believed.isf(rate))
+    if roots:
+        beyond = len(roots) * rate
+        ordered = np.quantile(roots, min(1.0, (len(roots) + 1) * (1 - rate) / len(roots)))
+        expected = (expected + beyond * float(ordered)) / (1 + beyond)
+    found = choose_threshold(torch.tensor(values, dtype=torch.float64), rate)
+    assert found == pytest.approx(max(expected, 0.0) ** 3, rel=1e-6, abs=1e-9)
 
 
 def test_images_that_are_all_the_same() -> None:

@@ -311,6 +311,12 @@ def test_episodes_fit_or_one_sentence_says_why(
         make_batches(config, labels_of(*sizes), [], n_ranks=n_ranks)
 
 
+@given(sizes=st.lists(st.integers(2, 40), min_size=2, max_size=8), batch_size=st.integers(4, 40))
+def test_episodes_are_no_larger_than_the_settings(sizes: list[int], batch_size: int) -> None:
+    config, _ = fitted_to(sizes, {}, config=replace(EPISODIC, batch_size=batch_size))
+    assert config.shape.batch_size <= batch_size
+
+
 @pytest.mark.parametrize(
     ("given", "sizes", "n_ranks", "said"),
     [
@@ -337,6 +343,12 @@ def test_what_cannot_fit_is_refused_in_one_sentence(
 ) -> None:
     with pytest.raises(InputError, match=said):
         fitted_to(sizes, given, n_ranks=n_ranks)
+
+
+def test_where_nothing_may_change_nothing_is_looked_at() -> None:
+    """As of a run that is resumed: what does not fit is refused where it is needed."""
+    stores = {"train": cast(Store, Labelled(9)), "val": cast(Store, Labelled(1, 1))}
+    assert fitted(EPISODIC, stores, ()) == (EPISODIC, [])
 
 
 def test_batches_divide_among_devices() -> None:
