@@ -242,6 +242,7 @@ def test_the_margin_for_one_network_is_what_seeds_were_measured_to_differ_by() -
 def test_what_differs_in_two_ways_has_the_larger_margin() -> None:
     plain, both = Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", (2, 3, 4), "fine-tuned")
     assert luck_in(plain, both) == luck_in(both, plain) == MEASURED_OTHERWISE["layers"]
+    assert luck_in(plain, plain) == 0
 
 
 def test_how_much_seeds_differ_is_taken_from_all_comparisons() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,20 @@ def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:
         assert sum(parts) / int(asked.sum()) == pytest.approx(whole.accuracy.mean, abs=0.01)
         assert len(parts) == len(accuracies)
         assert whole.accuracy.mean < 100
+
+
+def test_classes_are_measured_with_the_weights_that_were_best(
+    place: Path, tmp_path: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
+) -> None:
+    shutil.copytree(place / "run", tmp_path / "run")
+    (any_weights, *_), told = (tmp_path / "run" / "weights").iterdir(), tmp_path / "run" / "result.json"
+    shutil.copy(any_weights, any_weights.with_stem("epoch-0001"))
+    content = json.loads(told.read_text())
+    content["best"]["5-shot centroid"]["epoch"] = 1
+    told.write_text(json.dumps(content))
+    run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    measure_classes(run, ["val"], n_episodes=5, n_way=2)
+    assert embedded == [("epoch-0001.safetensors", "val", ())]
 
 
 def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(

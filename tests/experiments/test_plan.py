@@ -19,7 +19,7 @@ from tiny_jobs import CPU, tiny_job
 from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments import RECIPES, Results, reproduce
-from nearshot.experiments.costs import CORE_AT_28, H200, SECONDS_TO_START, cost_of, duration, images_of
+from nearshot.experiments.costs import CORE_AT_28, H200, SECONDS_TO_START, cost_of, duration, images_of, seconds_of
 from nearshot.experiments.jobs import Job, chosen_jobs, do, jobs_of
 from nearshot.experiments.measuring import TREATMENTS
 from nearshot.experiments.places import ThisProcess
@@ -302,6 +302,8 @@ def test_costs_are_by_the_median_training_as_if_it_had_had_its_gpu_alone(tmp_pat
     assert cost_of(jobs[4:], results, n_at_once=4) == pytest.approx((n_images, 220.0, "an abacus, as before", 1))
     both = cost_of(jobs[3:], results, n_at_once=4)  # no more at once than there are
     assert both == pytest.approx((2 * n_images, 220.0, "an abacus, as before", 2))
+    one_by_one = cost_of(iter(jobs[3:]), results)
+    assert one_by_one == pytest.approx((2 * n_images, 440.0, "an abacus, as before", 1))
     assert str(both) == "about 4 min on an abacus, as before, 2 at once"
     assert str(cost_of(jobs[4:], results, n_at_once=4)) == "about 4 min on an abacus, as before"
 
@@ -322,6 +324,7 @@ def test_without_results_costs_are_by_what_an_h200_was_measured_to_take(side: in
     job = replace(tiny_job(), config=replace(PRESETS["cifar-fs-nca"], input_size=side))
     expected = images_of(job.config) / H200[side] + SECONDS_TO_START
     assert cost_of([job], Results(tmp_path)) == pytest.approx((images_of(job.config), expected, "an H200", 1))
+    assert seconds_of([job], Results(tmp_path), tmp_path, "an H200") == pytest.approx([expected])
 
 
 @pytest.mark.parametrize(

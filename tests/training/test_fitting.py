@@ -351,6 +351,13 @@ def test_where_nothing_may_change_nothing_is_looked_at() -> None:
     assert fitted(EPISODIC, stores, ()) == (EPISODIC, [])
 
 
+def test_where_validation_alone_may_change_training_episodes_are_left_to_be_refused() -> None:
+    stores = {"train": cast(Store, Labelled(*[9] * 4)), "val": cast(Store, Labelled(30, 30))}
+    config, said = fitted(EPISODIC, stores, ("validation_way",))
+    assert config == replace(EPISODIC, validation_way=2)
+    assert said == ["5-way episodes need 5 classes; the validation split has 2: 2-way."]
+
+
 def test_batches_divide_among_devices() -> None:
     config, said = fitted_to([3000, 3000], {}, n_ranks=3, config=TrainConfig())
     assert (config.batch_size, said) == (510, ["A batch of 512 does not divide among 3 devices: batches of 510."])

@@ -84,6 +84,16 @@ def test_classes_that_are_left_out_are_called_what_they_are() -> None:
     ]
 
 
+def test_fewer_shots_are_said_with_the_images_that_more_would_have_needed() -> None:
+    small = episodes_that_fit(labels_of(4, 4, 4), "test", n_way=3, shots=(1, 5, 10), n_query=2)
+    assert (small.shots, small.n_query) == ((1,), 2)
+    assert small.said == [
+        "5 and 10-shot episodes need 6 images of a class; the test split has classes of 4: 1-shot.",
+    ]
+    fewest = episodes_that_fit(labels_of(4, 4, 4), "test", n_way=3, shots=(5,), n_query=1)
+    assert fewest.said == ["5-shot episodes need 6 images of a class; the test split has classes of 4: 3-shot."]
+
+
 def test_splits_that_are_too_small_for_anything_are_refused_together() -> None:
     check_classes({"training": labels_of(1, 1), "validation": labels_of(2, 2), "test": labels_of(2, 1, 2)})
     with pytest.raises(

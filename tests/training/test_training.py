@@ -23,10 +23,12 @@ from nearshot.data import Store
 from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.losses import nca_loss
-from nearshot.training import METHODS, TrainConfig, train
+from nearshot.models import build_backbone, save_backbone
+from nearshot.training import METHODS, TrainConfig, testing, train
 from nearshot.training.batches import Composition, compositions
 from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.methods import resolve_method
+from nearshot.training.small_splits import EVALUATION
 from nearshot.training.testing import Request, evaluate_run, evaluate_weights, file_name
 from nearshot.training.trained import TrainedRun
 
@@ -133,6 +135,7 @@ def test_another_question_has_another_file(run: Path, data_dir: Path) -> None:
         {"n_way": 4},
         {"n_query": 4},
         {"least_images": 2},
+        {"least_images": 3},
         {"n_episodes": 4},
         {"seed": 4},
     ]
@@ -186,6 +189,40 @@ def test_by_default_runs_are_validated_and_measured_on_the_episodes_of_plain_fea
         name: by_default[name] for name in ("n_way", "n_query", "n_episodes")
     }
     assert config.validation_shots == Request().shots
+
+
+def test_many_images_are_said_before_they_are_embedded(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, asked = tmp_path / "weights.safetensors", Request(dataset="tiny", n_way=2, n_episodes=5)
+    save_backbone(build_backbone("conv4-32", input_size=16), weights)
+    n_images = len(Store.open("tiny", "test", data_dir))
+    for many, expected in (
+        (n_images + 1, []),
+        (n_images, [f"Embedding {n_images} images of tiny with weights.safetensors on cpu."]),
+    ):
+        said: list[str] = []
+        monkeypatch.setattr(testing, "MANY", many)
+        evaluate_weights(weights, asked, data_dir=data_dir, device="cpu", tell=said.append)
+        assert said == expected
+
+
+def test_without_shots_there_is_nothing_to_measure(run: Path, data_dir: Path) -> None:
+    asked, weights = Request(n_way=2, shots=()), sorted((run / "weights").iterdir())[0]
+    for fit in ((), EVALUATION):
+        with pytest.raises(InputError, match="There is nothing to measure: give numbers of shots"):
+            evaluate_run(run, asked, data_dir=data_dir, fit=fit)
+        with pytest.raises(InputError, match="There is nothing to measure: give a list of shots"):
+            evaluate_weights(weights, asked, data_dir=data_dir, fit=fit)
+
+
+def test_weights_that_do_not_say_what_they_were_trained_on_need_a_dataset(data_dir: Path, tmp_path: Path) -> None:
+    weights, asked = tmp_path / "weights.safetensors", Request(n_way=2, n_episodes=5, shots=(1,))
+    save_backbone(build_backbone("conv4-32", input_size=16), weights)
+    with pytest.raises(InputError, match=r"weights\.safetensors does not say what it was trained on; give a dataset\."):
+        evaluate_weights(weights, asked, data_dir=data_dir)
+    (found,) = evaluate_weights(weights, replace(asked, dataset="tiny"), data_dir=data_dir)
+    assert (found.dataset, found.weights) == ("tiny", "weights.safetensors")
 
 
 def test_layers_are_features(run: Path, data_dir: Path) -> None:
