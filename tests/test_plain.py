@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,13 @@ def test_an_accuracy_by_numpys_numbers_is_json() -> None:
     many = evaluate_many(FEATURES, LABELS, n_shots=np.array([1, 5]), n_way=3, n_episodes=20)  # type: ignore[arg-type]
     assert [key.n_shot for key in many] == [1, 1, 1, 5, 5, 5]
     json.dumps([one.as_dict() for one in many.values()])
+
+
+def test_a_request_by_numpys_numbers_is_a_plain_one() -> None:
+    ours = Request(shots=np.array([1, 5]), n_way=np.int64(3), seed=np.int32(2), layers=[3, 4])  # type: ignore[arg-type]
+    plain = Request(shots=(1, 5), n_way=3, seed=2, layers=(3, 4))
+    assert ours == plain
+    assert json.dumps(asdict(ours)) == json.dumps(asdict(plain))
 
 
 def test_one_episode_has_no_interval_and_is_json() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from clouds import clouds
 from hypothesis import given, settings
@@ -32,20 +34,20 @@ def test_left_out_novelties_are_those_of_a_set_without_the_image(n: int, seed: i
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 1000))
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 1000))
 def test_left_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
     support = support_of(sizes, seed)
     features, codes = support.features.numpy(), support.codes.numpy()
     between = between_classes(support)
-    assert between is not None
+    usual = 0 if between is None else 2  # a class alone has no distances to others
     expected = []
     for image in range(len(codes)):
         kept = np.arange(len(codes)) != image
-        if sizes[codes[image]] == 1:
+        if sizes[codes[image]] == 1 or sizes in ([1], [2]):
             continue
         classes = [features[kept & (codes == code)] for code in range(len(sizes))]
         squares = [((rows - rows.mean(0)) ** 2).sum() for rows in classes]
-        shared = (2 * 0.225 * between + sum(squares)) / (2 + sum(len(rows) - 1 for rows in classes))
+        shared = (usual * 0.225 * (between or 0) + sum(squares)) / (usual + sum(len(rows) - 1 for rows in classes))
         expected.append(
             min(
                 ((features[image] - rows.mean(0)) ** 2).sum()
@@ -123,6 +125,26 @@ def test_a_threshold_falls_with_the_rate() -> None:
     assert choose_threshold(2 * left_out, 0.05) > choose_threshold(left_out, 0.05)
     many = torch.linspace(0.5, 1.5, 10000, dtype=torch.float64)
     assert choose_threshold(many, 0.1) == pytest.approx(1.4, abs=0.05)
+
+
+@given(st.lists(st.floats(0.05, 20), max_size=30), st.floats(0.001, 0.999))
+def test_a_threshold_is_what_is_believed_after_one_image_after_another(values: list[float], rate: float) -> None:
+    """A normal distribution, learnt image by image, and the more of them lie beyond the quantile, their own order."""
+    mean, weight, squares, freedom = 0.95, 1.0, 4 * 0.14**2, 4.0
+    roots = [value ** (1 / 3) for value in values]
+    for root in roots:
+        squares += weight / (weight + 1) * (root - mean) ** 2
+        mean += (root - mean) / (weight + 1)
+        weight, freedom = weight + 1, freedom + 1
+    scale = math.sqrt(squares / freedom * (1 + 1 / weight))
+    believed = scipy.stats.t(freedom) if roots else scipy.stats.norm()
+    expected = mean + scale * float(believed.isf(rate))
+    if roots:
+        beyond = len(roots) * rate
+        ordered = np.quantile(roots, min(1.0, (len(roots) + 1) * (1 - rate) / len(roots)))
+        expected = (expected + beyond * float(ordered)) / (1 + beyond)
+    found = choose_threshold(torch.tensor(values, dtype=torch.float64), rate)
+    assert found == pytest.approx(max(expected, 0.0) ** 3, rel=1e-6, abs=1e-9)
 
 
 def test_images_that_are_all_the_same() -> None:

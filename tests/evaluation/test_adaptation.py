@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -237,6 +239,18 @@ def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images
         assert result.protocol.classifier == "<lambda>"
 
 
+def test_by_default_episodes_are_those_of_plain_features() -> None:
+    plain, tuned, mapped = (
+        inspect.signature(function).parameters
+        for function in (evaluate_features, evaluate_fine_tuned, evaluate_mahalanobis)
+    )
+    for name in ("n_way", "n_query", "seed", "classifier", "centre", "normalise", "small_classes"):
+        assert tuned[name].default == mapped[name].default == plain[name].default
+    assert mapped["n_episodes"].default == plain["n_episodes"].default
+    drawn = inspect.signature(sample_episodes).parameters["n_shot"]
+    assert tuned["n_shot"].default == mapped["n_shot"].default == drawn.default
+
+
 def test_one_shot_is_refused_with_the_reason(network: Any, images: Tensor) -> None:
     with pytest.raises(InputError, match="One shot cannot be adapted to.*no positive pair to learn from"):
         evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, n_way=3, n_shot=1, n_query=4)
@@ -244,11 +258,18 @@ def test_one_shot_is_refused_with_the_reason(network: Any, images: Tensor) -> No
         evaluate_mahalanobis(embed(network, images), LABELS, loss=nca_loss, n_way=3, n_shot=1, n_query=4)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"n_steps": -1}, {"lr": 0.0}, {"lr": math.nan}, {"weight_decay": -1e-9}, {"weight_decay": math.nan}]
+)
+def test_an_optimiser_that_cannot_step_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="Adam needs no negative steps or weight decay and a positive learning rate"):
+        Adam(**wrong)
+    Adam(n_steps=0, lr=1e-9, weight_decay=0.0)
+
+
 def test_a_network_in_training_mode_is_refused(network: Any, images: Tensor) -> None:
     with pytest.raises(LeakError, match="training mode"):
         evaluate_fine_tuned(network.train(), images, LABELS, loss=nca_loss, **SHAPE)
-    with pytest.raises(InputError, match="Adam needs no negative steps"):
-        Adam(n_steps=-1)
     with pytest.raises(InputError, match=r"labels must be one per image: expected shape \(72,\), not \(71,\)"):
         evaluate_fine_tuned(network.eval(), images, LABELS[:-1], loss=nca_loss, **SHAPE)
     with pytest.raises(InputError, match="say inductive=True if it looks at each alone"):
@@ -262,5 +283,8 @@ def test_a_network_in_training_mode_is_refused(network: Any, images: Tensor) -> 
         evaluate_fine_tuned(copy.deepcopy(network).half().eval(), images, LABELS, loss=nca_loss, **SHAPE)
     with pytest.raises(InputError, match="nothing to fine-tune"):
         evaluate_fine_tuned(torch.nn.Flatten().eval(), images, LABELS, loss=nca_loss, **SHAPE)
+    with pytest.raises(InputError, match="nothing to fine-tune"):
+        frozen = copy.deepcopy(network).eval().requires_grad_(False)
+        evaluate_fine_tuned(frozen, images, LABELS, loss=nca_loss, **SHAPE)
     with pytest.raises(InputError, match="episodes_at_once must be at least 1"):
         evaluate_fine_tuned(network.eval(), images, LABELS, loss=nca_loss, episodes_at_once=0, **SHAPE)

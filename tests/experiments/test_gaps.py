@@ -55,6 +55,20 @@ def test_several_seeds_are_judged_by_their_spread(tmp_path: Path) -> None:
     assert three.n_seeds == 3
 
 
+def test_what_was_measured_of_one_alone_is_no_difference(tmp_path: Path) -> None:
+    results, plain = Results(tmp_path), Measurement("test", 5, "centroid")
+    tuned = replace(plain, adapted="fine-tuned")
+    one, other = (row_config(DATASET, row, 512) for row in (3, 5))
+    put(results, one, 62.0, means={tuned: 63.0})
+    put(results, other, 60.0)
+    found = Found(results, PAPER, (0,))
+    for sides in permutations(((one, tuned), (other, tuned))):
+        assert gap(found, "", *sides) is None
+    difference = gap(found, "", (one, tuned), (other, plain))
+    assert difference is not None
+    assert difference.difference == pytest.approx(3.0, abs=0.1)
+
+
 def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_have(tmp_path: Path) -> None:
     results, wanted = Results(tmp_path), Measurement("val", 5, "centroid")
     one, other = (row_config(DATASET, row, 512) for row in (3, 5))
@@ -228,6 +242,7 @@ def test_the_margin_for_one_network_is_what_seeds_were_measured_to_differ_by() -
 def test_what_differs_in_two_ways_has_the_larger_margin() -> None:
     plain, both = Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", (2, 3, 4), "fine-tuned")
     assert luck_in(plain, both) == luck_in(both, plain) == MEASURED_OTHERWISE["layers"]
+    assert luck_in(plain, plain) == 0
 
 
 def test_how_much_seeds_differ_is_taken_from_all_comparisons() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from tiny import prepare_tiny
 
 from nearshot.data import Store
 from nearshot.devices import Precision
-from nearshot.evaluation import Adam, evaluate_features
+from nearshot.evaluation import Adam, evaluate_features, sample_episodes
 from nearshot.experiments import measuring
 from nearshot.experiments.by_class import measure_classes
 from nearshot.experiments.measuring import measure
@@ -38,7 +40,7 @@ EVERYTHING = (
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("measuring")
-    prepare_tiny(folder / "data", n_classes=20, n_images=30)
+    prepare_tiny(folder / "data", n_classes=20, n_images=30, contrast=20)
     cpu = Hardware(accelerator="cpu")
     train(TINY, folder=folder / "run", data_dir=folder / "data", hardware=cpu, show=False)
     return folder
@@ -100,6 +102,36 @@ def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
     layers = found[Measurement("test", 5, "centroid", LAYERS, "fine-tuned")].accuracy.protocol
     assert layers.adapted is not None
     assert "layers_of" in layers.adapted
+
+
+def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:
+    """With the most shots that were validated, on the episodes and by the weights of nearest centroid."""
+    run = opened(place)
+    by_class = measure_classes(run, ("val", "test"), n_episodes=40, n_way=2)
+    assert list(by_class) == ["val 5-shot centroid", "test 5-shot centroid"]
+    for name, accuracies in by_class.items():
+        split = name.split()[0]
+        (whole,) = evaluate_run(run, Request(split=split, shots=(5,), n_way=2, n_episodes=40))
+        store = run.store(split)
+        asked = store.labels[sample_episodes(store.labels, n_way=2, n_episodes=40).query].flatten().bincount()
+        parts = [accuracies[store.class_names[label]] * int(n) for label, n in enumerate(asked) if n]
+        assert sum(parts) / int(asked.sum()) == pytest.approx(whole.accuracy.mean, abs=0.01)
+        assert len(parts) == len(accuracies)
+        assert whole.accuracy.mean < 100
+
+
+def test_classes_are_measured_with_the_weights_that_were_best(
+    place: Path, tmp_path: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
+) -> None:
+    shutil.copytree(place / "run", tmp_path / "run")
+    (any_weights, *_), told = (tmp_path / "run" / "weights").iterdir(), tmp_path / "run" / "result.json"
+    shutil.copy(any_weights, any_weights.with_stem("epoch-0001"))
+    content = json.loads(told.read_text())
+    content["best"]["5-shot centroid"]["epoch"] = 1
+    told.write_text(json.dumps(content))
+    run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    measure_classes(run, ["val"], n_episodes=5, n_way=2)
+    assert embedded == [("epoch-0001.safetensors", "val", ())]
 
 
 def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(

@@ -19,11 +19,20 @@ from tiny_jobs import CPU, tiny_job
 from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments import RECIPES, Results, reproduce
-from nearshot.experiments.costs import ENOUGH, cost_of, images_of
+from nearshot.experiments.costs import (
+    CORE_AT_28,
+    ENOUGH,
+    H200,
+    SECONDS_TO_START,
+    cost_of,
+    duration,
+    images_of,
+    seconds_of,
+)
 from nearshot.experiments.jobs import Job, chosen_jobs, do, jobs_of
 from nearshot.experiments.measuring import TREATMENTS
 from nearshot.experiments.places import ThisProcess
-from nearshot.experiments.plan import plan_of
+from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.results import Measurement, RunResult
 from nearshot.experiments.scales import PAPER, QUICK, smaller
 from nearshot.experiments.settings import BATCH_SIZES
@@ -57,6 +66,26 @@ def test_jobs_are_sorted_by_what_is_left_of_them(done: Path) -> None:
     more = plan_of([with_more(first)], results, runs)
     assert (more.measured, more.again) == ((with_more(first),), ())
     assert plan_of([first], results, runs).sentences() == []
+
+
+def test_a_plan_counts_all_and_names_the_first_three(tmp_path: Path) -> None:
+    jobs = tuple(tiny_job(seed) for seed in range(8))
+    plan = Plan(jobs[:1], jobs[1:2], jobs[2:3], jobs[3:], tmp_path)
+    assert plan.left == jobs[1:]
+    names = ", ".join(job.name for job in jobs[3:6])
+    everything, more, again = plan.sentences()
+    assert everything == "8 trainings: 1 done, 1 to train."
+    assert more == "1 training to measure more of; the weights are there."
+    assert again.startswith("5 trainings to train AGAIN: ")
+    assert again.endswith(f" ({names} and 2 more)")
+    assert replace(plan, again=jobs[3:6]).sentences()[2].endswith(f" ({names})")
+    rather_not = plan.without_again()
+    assert rather_not.left == jobs[1:3]
+    everything, _, as_they_are = rather_not.sentences()
+    assert everything == "8 trainings: 1 done, 1 to train."
+    assert as_they_are.startswith("5 trainings left as they are: ")
+    assert as_they_are.endswith(f" ({names} and 2 more)")
+    assert rather_not.without_again() == rather_not
 
 
 def test_weights_that_are_gone_are_said_before_they_are_trained_again(done: Path, tmp_path: Path) -> None:
@@ -291,6 +320,50 @@ def test_trainings_are_judged_by_others_of_their_batch_size_where_there_are_enou
             results.path(job.config, "paper").unlink()
     # Too few of 128 are left, so that all tell: their median.
     assert cost_of(jobs[128][:1], Results(tmp_path)).seconds == pytest.approx(200.0, rel=0.01)
+
+
+def test_costs_are_by_the_median_training_as_if_it_had_had_its_gpu_alone(tmp_path: Path) -> None:
+    jobs = [replace(tiny_job(seed), config=replace(tiny_job(seed).config, steps_per_epoch=5)) for seed in range(5)]
+    (made_up, *_), results = make_up(tmp_path / "made up", ["schedule"], QUICK), Results(tmp_path / "results")
+    alone = [(100.0, 1, "Apple M9"), (200.0, 2, "an abacus"), (900.0, 1, "an abacus")]
+    for job, (seconds, n_sharing, device) in zip(jobs, alone, strict=False):
+        told = {"id": job.id, "scale": job.scale, "config": job.config.as_dict(), "environment": {"device": device}}
+        took = {"training_seconds": seconds * n_sharing, "measuring_seconds": seconds * n_sharing / 10}
+        results.put(RunResult(made_up.content | told | took | {"n_sharing": n_sharing}))
+    n_images = images_of(jobs[4].config)
+    assert cost_of(jobs[4:], results, n_at_once=4) == pytest.approx((n_images, 220.0, "an abacus, as before", 1))
+    both = cost_of(jobs[3:], results, n_at_once=4)  # no more at once than there are
+    assert both == pytest.approx((2 * n_images, 220.0, "an abacus, as before", 2))
+    one_by_one = cost_of(iter(jobs[3:]), results)
+    assert one_by_one == pytest.approx((2 * n_images, 440.0, "an abacus, as before", 1))
+    assert str(both) == "about 4 min on an abacus, as before, 2 at once"
+    assert str(cost_of(jobs[4:], results, n_at_once=4)) == "about 4 min on an abacus, as before"
+
+
+def test_a_small_network_takes_as_long_as_its_images_are_large(tmp_path: Path) -> None:
+    """On a core, which was measured at 28×28."""
+    seconds = []
+    for side in (28, 56):
+        job = replace(tiny_job(), config=replace(PRESETS["glyphs-nca"], backbone="conv4", input_size=side))
+        cost = cost_of([job], Results(tmp_path))
+        seconds.append(cost.seconds - SECONDS_TO_START)
+        assert cost.where == "a CPU core"
+    assert seconds == pytest.approx([cost.images / CORE_AT_28, 4 * cost.images / CORE_AT_28])
+
+
+@pytest.mark.parametrize("side", H200)
+def test_without_results_costs_are_by_what_an_h200_was_measured_to_take(side: int, tmp_path: Path) -> None:
+    job = replace(tiny_job(), config=replace(PRESETS["cifar-fs-nca"], input_size=side))
+    expected = images_of(job.config) / H200[side] + SECONDS_TO_START
+    assert cost_of([job], Results(tmp_path)) == pytest.approx((images_of(job.config), expected, "an H200", 1))
+    assert seconds_of([job], Results(tmp_path), tmp_path, "an H200") == pytest.approx([expected])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "1 min"), (89, "1 min"), (91, "2 min"), (3590, "60 min"), (3600, "1.0 h")]
+)
+def test_a_duration_is_in_whole_minutes_or_tenths_of_hours(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
 
 
 @pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32"], ["--steps", "2"], []])

@@ -317,6 +317,12 @@ def test_episodes_fit_or_one_sentence_says_why(
         make_batches(config, labels_of(*sizes), [], n_ranks=n_ranks)
 
 
+@given(sizes=st.lists(st.integers(2, 40), min_size=2, max_size=8), batch_size=st.integers(4, 40))
+def test_episodes_are_no_larger_than_the_settings(sizes: list[int], batch_size: int) -> None:
+    config, _ = fitted_to(sizes, {}, config=replace(EPISODIC, batch_size=batch_size))
+    assert config.shape.batch_size <= batch_size
+
+
 @pytest.mark.parametrize(
     ("given", "sizes", "n_ranks", "said"),
     [
@@ -343,6 +349,19 @@ def test_what_cannot_fit_is_refused_in_one_sentence(
 ) -> None:
     with pytest.raises(InputError, match=said):
         fitted_to(sizes, given, n_ranks=n_ranks)
+
+
+def test_where_nothing_may_change_nothing_is_looked_at() -> None:
+    """As of a run that is resumed: what does not fit is refused where it is needed."""
+    stores = {"train": cast(Store, Labelled(9)), "val": cast(Store, Labelled(1, 1))}
+    assert fitted(EPISODIC, stores, ()) == (EPISODIC, [])
+
+
+def test_where_validation_alone_may_change_training_episodes_are_left_to_be_refused() -> None:
+    stores = {"train": cast(Store, Labelled(*[9] * 4)), "val": cast(Store, Labelled(30, 30))}
+    config, said = fitted(EPISODIC, stores, ("validation_way",))
+    assert config == replace(EPISODIC, validation_way=2)
+    assert said == ["5-way episodes need 5 classes; the validation split has 2: 2-way."]
 
 
 def test_batches_divide_among_devices() -> None:

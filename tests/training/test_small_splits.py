@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from settings import labels_of
 
 from nearshot.episodes import EpisodeShape
+from nearshot.errors import InputError
 from nearshot.evaluation.episodes import EpisodeSource, SmallClasses
-from nearshot.training.small_splits import EVALUATION, episodes_that_fit
+from nearshot.training.small_splits import EVALUATION, check_classes, episodes_that_fit
 
 
 @given(
@@ -81,3 +82,28 @@ def test_classes_that_are_left_out_are_called_what_they_are() -> None:
     assert single.said == [
         "Classes of a single image in the test split, and so left out of episodes: 1 (1 image), 3 (1 image)."
     ]
+
+
+def test_fewer_shots_are_said_with_the_images_that_more_would_have_needed() -> None:
+    small = episodes_that_fit(labels_of(4, 4, 4), "test", n_way=3, shots=(1, 5, 10), n_query=2)
+    assert (small.shots, small.n_query) == ((1,), 2)
+    assert small.said == [
+        "5 and 10-shot episodes need 6 images of a class; the test split has classes of 4: 1-shot.",
+    ]
+    fewest = episodes_that_fit(labels_of(4, 4, 4), "test", n_way=3, shots=(5,), n_query=1)
+    assert fewest.said == ["5-shot episodes need 6 images of a class; the test split has classes of 4: 3-shot."]
+
+
+def test_splits_that_are_too_small_for_anything_are_refused_together() -> None:
+    check_classes({"training": labels_of(1, 1), "validation": labels_of(2, 2), "test": labels_of(2, 1, 2)})
+    with pytest.raises(
+        InputError,
+        match=r"^The training split has 1 class, and to tell classes apart takes 2; the validation split has 1 class "
+        r"of two images or more, and an episode needs 2\. .* Without a validation split the last epoch is kept\.$",
+    ):
+        check_classes({"training": labels_of(5), "validation": labels_of(3, 1)})
+    with pytest.raises(
+        InputError, match=r"^The test split has 0 classes of two images or more, and an episode needs 2\. "
+    ) as refused:
+        check_classes({"test": labels_of(1, 1, 1)})
+    assert "validation" not in str(refused.value)

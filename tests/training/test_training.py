@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,11 +23,14 @@ from nearshot.data import Store
 from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.losses import nca_loss
-from nearshot.training import METHODS, TrainConfig, train
+from nearshot.models import build_backbone, save_backbone
+from nearshot.training import METHODS, TrainConfig, testing, train
 from nearshot.training.batches import Composition, compositions
 from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.methods import resolve_method
-from nearshot.training.testing import Request, evaluate_run, evaluate_weights
+from nearshot.training.small_splits import EVALUATION
+from nearshot.training.testing import Request, evaluate_run, evaluate_weights, file_name
+from nearshot.training.trained import TrainedRun
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -117,6 +122,32 @@ def test_the_test_split_is_read_once(run: Path, data_dir: Path) -> None:
     assert [one.as_dict() for one in again] == [one.as_dict() for one in first]
 
 
+def test_another_question_has_another_file(run: Path, data_dir: Path) -> None:
+    asked = Request(shots=(1,), classifiers=("centroid",))
+    opened = TrainedRun(run, data_dir=data_dir, device="cpu", precision="float32")
+    rough = TrainedRun(run, data_dir=data_dir, device="cpu", precision="bfloat16")
+    weights, store = opened.best_weights(1, "centroid"), opened.store("test")
+    changes: list[dict[str, Any]] = [
+        {"split": "val"},
+        {"shots": (5,)},
+        {"classifiers": ("soft",)},
+        {"layers": (3, 4)},
+        {"n_way": 4},
+        {"n_query": 4},
+        {"least_images": 2},
+        {"least_images": 3},
+        {"n_episodes": 4},
+        {"seed": 4},
+    ]
+    names = [file_name(opened, replace(asked, **change), weights, store) for change in ({}, *changes)]
+    names.append(file_name(opened, asked, weights.with_stem("epoch-0099"), store))
+    names.append(file_name(opened, asked, weights, opened.store("val")))
+    names.append(file_name(opened, asked, weights, store, also=["fine-tuned by 5 steps"]))
+    names.append(file_name(rough, asked, weights, store))
+    assert len(set(names)) == len(names)
+    assert not any(" " in name for name in names)
+
+
 def test_other_data_of_the_same_name_are_measured_anew(run: Path, data_dir: Path, tmp_path: Path) -> None:
     prepare_tiny(tmp_path, seed=7, split_seed=0)
     request = Request(n_way=2, n_episodes=30, shots=(1,))
@@ -132,6 +163,66 @@ def test_only_the_shots_that_are_asked_for_are_measured(run: Path, data_dir: Pat
     """Classes have 20 images: 19 queries leave one shot."""
     found = evaluate_run(run, Request(n_way=2, n_episodes=5, shots=(1,), n_query=19), data_dir=data_dir)
     assert [one.n_shot for one in found] == [1]
+
+
+def test_a_measurement_is_of_what_was_asked_for(run: Path, data_dir: Path) -> None:
+    asked = Request(
+        split="val", shots=(2,), classifiers=("knn",), n_way=2, n_query=7, least_images=20, n_episodes=12, seed=3
+    )
+    weights = sorted((run / "weights").iterdir())[0]
+    for found in (evaluate_run(run, asked, data_dir=data_dir), evaluate_weights(weights, asked, data_dir=data_dir)):
+        (one,) = found
+        assert (one.n_shot, one.classifier, one.dataset, one.layers) == (2, "knn", "tiny", ())
+        said = asdict(one.accuracy.protocol)
+        assert (said["n_shot"], said["classifier"]) == (2, "knn")
+        for name in ("split", "n_way", "n_query", "n_episodes", "seed"):
+            assert said[name] == getattr(asked, name)
+
+
+def test_by_default_runs_are_validated_and_measured_on_the_episodes_of_plain_features() -> None:
+    by_default = {name: one.default for name, one in inspect.signature(evaluate_features).parameters.items()}
+    for name in ("n_way", "n_query", "n_episodes", "seed"):
+        assert getattr(Request(), name) == by_default[name]
+    config = TrainConfig()
+    validation = {"n_way": config.validation_way, "n_query": config.validation_queries}
+    assert validation | {"n_episodes": config.validation_episodes} == {
+        name: by_default[name] for name in ("n_way", "n_query", "n_episodes")
+    }
+    assert config.validation_shots == Request().shots
+
+
+def test_many_images_are_said_before_they_are_embedded(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, asked = tmp_path / "weights.safetensors", Request(dataset="tiny", n_way=2, n_episodes=5)
+    save_backbone(build_backbone("conv4-32", input_size=16), weights)
+    n_images = len(Store.open("tiny", "test", data_dir))
+    for many, expected in (
+        (n_images + 1, []),
+        (n_images, [f"Embedding {n_images} images of tiny with weights.safetensors on cpu."]),
+    ):
+        said: list[str] = []
+        monkeypatch.setattr(testing, "MANY", many)
+        evaluate_weights(weights, asked, data_dir=data_dir, device="cpu", tell=said.append)
+        assert said == expected
+
+
+def test_without_shots_there_is_nothing_to_measure(run: Path, data_dir: Path) -> None:
+    asked, weights = Request(n_way=2, shots=()), sorted((run / "weights").iterdir())[0]
+    for fit in ((), EVALUATION):
+        with pytest.raises(InputError, match="There is nothing to measure: give numbers of shots"):
+            evaluate_run(run, asked, data_dir=data_dir, fit=fit)
+        with pytest.raises(InputError, match="There is nothing to measure: give a list of shots"):
+            evaluate_weights(weights, asked, data_dir=data_dir, fit=fit)
+
+
+def test_weights_that_do_not_say_what_they_were_trained_on_need_a_dataset(data_dir: Path, tmp_path: Path) -> None:
+    weights, asked = tmp_path / "weights.safetensors", Request(n_way=2, n_episodes=5, shots=(1,))
+    save_backbone(build_backbone("conv4-32", input_size=16), weights)
+    with pytest.raises(InputError, match=r"weights\.safetensors does not say what it was trained on; give a dataset\."):
+        evaluate_weights(weights, asked, data_dir=data_dir)
+    (found,) = evaluate_weights(weights, replace(asked, dataset="tiny"), data_dir=data_dir)
+    assert (found.dataset, found.weights) == ("tiny", "weights.safetensors")
 
 
 def test_layers_are_features(run: Path, data_dir: Path) -> None:

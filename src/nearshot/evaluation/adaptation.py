@@ -46,7 +46,7 @@ class Adam:
     weight_decay: float = 5e-4
 
     def __post_init__(self) -> None:
-        if self.n_steps < 0 or not self.lr > 0 or self.weight_decay < 0:
+        if self.n_steps < 0 or not self.lr > 0 or not self.weight_decay >= 0:
             raise InputError(f"Adam needs no negative steps or weight decay and a positive learning rate, not {self}.")
 
     def __str__(self) -> str:
