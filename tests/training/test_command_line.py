@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tiny import prepare_tiny
 
+from nearshot.cli import evaluate as evaluate_command
 from nearshot.cli import main
+from nearshot.models import build_backbone, save_backbone
 
 QUICK = ["--backbone", "conv4-32", "--epochs", "2", "--batch-size", "32", "--n-shot", "2", "--images-per-class", "4"]
 QUICK += ["--validation-episodes", "20", "--validation-way", "2"]
@@ -59,6 +62,38 @@ def test_a_preset_is_where_the_options_start(data_dir: Path, capsys: pytest.Capt
     assert (settings["method"], settings["epochs"], settings["optimiser"]) == ("matching", 2, "adam")
     assert main(["train", "--preset=cifar-nca"]) == 1
     assert "cifar-fs-nca" in capsys.readouterr().err
+
+
+def shown_classes(out: str) -> list[str]:
+    """The names in the table by class, in their order."""
+    table = out[out.index("By class, the hardest first") :]
+    return [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]
+
+
+def test_classes_are_told_the_hardest_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_tiny(tmp_path, n_classes=25, contrast=20)
+    torch.manual_seed(0)
+    save_backbone(build_backbone("conv4", input_size=16), tmp_path / "own.safetensors")
+    where = ["--dataset", "tiny", "--data-dir", str(tmp_path)]
+    measure = ["evaluate", str(tmp_path / "own.safetensors"), *where, "--way", "2", "--episodes", "50", "--by-class"]
+    assert main([*measure, "--json"]) == 0
+    last = json.loads(capsys.readouterr().out)[-1]
+    names = sorted(last["by_class"], key=lambda name: last["by_class"][name]["mean"])
+    assert len({one["mean"] for one in last["by_class"].values()}) > 2
+    assert main(measure) == 0
+    out = capsys.readouterr().out
+    assert f"By class, the hardest first: {len(names)} classes" in out
+    assert shown_classes(out) == names
+    assert "5-shot centroid %" in out
+    hardest = last["by_class"][names[0]]
+    assert f"{hardest['mean']:.2f} ± {hardest['interval95']:.2f}" in out
+    monkeypatch.setattr(evaluate_command, "HARDEST", 1)
+    monkeypatch.setattr(evaluate_command, "EASIEST", 1)
+    assert main(measure) == 0
+    few = [names[0], f"… {len(names) - 2} more, which --json has", names[-1]]
+    assert shown_classes(capsys.readouterr().out) == few
 
 
 @pytest.mark.parametrize("command", [["train"], ["evaluate"], ["train", "--preset", "cifar-fs-nca"]])

@@ -109,6 +109,26 @@ def test_a_run_is_measured_with_the_epochs_that_were_best(run: Path, data_dir: P
         assert torch.equal(one.accuracy.per_episode, twin.accuracy.per_episode)
 
 
+def test_the_classes_of_each_answer_make_it_up(run: Path, tmp_path: Path) -> None:
+    data_dir = tmp_path
+    prepare_tiny(data_dir, split_seed=0, contrast=4)  # hard to tell apart
+    request = Request(n_way=3, n_query=4, n_episodes=60, classifiers=("centroid", "knn"), seed=2, by_class=True)
+    names = set(Store.open("tiny", "test", data_dir).class_names)
+    measured = evaluate_run(run, request, data_dir=data_dir)
+    kept = evaluate_run(run, request, data_dir=data_dir)
+    of_file = evaluate_weights(run / "weights" / measured[0].weights, request, data_dir=data_dir)
+    plain = evaluate_run(run, replace(request, by_class=False), data_dir=data_dir)
+    assert all(one.by_class is None and "by_class" not in one.as_dict() for one in plain)
+    for one in (*measured, *of_file):
+        assert one.by_class is not None
+        assert set(one.by_class) == names
+        parts = [part.mean * part.n_episodes for part in one.by_class.values()]
+        assert sum(parts) / (3 * 60) == pytest.approx(one.accuracy.mean)
+    assert len({str(one.by_class) for one in measured}) > 1
+    assert [one.by_class for one in kept] == [one.by_class for one in measured]
+    assert [one.accuracy.as_dict() for one in plain] == [one.accuracy.as_dict() for one in measured]
+
+
 def test_the_test_split_is_read_once(run: Path, data_dir: Path) -> None:
     request = Request(n_way=2, n_episodes=30)
     first = evaluate_run(run, request, data_dir=data_dir)
@@ -138,6 +158,7 @@ def test_another_question_has_another_file(run: Path, data_dir: Path) -> None:
         {"least_images": 3},
         {"n_episodes": 4},
         {"seed": 4},
+        {"by_class": True},
     ]
     names = [file_name(opened, replace(asked, **change), weights, store) for change in ({}, *changes)]
     names.append(file_name(opened, asked, weights.with_stem("epoch-0099"), store))
