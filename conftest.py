@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from importlib.util import find_spec
 
 import torch
@@ -20,6 +21,10 @@ NEEDED = {
     "mkdocs": ["docs/report.py"],
 }
 collect_ignore_glob = [pattern for module, patterns in NEEDED.items() if not find_spec(module) for pattern in patterns]
+
+# In the background of a script Ctrl-C is ignored, and Python then leaves it at that. Some tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is slow for reasons of its own, which no test is about.
 settings.register_profile("nearshot", deadline=None)
