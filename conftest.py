@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -29,3 +31,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A busy machine is slow for reasons of its own, which no test is about.
 settings.register_profile("nearshot", deadline=None)
 settings.load_profile("nearshot")
+
+
+@pytest.fixture(scope="session")
+def glyphs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the glyphs, which take a while to draw: made as whoever needs them gets them, by opening them."""
+    from nearshot.data import open_or_prepare  # noqa: PLC0415 (after Triton has been told what to do)
+
+    folder = tmp_path_factory.mktemp("glyphs")
+    open_or_prepare("glyphs", "train", folder)
+    return folder

@@ -15,20 +15,15 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 # What makes an example quick, and something that it must print.
 QUICK = {
     "classify_my_photos.py": ([], "shin/5.png: shin"),
-    "compare_losses.py": (["--steps", "2", "--seeds", "2"], "Prototypical"),
+    "compare_losses.py": (["--steps", "2", "--seeds", "1"], "Prototypical"),
     "own_loss.py": (["--steps", "2"], "hardest_triplets, 5-shot"),
 }
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-def test_every_line_of_the_tutorial(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_of_the_tutorial(tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers may differ in their last digits from machine to machine; labels, files and words may not."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setenv("NEARSHOT_DATA", str(data_dir))
+    monkeypatch.setenv("NEARSHOT_DATA", str(glyphs_dir))
     for step in steps(TUTORIAL.read_text(encoding="utf-8")):
         assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), step.code
 
@@ -38,9 +33,17 @@ def _without_numbers(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_example(path: Path, tmp_path: Path, data_dir: Path) -> None:
+def test_example(path: Path, tmp_path: Path, glyphs_dir: Path) -> None:
     arguments, expected = QUICK[path.name]
-    command = [sys.executable, "-W", "error", str(path), *arguments, "--data-dir", str(data_dir)]
+    command = [sys.executable, "-W", "error", str(path), *arguments, "--data-dir", str(glyphs_dir)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout
+
+
+@pytest.mark.slow
+def test_the_losses_are_compared_seed_by_seed(tmp_path: Path, glyphs_dir: Path) -> None:
+    arguments = ["--steps", "2", "--seeds", "2", "--data-dir", str(glyphs_dir)]
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "compare_losses.py"), *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert "2 training seeds" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +19,8 @@ from nearshot.models import build_backbone
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
-    """As whoever needs the dataset gets it: opened by name, and made on the way."""
-    folder = tmp_path_factory.mktemp("glyphs")
-    return {split: open_or_prepare("glyphs", split, folder) for split in SCRIPTS}
+def stores(glyphs_dir: Path) -> dict[str, Store]:
+    return {split: open_or_prepare("glyphs", split, glyphs_dir) for split in SCRIPTS}
 
 
 def test_it_is_large_enough(stores: dict[str, Store]) -> None:

@@ -83,8 +83,8 @@ def test_a_worker_that_comes_too_late_is_no_failure(tmp_path: Path) -> None:
 
 def test_one_that_is_killed_is_taken_over_where_it_was(tmp_path: Path) -> None:
     prepare_tiny(tmp_path / "data")
-    job, other = tiny_job(0, epochs=150), tiny_job(1)
-    process = another(tmp_path, epochs=150, seeds=[0])
+    job, other = tiny_job(0, epochs=80), tiny_job(1)
+    process = another(tmp_path, epochs=80, seeds=[0])
     results, runs, said = Results(tmp_path / "results"), tmp_path / "runs", io.StringIO()
     metrics = runs / job.id / "metrics.jsonl"
     until(lambda: metrics.is_file() and metrics.read_text().count("\n") > 2)
@@ -102,7 +102,7 @@ def test_one_that_is_killed_is_taken_over_where_it_was(tmp_path: Path) -> None:
     assert not outcome.failed
     assert said.getvalue().count(WAITING) == 1
     assert f"{job.name} done in" in said.getvalue()
-    assert metrics.read_text().count("\n") == 150
+    assert metrics.read_text().count("\n") == 80
 
 
 def test_there_is_no_waiting_beyond_the_time_that_there_is(tmp_path: Path) -> None:

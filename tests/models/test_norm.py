@@ -165,6 +165,9 @@ def test_bfloat16_comes_and_goes(calls: list[str]) -> None:
         assert distance(got, expected) < 0.03  # a sum of two rounded numbers may fall on the other side of zero
 
 
+SIDES = {"resnet12": 8, "resnet12-metaopt": 16, "conv4-32": 16}  # no larger than they need, since Triton is interpreted
+
+
 # The stem of resnet12 has kernels of its own; norms of shortcuts go with those that they are added to.
 @pytest.mark.parametrize(
     ("name", "n_norms", "n_shortcuts"), [("resnet12", 13, 3), ("resnet12-metaopt", 16, 4), ("conv4-32", 4, 0)]
@@ -172,12 +175,12 @@ def test_bfloat16_comes_and_goes(calls: list[str]) -> None:
 def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, calls: list[str]) -> None:
     """Whole networks, one step: the same embeddings and gradients, and the same embeddings in evaluation after it."""
     torch.manual_seed(0)
-    plain = build_backbone(name, input_size=16).to(DEVICE)
+    plain = build_backbone(name, input_size=SIDES[name]).to(DEVICE)
     for module in plain.modules():
         if isinstance(module, nn.Dropout) or type(module).__name__ == "DropBlock":
             module.eval()
     fused = fuse_norms(copy.deepcopy(plain))
-    images = tensor((6, 3, 16, 16), 0)
+    images = tensor((6, 3, SIDES[name], SIDES[name]), 0)
     answers = []
     for network in (plain, fused):
         assert not calls
