@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -215,3 +215,11 @@ def knn_answer(support: Tensor, query: Tensor, k: int) -> int:
     votes = [way for _, way in neighbours[:k]]
     most = max(votes.count(way) for way in votes)
     return next(way for _, way in neighbours if votes.count(way) == most)
+
+
+# The classifiers by name, each a function of (way, shot, dim) and one query; k is the number of shots.
+ANSWERS: dict[str, Callable[[Tensor, Tensor], int]] = {
+    "centroid": centroid_answer,
+    "soft": soft_answer,
+    "knn": lambda support, query: knn_answer(support, query, k=support.shape[1]),
+}

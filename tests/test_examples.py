@@ -32,18 +32,20 @@ def _without_numbers(text: str) -> str:
     return " ".join(re.sub(r"[0-9][0-9.]*", "#", re.sub("fingerprint .*", "", text)).split())
 
 
+def printed_by(example: str, arguments: list[str], folder: Path, data_dir: Path) -> str:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / example), *arguments, "--data-dir", str(data_dir)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_example(path: Path, tmp_path: Path, glyphs_dir: Path) -> None:
     arguments, expected = QUICK[path.name]
-    command = [sys.executable, "-W", "error", str(path), *arguments, "--data-dir", str(glyphs_dir)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert expected in done.stdout
+    assert expected in printed_by(path.name, arguments, tmp_path, glyphs_dir)
 
 
 @pytest.mark.slow
 def test_the_losses_are_compared_seed_by_seed(tmp_path: Path, glyphs_dir: Path) -> None:
-    arguments = ["--steps", "2", "--seeds", "2", "--data-dir", str(glyphs_dir)]
-    command = [sys.executable, "-W", "error", str(EXAMPLES / "compare_losses.py"), *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert "2 training seeds" in done.stdout
+    several = ["--steps", "2", "--seeds", "2"]
+    assert "2 training seeds" in printed_by("compare_losses.py", several, tmp_path, glyphs_dir)

@@ -24,11 +24,6 @@ from nearshot.evaluation import (
 )
 
 NAMES = tuple(f"class {label}" for label in range(6))
-LOOPS: dict[Any, Callable[[Tensor, Tensor], int]] = {
-    "centroid": reference.centroid_answer,
-    "soft": reference.soft_answer,
-    "knn": lambda support, query: reference.knn_answer(support, query, k=support.shape[1]),
-}
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +47,10 @@ def right_by_class(
     return found
 
 
-@pytest.mark.parametrize("classifier", LOOPS)
+@pytest.mark.parametrize("classifier", reference.ANSWERS)
 def test_by_class_is_what_a_loop_over_queries_finds(classifier: Any, data: FeatureSet) -> None:
     episodes = sample_episodes(data.labels, n_way=3, n_shot=2, n_query=4, n_episodes=30)
-    expected = right_by_class(data, episodes, LOOPS[classifier])
+    expected = right_by_class(data, episodes, reference.ANSWERS[classifier])
     both: list[dict[str, Any]] = [{"episodes": episodes}, {"n_way": 3, "n_shot": 2, "n_query": 4, "n_episodes": 30}]
     for given in both:
         found = evaluate_classes(data, classifier=classifier, **given)

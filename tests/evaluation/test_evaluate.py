@@ -7,7 +7,6 @@ import inspect
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,11 +44,6 @@ from nearshot.evaluation.nearness import Nearness, NearnessFinder
 
 few = settings(max_examples=30, deadline=None)
 LABELS = torch.arange(8).repeat_interleave(25)
-LOOPS: dict[str, Callable[[Tensor, Tensor], int]] = {
-    "centroid": reference.centroid_answer,
-    "soft": reference.soft_answer,
-    "knn": lambda support, query: reference.knn_answer(support, query, k=support.shape[1]),
-}
 
 
 def features_for(labels: Tensor, dim: int = 6, noise: float = 1.0, seed: int = 0) -> Tensor:
@@ -71,7 +65,7 @@ def test_each_classifier_is_its_loop(name: Any, seed: int, n_way: int, n_shot: i
     answers = CLASSIFIERS[name](support, query).argmax(2)
     for e in range(3):
         for q in range(7):
-            assert answers[e, q] == LOOPS[name](support[e], query[e, q])
+            assert answers[e, q] == reference.ANSWERS[name](support[e], query[e, q])
 
 
 @few
@@ -151,7 +145,7 @@ def test_the_accuracy_is_that_of_a_loop_over_the_same_episodes(name: Any, normal
                 support, query = support - centre, query - centre
             if normalise:
                 support, query = support / support.norm(dim=-1, keepdim=True), query / query.norm(dim=-1, keepdim=True)
-            correct += sum(LOOPS[name](support, q) == way for q in query)
+            correct += sum(reference.ANSWERS[name](support, q) == way for q in query)
         assert accuracy.per_episode[e].item() == pytest.approx(100 * correct / 8)
     assert accuracy.protocol.centred == centred
     assert accuracy.protocol.normalised == normalise

@@ -164,11 +164,10 @@ def _table_by_class(found: list[Evaluation]) -> Table:
     table.add_column("class")
     for evaluation in found:
         table.add_column(f"{evaluation.n_shot}-shot {evaluation.classifier} %")
-    few = len(names) <= HARDEST + EASIEST
-    for name in names if few else names[:HARDEST]:
-        table.add_row(name, *(str(column[name]) for column in columns))
-    if not few:
-        table.add_row(f"… {len(names) - HARDEST - EASIEST} more, which --json has", end_section=True)
-        for name in names[-EASIEST:]:
+    n_left_out = max(0, len(names) - HARDEST - EASIEST)
+    for place, name in enumerate(names):
+        if n_left_out and place == HARDEST:
+            table.add_row(f"… {n_left_out} more, which --json has", end_section=True)
+        if not HARDEST <= place < HARDEST + n_left_out:
             table.add_row(name, *(str(column[name]) for column in columns))
     return table

@@ -15,7 +15,7 @@ from nearshot.evaluation.asking import as_feature_set, functions_of, source_of
 from nearshot.evaluation.classifiers import Classifier, ClassifierName, classifier_name
 from nearshot.evaluation.episodes import Episodes, SmallClasses
 from nearshot.evaluation.features import FeatureSet
-from nearshot.evaluation.statistics import interval
+from nearshot.evaluation.statistics import interval, with_interval
 
 __all__ = ["ClassAccuracy", "evaluate_classes"]
 
@@ -35,7 +35,7 @@ class ClassAccuracy:
     n_episodes: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" + ("" if math.isnan(self.interval95) else f" ± {self.interval95:.2f}")
+        return with_interval(self.mean, self.interval95)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""

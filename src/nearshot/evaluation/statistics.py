@@ -17,7 +17,17 @@ from torch import Tensor
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.plain import with_plain_fields
 
-__all__ = ["Accuracy", "Comparison", "PooledAccuracy", "Protocol", "compare", "interval", "pool_seeds", "select_best"]
+__all__ = [
+    "Accuracy",
+    "Comparison",
+    "PooledAccuracy",
+    "Protocol",
+    "compare",
+    "interval",
+    "pool_seeds",
+    "select_best",
+    "with_interval",
+]
 
 NORMAL_95 = 1.96  # as the paper has it
 Key = TypeVar("Key")
@@ -110,7 +120,7 @@ class Accuracy:
         return interval(self.per_episode)
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" + ("" if math.isnan(self.interval95) else f" ± {self.interval95:.2f}")
+        return with_interval(self.mean, self.interval95)
 
     def __repr__(self) -> str:
         return f"Accuracy({self} %; {self.protocol})"
@@ -297,6 +307,15 @@ def interval(values: Tensor) -> float:
     if len(values) < 2:
         return math.nan
     return NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
+
+
+def with_interval(mean: float, half: float) -> str:
+    """Return a mean with its interval, where there is one.
+
+    >>> with_interval(61.5, 0.25), with_interval(61.5, math.nan)
+    ('61.50 ± 0.25', '61.50')
+    """
+    return f"{mean:.2f}" + ("" if math.isnan(half) else f" ± {half:.2f}")
 
 
 def _check_same_protocol(protocols: Sequence[Protocol], what: str, but: tuple[str, ...]) -> None:

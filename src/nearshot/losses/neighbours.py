@@ -70,7 +70,8 @@ def neighbour_loss(
     tensor(True)
     """
     check_embeddings(anchors, "anchors")
-    check_embeddings(candidates, "candidates")
+    if candidates is not anchors:  # which NCA's are
+        check_embeddings(candidates, "candidates")
     check_same_space(anchors, candidates, "anchors and candidates")
     if anchors.dtype != candidates.dtype:
         common = torch.promote_types(anchors.dtype, candidates.dtype)
