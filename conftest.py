@@ -18,7 +18,7 @@ if not torch.cuda.is_available():
 
 # Kernels for a GPU: what imports them asks first whether Triton is there. And what builds the documentation.
 NEEDED = {
-    "triton": ["src/nearshot/models/*_kernels.py", "tests/models/compile_kernels.py"],
+    "triton": ["src/nearshot/models/kernels/triton_*.py", "tests/models/compile_kernels.py"],
     "griffe": ["docs/doctests.py"],
     "mkdocs": ["docs/report.py"],
 }

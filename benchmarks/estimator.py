@@ -29,7 +29,7 @@ from estimator_measures import SHOTS, measured
 from estimator_report import draw, markdown
 from nearshot import load_backbone
 from nearshot.data import Store, prepare
-from nearshot.data.loading import ImageFeed
+from nearshot.data.loader import ImageFeed
 from nearshot.evaluation import FeatureSet, load_features
 from nearshot.models import Backbone
 

@@ -18,7 +18,7 @@ from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from nearshot import FewShotClassifier
 from nearshot.estimator.calibration import usual_temperature
-from nearshot.estimator.rejection import choose_threshold, left_out_novelties
+from nearshot.estimator.novelty import choose_threshold, left_out_novelties
 from nearshot.evaluation import FeatureSet, prepare_features, sample_episodes
 from nearshot.progress import with_progress
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from nearshot.data import open_or_prepare
-from nearshot.data.loading import ImageFeed
+from nearshot.data.loader import ImageFeed
 from nearshot.evaluation import Accuracy, evaluate_features
 from nearshot.evaluation.classifiers import Classifier, k_nearest_neighbours
 from nearshot.experiments.paper import CLASSIFIERS_TABLE

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from nearshot import FewShotClassifier
 from nearshot.estimator import Embedder
-from nearshot.estimator.export import export_onnx
+from nearshot.estimator.onnx import export_onnx
 from nearshot.models import IMAGENET, build_backbone, load_backbone, save_backbone
 
 RESULTS = Path(__file__).parent / "results"

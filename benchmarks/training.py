@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from nearshot.data import open_or_prepare
-from nearshot.data.loading import ImageFeed
+from nearshot.data.loader import ImageFeed
 from nearshot.losses import nca_loss
 from nearshot.models import IMAGENET, build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig

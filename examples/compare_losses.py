@@ -22,8 +22,8 @@ from nearshot.data import Store, prepare
 from nearshot.data.augment import Augmentation, centre_crop, normalise_images
 from nearshot.evaluation import Accuracy, compare, embed, evaluate_features, pool_seeds
 from nearshot.models import build_backbone
+from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.training import PRESETS, TrainConfig, train
-from nearshot.training.testing import Request, evaluate_run
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.training import PRESETS, train
-from nearshot.training.testing import Request, evaluate_run
 
 
 def hardest_triplets(embeddings: Tensor, labels: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from nearshot import __version__
 from nearshot.cli import COMMANDS, main
+from nearshot.cli._errors import in_options
 from nearshot.cli.evaluate import Evaluate
-from nearshot.cli.wording import in_options
 
 TRAINING = ["train", "--preset", "glyphs-nca"]
 

@@ -19,7 +19,7 @@ from locks import locked
 from nearshot.cli import main
 from nearshot.data import Store
 from nearshot.errors import NearshotError
-from nearshot.files import write_whole
+from nearshot.io import atomic_write
 
 
 @pytest.fixture
@@ -124,14 +124,14 @@ def test_a_folder_that_cannot_be_written_to_is_named() -> None:
     with tempfile.TemporaryDirectory() as folder:  # into pytest's own nobody else may look
         file = Path(folder).resolve() / "x.txt"
         answer = rf"^Cannot write {re.escape(str(file))}: Permission denied\.$"
-        with locked(file.parent, rights=0o555), pytest.raises(NearshotError, match=answer), write_whole(file):
+        with locked(file.parent, rights=0o555), pytest.raises(NearshotError, match=answer), atomic_write(file):
             pass
 
 
 ON_A_READ_ONLY_DISK = """
 import sys
-from nearshot.files import write_whole
-with write_whole(sys.argv[1]):
+from nearshot.io import atomic_write
+with atomic_write(sys.argv[1]):
     pass
 """
 

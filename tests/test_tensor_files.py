@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from safetensors import safe_open
 
-from nearshot.files import write_tensors
+from nearshot.io import write_tensors
 
 WRITING = """
 import sys

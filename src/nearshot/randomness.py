@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearshot.checks import is_whole
 from nearshot.errors import InputError
-from nearshot.plain import is_whole
 
 __all__ = ["distinct_integers", "kept_randomness", "private_generator"]
 

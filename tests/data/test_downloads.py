@@ -15,8 +15,8 @@ import pytest
 from layouts import class_folders, write_zip
 
 from nearshot.data import SOURCES, prepare
+from nearshot.data.datasets.base import class_list
 from nearshot.data.downloads import Download, DownloadError, download
-from nearshot.data.sources.source import class_list
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from nearshot.data import Store, open_or_prepare
+from nearshot.data.datasets.glyphs import SCRIPTS, _draw, _faces_with, _letters, plan_glyphs
 from nearshot.data.inspection import repeated_pictures, shared_classes
-from nearshot.data.sources.glyphs import SCRIPTS, _draw, _faces_with, _letters, plan_glyphs
 from nearshot.errors import InputError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.models import build_backbone

@@ -18,12 +18,12 @@ import pytest
 import torch
 from layouts import class_folders, encoded, picture, write_folder, write_tar, write_zip
 
-from nearshot.data import packing
-from nearshot.data.archives import open_files
-from nearshot.data.packing import Picture, write_splits
+from nearshot.data import writer
+from nearshot.data.datasets import plan_folder
 from nearshot.data.preparation import open_or_prepare, prepare_plan
-from nearshot.data.sources import plan_folder
+from nearshot.data.readers import open_files
 from nearshot.data.store import OtherVersionError, Store, data_folder, fingerprint_of, hash_of, prepared_splits
+from nearshot.data.writer import Picture, write_splits
 from nearshot.errors import FileFormatError, InputError
 
 ANIMALS = [f"animal {i}" for i in range(5)]
@@ -291,11 +291,11 @@ def test_what_a_store_is_can_be_seen(tmp_path: Path) -> None:
 SLOW_PREPARE = """
 import sys, time
 from pathlib import Path
-from nearshot.data import packing
-from nearshot.data.packing import Picture, write_splits
+from nearshot.data import writer
+from nearshot.data.writer import Picture, write_splits
 from layouts import picture
 
-packing.PICTURES_PER_STEP = 10
+writer.PICTURES_PER_STEP = 10
 def read(i):
     time.sleep(0.002)
     return picture(i, 8)
@@ -336,7 +336,7 @@ def test_a_killed_preparation_leaves_nothing_finished_and_continues(tmp_path: Pa
 
 
 def test_another_source_does_not_continue_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "PICTURES_PER_STEP", 2)
+    monkeypatch.setattr(writer, "PICTURES_PER_STEP", 2)
 
     def fail() -> bytes:
         raise KeyboardInterrupt
@@ -359,7 +359,7 @@ def test_what_was_begun_goes_on_from_what_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str | None
 ) -> None:
     """Stopped at the fifth of six pictures, of which the second is broken; two are noted at a time."""
-    monkeypatch.setattr(packing, "PICTURES_PER_STEP", 2)
+    monkeypatch.setattr(writer, "PICTURES_PER_STEP", 2)
     read: list[int] = []
     stops = [True]
 
@@ -395,7 +395,7 @@ def test_what_was_begun_goes_on_from_what_is_whole(
 def test_what_was_begun_without_broken_pictures_begins_anew_where_they_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "PICTURES_PER_STEP", 2)
+    monkeypatch.setattr(writer, "PICTURES_PER_STEP", 2)
     content = [b"", encoded(picture(1, 8)), b"", encoded(picture(3, 8))]
 
     def fail() -> bytes:

@@ -19,7 +19,7 @@ from layouts import class_folders, write_folder
 from nearshot.data import Store, open_or_prepare, prepare_folder
 from nearshot.data.preparation import LOCK
 from nearshot.errors import FileFormatError, NearshotError
-from nearshot.files import FileLock
+from nearshot.io import FileLock
 
 CLASSES = [f"class {i}" for i in range(6)]
 # Stops in the middle of the training split for as long as there is a file, its gate; says in the end what it has.

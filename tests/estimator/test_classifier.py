@@ -22,8 +22,8 @@ from torch import Tensor
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import export_onnx
-from nearshot.estimator.checks import warn_of_repeated
 from nearshot.estimator.scores import PAIRS_AT_ONCE, Support
+from nearshot.estimator.settings import warn_of_repeated
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
 from nearshot.models import Backbone, build_backbone, save_backbone
 

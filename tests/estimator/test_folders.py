@@ -17,8 +17,8 @@ from locks import locked
 
 from nearshot.errors import InputError
 from nearshot.estimator.folders import find_pictures, read_support
-from nearshot.estimator.pictures import read_each
-from nearshot.estimator.walking import Skipped, files_matching
+from nearshot.estimator.inputs import read_each
+from nearshot.estimator.walk import Skipped, files_matching
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import CLASSIFIERS, evaluate_features, evaluate_fine_tuned, evaluate_many
-from nearshot.evaluation.answering import count_correct
 from nearshot.evaluation.classifiers import FROM_IMAGES, Scores
-from nearshot.evaluation.nearness import Nearness, NearnessFinder
+from nearshot.evaluation.engine import count_correct
+from nearshot.evaluation.similarity import Nearness, NearnessFinder
 from nearshot.losses import nca_loss
 from nearshot.models import build_backbone
 

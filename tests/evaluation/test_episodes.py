@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation import Episodes, read_episodes, sample_episodes, write_episodes
 from nearshot.evaluation.episodes import EpisodeSource

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from tiny_jobs import tiny_job
 
-from nearshot.experiments.places import ThisProcess
+from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import run_jobs
 

@@ -13,6 +13,7 @@ from made_up import make_up
 from nearshot.experiments.claims import CLAIMS, check_claims, claims_as_table
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.paper import BATCH_SIZE_TABLE
+from nearshot.experiments.paper_configs import BATCH_SIZES
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES, schedule, supcon
 from nearshot.experiments.recipes.ablations import row_config
@@ -22,7 +23,6 @@ from nearshot.experiments.recipes.choices import CHOICES, choice_config
 from nearshot.experiments.recipes.pair_subsampling import FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import PAPER, QUICK
-from nearshot.experiments.settings import BATCH_SIZES
 from nearshot.training import PRESETS, TrainConfig
 from nearshot.training.config import differences
 

@@ -14,15 +14,15 @@ from made_up import make_up
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, line_with_band, style_of
+from nearshot.experiments.paper_configs import figure_config
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.pair_subsampling import FRACTIONS
 from nearshot.experiments.recipes.pairs import drawn_pairs
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import PAPER
-from nearshot.experiments.settings import figure_config
 from nearshot.losses import count_pairs
 
 SHAPES = [EpisodeShape(2, 4, 1), EpisodeShape(5, 2, 3), EpisodeShape(3, 1, 1)]

@@ -29,13 +29,13 @@ from nearshot.experiments.costs import (
     images_of,
     seconds_of,
 )
+from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.jobs import Job, chosen_jobs, do, jobs_of
-from nearshot.experiments.measuring import TREATMENTS
-from nearshot.experiments.places import ThisProcess
+from nearshot.experiments.measurement import TREATMENTS
+from nearshot.experiments.paper_configs import BATCH_SIZES
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.results import Measurement, RunResult
 from nearshot.experiments.scales import PAPER, QUICK, smaller
-from nearshot.experiments.settings import BATCH_SIZES
 from nearshot.training import PRESETS
 
 MORE = Measurement("test", 1, "soft")
@@ -228,7 +228,7 @@ def test_the_list_says_what_is_left_as_it_is(tmp_path: Path, capsys: pytest.Capt
     assert again.states() == {job.id: "to train again"}
     assert again.without_again().states() == {job.id: "left as it is"}
     make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs")
-    command = ["reproduce", "adapting", "--dataset", "cifar-fs", "--list", "--seeds", "1", "--results", str(tmp_path)]
+    command = ["reproduce", "adaptation-steps", "--dataset", "cifar-fs", "--list", "--seeds", "1", "--results", str(tmp_path)]
     assert main([*command, "--only", "*"]) == 0
     assert "cifar-fs-nca: to train again" in capsys.readouterr().out
     assert main([*command, "--only", "*", "--no-train-again"]) == 0

@@ -18,9 +18,9 @@ from tiny import prepare_tiny
 from tiny_jobs import CPU, tiny_job
 
 from nearshot.experiments import Results
+from nearshot.experiments.executors.base import Place, ThisProcess
+from nearshot.experiments.executors.ray import RayCluster
 from nearshot.experiments.jobs import Job
-from nearshot.experiments.on_ray import RayCluster
-from nearshot.experiments.places import Place, ThisProcess
 from nearshot.experiments.runner import Outcome, run_jobs
 
 pytestmark = pytest.mark.slow

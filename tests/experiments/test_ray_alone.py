@@ -12,7 +12,7 @@ from tiny_jobs import CPU, tiny_job
 
 from nearshot.errors import InputError, MissingExtraError, NearshotError
 from nearshot.experiments import Results
-from nearshot.experiments.on_ray import RayCluster, do_on_node
+from nearshot.experiments.executors.ray import RayCluster, do_on_node
 
 COMMAND = ("nearshot", "reproduce", "--on", "ray")
 

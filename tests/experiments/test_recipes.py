@@ -17,9 +17,9 @@ from tiny import prepare_tiny
 from nearshot.cli import main
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
 from nearshot.experiments.costs import TRAINING_IMAGES, images_of
+from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.identity import resolved
 from nearshot.experiments.jobs import do, jobs_of
-from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.scales import QUICK, Scale, smaller
 from nearshot.training import Hardware, TrainConfig
 from nearshot.training.batches import make_batches

@@ -208,4 +208,4 @@ def test_files_of_others_where_one_stands_are_not_taken_for_results(
     assert main(["report"]) == 0
     page = (tmp_path / "results" / "report.html").read_text()
     assert "pairs-cifar-fs-counted" in page
-    assert "trainings-cifar-fs-counted" not in page  # of results, and there are none that it would be about
+    assert "runs-cifar-fs-counted" not in page  # of results, and there are none that it would be about

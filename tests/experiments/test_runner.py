@@ -25,11 +25,11 @@ from tiny import prepare_tiny
 from nearshot.cli import main
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments import reproduce
-from nearshot.experiments.ahead import TimeLimit
+from nearshot.experiments.budget import TimeLimit
 from nearshot.experiments.costs import SECONDS_TO_MEASURE, cost_of, seconds_of
+from nearshot.experiments.executors.base import ThisProcess
+from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.jobs import Job, do
-from nearshot.experiments.local import LocalMachine
-from nearshot.experiments.places import ThisProcess
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.runner import run_jobs
 from nearshot.experiments.scales import smaller

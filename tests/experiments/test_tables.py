@@ -20,7 +20,7 @@ from rich.console import Console
 
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
-from nearshot.experiments.gaps import gap
+from nearshot.experiments.paired import gap
 from nearshot.experiments.paper import (
     ADAPTATION,
     BATCH_SIZE_TABLE,
@@ -30,16 +30,16 @@ from nearshot.experiments.paper import (
     QUOTED,
     Number,
 )
+from nearshot.experiments.paper_configs import BATCH_SIZES, figure_config
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.batch_size import IN_FIGURE
 from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.reproduce import outputs_of
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import PAPER, QUICK, smaller
-from nearshot.experiments.settings import BATCH_SIZES, figure_config
 from nearshot.experiments.tables import Cell, Table, difference, signed
 from nearshot.training import PRESETS
-from nearshot.training.runs import run_name
+from nearshot.training.run_folder import run_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,8 +123,8 @@ def test_the_order_of_the_batch_sizes_is_held_against_the_papers(results: Result
 
 def test_every_training_tells_how_good_it_is(results: Results) -> None:
     found = Found(results, PAPER, (0,))
-    table = RECIPES["trainings"].tables(found, "cifar-fs")[1]
-    assert table.name == "trainings-accuracy-cifar-fs"
+    table = RECIPES["runs"].tables(found, "cifar-fs")[1]
+    assert table.name == "runs-accuracy-cifar-fs"
     assert len(table.rows) == len(list(results)) > 20
     assert {str(row[1]) for row in table.rows} == {"0", "1"}  # whatever seeds were asked for
     config = replace(figure_config("cifar-fs", "nca", 256), seed=1)
@@ -217,7 +217,7 @@ def test_our_tables_are_no_wider_than_the_terminal(width: int, our_tables: list[
         assert max(map(len, shown.splitlines())) <= width, table.name
         words = {word for line in shown.splitlines() for word in line.split()}
         for row in table.rows:
-            for item in row[1:] if table.name.startswith("trainings") else row:
+            for item in row[1:] if table.name.startswith("runs") else row:
                 text = str(item).replace(" ± ", "±").replace("(± ", "(±")
                 for word in text.split():
                     joints = [joint.start() for joint in re.finditer(r"(?<=[-/])(?!\d)|(?<!^)(?=[±+])", word)]

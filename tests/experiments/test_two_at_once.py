@@ -17,11 +17,11 @@ from rich.console import Console
 from tiny import prepare_tiny
 from tiny_jobs import tiny_job
 
-from nearshot.experiments.ahead import TimeLimit
+from nearshot.experiments.budget import TimeLimit
+from nearshot.experiments.executors.base import ThisProcess
+from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.jobs import Job
-from nearshot.experiments.local import LocalMachine
-from nearshot.experiments.owning import ELSEWHERE, LOCK, BusyJobError, is_owned, owning
-from nearshot.experiments.places import ThisProcess
+from nearshot.experiments.locks import ELSEWHERE, LOCK, BusyJobError, is_owned, owning
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import run_jobs
 

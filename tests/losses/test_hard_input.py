@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nearshot.distances import cosine
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses import (
     cross_entropy_loss,

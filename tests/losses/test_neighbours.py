@@ -14,7 +14,7 @@ from torch import Tensor
 
 import reference
 from nearshot.distances import DistanceName
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses import blocks as blocks_module
 from nearshot.losses import (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 import reference
 from nearshot.data import IndependentBatches, ShuffledBatches
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses import PairCounts, count_pairs, expected_pairs
 

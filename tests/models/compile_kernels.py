@@ -9,7 +9,7 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile  # noqa: A004
 
-from nearshot.models import norm_kernels, stem_kernels
+from nearshot.models.kernels import triton_norm, triton_stem
 
 FLOATS = {"mean", "scale", "weight", "bias", "sums", "totals", "squares", "products"} | {
     f"past_{name}" for name in ("mean", "scale", "weight", "bias")
@@ -37,23 +37,23 @@ def main() -> None:
     found = {}
     for dtype in ("bf16", "fp32"):
         for name, given, extra in (
-            ("_summarise_convolution", stem_kernels.SUMMING, {}),
-            ("_normalise_convolution", stem_kernels.NORMALISING, {}),
-            ("_add_up_products", stem_kernels.GOING_BACK, {"twofold": True}),
+            ("_summarise_convolution", triton_stem.SUMMING, {}),
+            ("_normalise_convolution", triton_stem.NORMALISING, {}),
+            ("_add_up_products", triton_stem.GOING_BACK, {"twofold": True}),
         ):
             sizes = {"rows": given["rows"], "channels": 64}
-            kernel = getattr(stem_kernels, name)
+            kernel = getattr(triton_stem, name)
             found[f"{name} {dtype}"] = ptx(kernel, dtype, given["num_warps"], sizes | extra)
     block = {"rows": 64, "channels": 64, "has_past": True}
     every = {"slope": 0.0, "has_shortcut": True}
     norms: list[tuple[str, int, dict[str, Any]]] = [
-        ("_summarise", norm_kernels.SUMMING["num_warps"], {"rows": 64, "channels": 64}),
+        ("_summarise", triton_norm.SUMMING["num_warps"], {"rows": 64, "channels": 64}),
         ("_normalise", 4, block | every),
-        ("_add_up_gradients", norm_kernels.SUMMING_MORE["num_warps"], block | every | {"twofold": True, "keep": True}),
+        ("_add_up_gradients", triton_norm.SUMMING_MORE["num_warps"], block | every | {"twofold": True, "keep": True}),
         ("_spread_gradients", 4, block | {"slope": 1.0}),
     ]
     for name, num_warps, constants in norms:
-        found[f"{name} bf16"] = ptx(getattr(norm_kernels, name), "bf16", num_warps, constants)
+        found[f"{name} bf16"] = ptx(getattr(triton_norm, name), "bf16", num_warps, constants)
     json.dump(found, sys.stdout)
 
 

@@ -42,7 +42,7 @@ def a_norm(width: int, seed: int = 1) -> nn.BatchNorm2d:
 def watched(monkeypatch: pytest.MonkeyPatch, module_name: str) -> list[str]:
     """Return a list that grows with the names of the kernels' functions that are called."""
     called: list[str] = []
-    module = importlib.import_module(f"nearshot.models.{module_name}")
+    module = importlib.import_module(f"nearshot.models.kernels.{module_name}")
 
     def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any) -> Any:

@@ -12,7 +12,7 @@ from nearshot.errors import InputError, MissingExtraError
 from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
 from nearshot.models.backbone import pooled
 from nearshot.models.dropblock import DropBlock
-from nearshot.models.norm import _kernels_run, can_fuse
+from nearshot.models.kernels.norm import _kernels_run, can_fuse
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
 HAS_TIMM = importlib.util.find_spec("timm") is not None
@@ -233,7 +233,7 @@ def test_every_module_is_called_as_it_stands(name: str) -> None:
 
 
 def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearshot.models.norm._kernels_run", lambda device: True)
+    monkeypatch.setattr("nearshot.models.kernels.norm._kernels_run", lambda device: True)
     gpu, backbone = torch.device("cuda"), build_backbone("conv4-32", input_size=16)
     assert can_fuse(backbone, gpu)
     assert not can_fuse(backbone, torch.device("cpu"))

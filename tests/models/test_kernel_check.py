@@ -12,7 +12,7 @@ from kernel_tools import DEVICE, a_norm, tensor, watched
 from torch import Tensor, nn
 
 from nearshot.models import kernel_check, norm, stem
-from nearshot.models.kernel_check import agree
+from nearshot.models.kernels.self_check import agree
 
 pytest.importorskip("triton")
 
@@ -33,9 +33,7 @@ def test_the_kernels_agree_and_draw_nothing(check: Callable[[], bool], caplog: p
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
-    ("name", "module"), [("Batch norm", "norm_kernels"), ("The first convolution", "stem_kernels")]
-)
+@pytest.mark.parametrize(("name", "module"), [("Batch norm", "triton_norm"), ("The first convolution", "triton_stem")])
 def test_a_difference_is_found_and_told(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,7 +76,7 @@ def test_rounding_is_far_from_a_difference() -> None:
 
 def test_a_stem_that_differs_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stem, "_kernels_agree", lambda device: False)
-    calls = watched(monkeypatch, "stem_kernels")
+    calls = watched(monkeypatch, "triton_stem")
     convolution = nn.Conv2d(3, 16, 3, padding=1, bias=False).to(DEVICE)
     stem.conv_norm_act(convolution, a_norm(16), tensor((2, 3, 4, 4), 0))
     assert not calls

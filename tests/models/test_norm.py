@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from nearshot.models import build_backbone
-from nearshot.models.norm import fuse_norms, norm_act, twice
+from nearshot.models.kernels.norm import fuse_norms, norm_act, twice
 
 pytest.importorskip("triton")
 
@@ -29,7 +29,7 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of the kernels' functions were called."""
-    return watched(monkeypatch, "norm_kernels")
+    return watched(monkeypatch, "triton_norm")
 
 
 def plainly(
@@ -59,7 +59,7 @@ def test_values_gradients_and_statistics(
 def test_many_tiles_and_many_programs(
     values: int, programs: int, shortcut: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels = importlib.import_module("nearshot.models.norm_kernels")
+    kernels = importlib.import_module("nearshot.models.kernels.triton_norm")
     monkeypatch.setattr(kernels, "VALUES", values)
     for name in ("SUMMING", "SUMMING_GRADIENTS", "SUMMING_MORE"):
         monkeypatch.setattr(kernels, name, getattr(kernels, name) | {"programs": programs})

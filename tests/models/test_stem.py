@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from kernel_tools import DEVICE, a_norm, distance, exact_convolutions, tensor, watched
 from torch import Tensor, nn
 
-from nearshot.models import stem
-from nearshot.models.norm import twice
-from nearshot.models.stem import conv_norm_act
+from nearshot.models.kernels import stem
+from nearshot.models.kernels.norm import twice
+from nearshot.models.kernels.stem import conv_norm_act
 
 pytest.importorskip("triton")
 
@@ -30,7 +30,7 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of the kernels' functions were called."""
     assert stem._kernels_agree(DEVICE)  # now, so that it is not among the calls
-    return watched(monkeypatch, "stem_kernels")
+    return watched(monkeypatch, "triton_stem")
 
 
 def a_convolution(width: int) -> nn.Conv2d:
@@ -46,7 +46,7 @@ def plainly(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Tensor:
 
 def share(monkeypatch: pytest.MonkeyPatch, programs: int) -> None:
     """Let so many programs do the sums, in small tiles."""
-    kernels = importlib.import_module("nearshot.models.stem_kernels")
+    kernels = importlib.import_module("nearshot.models.kernels.triton_stem")
     for name in ("SUMMING", "GOING_BACK"):
         monkeypatch.setattr(kernels, name, getattr(kernels, name) | {"programs": programs, "rows": 16})
 

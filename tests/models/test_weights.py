@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 
 import nearshot
 from nearshot.errors import FileFormatError, InputError, NearshotError
-from nearshot.files import write_whole
+from nearshot.io import atomic_write
 from nearshot.models import BACKBONES, build_backbone, load_backbone, read_notes, save_backbone
 
 
@@ -211,7 +211,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), write_whole(path) as file:
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as file:
         file.write(b"half of the new")
         raise KeyboardInterrupt
     assert path.read_bytes() == b"old"
@@ -221,7 +221,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Pat
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_clear_sentence(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with pytest.raises(NearshotError, match="The disk is full: .*file was not written"), write_whole(path):
+    with pytest.raises(NearshotError, match="The disk is full: .*file was not written"), atomic_write(path):
         Path("/dev/full").write_bytes(b"x")  # what the kernel says when a disk is full
     assert os.listdir(tmp_path) == []
 
@@ -231,17 +231,17 @@ def test_an_existing_file_keeps_its_permissions_and_a_link_its_place(tmp_path: P
     path.write_bytes(b"old")
     path.chmod(0o600)
     (tmp_path / "link").symlink_to(path)
-    with write_whole(tmp_path / "link") as file:
+    with atomic_write(tmp_path / "link") as file:
         file.write(b"new")
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "link").is_symlink()
-    with pytest.raises(NearshotError, match="it is a folder"), write_whole(tmp_path):
+    with pytest.raises(NearshotError, match="it is a folder"), atomic_write(tmp_path):
         pass
 
 
 def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
-    with write_whole(tmp_path / "ours") as file:
+    with atomic_write(tmp_path / "ours") as file:
         file.write(b"x")
     (tmp_path / "theirs").write_bytes(b"x")
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode

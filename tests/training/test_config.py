@@ -21,7 +21,7 @@ from nearshot.training import METHODS, PRESETS, TrainConfig
 from nearshot.training.config import differences
 from nearshot.training.methods import Outputs, resolve_method
 from nearshot.training.presets import closest_preset
-from nearshot.training.runs import run_name
+from nearshot.training.run_folder import run_name
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -12,7 +12,7 @@ import torch
 from settings import TINY
 from torch import Tensor
 
-from nearshot.data.loading import ImageFeed
+from nearshot.data.loader import ImageFeed
 from nearshot.models import build_backbone
 from nearshot.training import METHODS, Hardware, TrainConfig, train
 from nearshot.training.embedding import embed_images, images_at_once, in_one_size

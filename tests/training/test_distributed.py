@@ -12,7 +12,7 @@ import pytest
 import torch
 from two_processes import CONFIGS
 
-from nearshot.training.checkpoints import read_checkpoint
+from nearshot.training.checkpoint import read_checkpoint
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 # Sums of the same numbers in another order, over a few dozen steps.

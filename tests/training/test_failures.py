@@ -19,9 +19,9 @@ from torch import Tensor
 from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.losses import nca_loss
+from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.training import train
-from nearshot.training.checkpoints import CheckpointWriter, read_checkpoint
-from nearshot.training.testing import Request, evaluate_run
+from nearshot.training.checkpoint import CheckpointWriter, read_checkpoint
 
 # What else a checkpoint must have.
 FILLER: dict[str, object] = dict.fromkeys(("config", "fingerprints", "optimiser", "sampler", "generator", "progress"))

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from nearshot.losses import nca_loss
 from nearshot.training import Hardware, TrainConfig
-from nearshot.training.learner import Learner
 from nearshot.training.methods import METHODS
+from nearshot.training.module import Learner
 from nearshot.training.step import Step
 from nearshot.training.step import make_step as make_real_step
 

@@ -15,7 +15,7 @@ from settings import TINY
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.training import train
-from nearshot.training.checkpoints import read_checkpoint
+from nearshot.training.checkpoint import read_checkpoint
 
 SCRIPT = Path(__file__).with_name("kill_and_resume.py")
 

@@ -24,13 +24,13 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.losses import nca_loss
 from nearshot.models import build_backbone, save_backbone
+from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file_name
+from nearshot.runs.network import TrainedRun
 from nearshot.training import METHODS, TrainConfig, testing, train
 from nearshot.training.batches import Composition, compositions
 from nearshot.training.embedding import images_at_once, in_one_size
+from nearshot.training.episode_limits import EVALUATION
 from nearshot.training.methods import resolve_method
-from nearshot.training.small_splits import EVALUATION
-from nearshot.training.testing import Request, evaluate_run, evaluate_weights, file_name
-from nearshot.training.trained import TrainedRun
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -375,7 +375,7 @@ def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
     subprocess.run([git, "archive", "--output", archive, "HEAD", "src"], cwd=root, check=True)
     with zipfile.ZipFile(archive) as opened:
         opened.extractall(tmp_path)
-    ask = "import torch, nearshot.training.runs as r; print(r.describe_environment(torch.device('cpu'))['code'])"
+    ask = "import torch, nearshot.training.run_folder as r; print(r.describe_environment(torch.device('cpu'))['code'])"
     answer = subprocess.run(
         [sys.executable, "-c", ask],
         cwd=tmp_path,

@@ -17,11 +17,11 @@ import tyro
 from rich.console import Console
 
 from nearshot._version import __version__, state_of_code
-from nearshot.cli.arguments import at_home, file_last
-from nearshot.cli.helping import about, first_sentence
-from nearshot.cli.wording import in_options
+from nearshot.cli._argv import at_home, file_last
+from nearshot.cli._errors import in_options
+from nearshot.cli._help import about, first_sentence
 from nearshot.errors import InputError, NearshotError
-from nearshot.telling import say
+from nearshot.text import say
 
 __all__ = ["COMMANDS", "entry_point", "main"]
 

@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from nearshot.cli.listing import Entry, print_entries
+from nearshot.cli._tables import Entry, print_entries
 from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
+from nearshot.data.datasets import omniglot_name
+from nearshot.data.datasets.base import SPLITS
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes, splits_that_share
 from nearshot.data.preparation import given_path, prepared_name
-from nearshot.data.sources import omniglot_name
-from nearshot.data.sources.source import SPLITS
 from nearshot.data.store import (
     check_together,
     data_folder,
@@ -23,9 +23,9 @@ from nearshot.data.store import (
     prepared_splits,
     read_manifest,
 )
-from nearshot.data.unpacking import unpack
+from nearshot.data.unpack import unpack
 from nearshot.errors import FileFormatError, InputError
-from nearshot.telling import counted, plain
+from nearshot.text import counted, plain
 
 __all__ = ["Data"]
 

@@ -15,8 +15,8 @@ from rich.table import Table
 from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models.published import PUBLISHED, nothing_trained
-from nearshot.telling import counted, say
-from nearshot.training.testing import Evaluation, Request, evaluate_run, evaluate_weights
+from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, evaluate_weights
+from nearshot.text import counted, say
 
 __all__ = ["Evaluate"]
 

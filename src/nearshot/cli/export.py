@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli.support import Making, MakingOptions
+from nearshot.cli._options import Making, MakingOptions
 from nearshot.errors import InputError
 
 __all__ = ["Export"]
@@ -42,7 +42,7 @@ class Export:
             raise InputError(f"The file ends in .onnx or .safetensors, not {self.output.name!r}.")
         classifier = self.making.classifier_of(self.support)
         if kind == ".onnx":
-            from nearshot.estimator.export import export_onnx  # noqa: PLC0415 (imports scikit-learn)
+            from nearshot.estimator.onnx import export_onnx  # noqa: PLC0415 (imports scikit-learn)
 
             export_onnx(classifier, self.output)
         else:

@@ -14,11 +14,11 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.cli.saying import saying_warnings
-from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares
+from nearshot.cli._options import SOME_UNREADABLE, Making, MakingOptions, read_squares
+from nearshot.cli._warnings import saying_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
-from nearshot.telling import counted, plain, say
+from nearshot.text import counted, plain, say
 
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli.saying import saying_warnings
+from nearshot.cli._warnings import saying_warnings
 from nearshot.experiments.report import write_report
 from nearshot.experiments.results import LeftOutWarning, Results
 

@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from nearshot.cli.listing import Entry, print_entries
-from nearshot.cli.saying import saying_warnings
-from nearshot.episodes import EpisodeShape
+from nearshot.cli._tables import Entry, print_entries
+from nearshot.cli._warnings import saying_warnings
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import cost_of
+from nearshot.experiments.executors.base import Place, check_gpus_per_run
+from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
-from nearshot.experiments.local import LocalMachine
-from nearshot.experiments.places import Place, check_gpus_per_run
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
@@ -25,8 +25,8 @@ from nearshot.experiments.results import LeftOutWarning, Results, RunResult
 from nearshot.experiments.runner import Outcome
 from nearshot.experiments.scales import OWN, Scale, smaller
 from nearshot.experiments.tables import Table as Claims
-from nearshot.telling import counted
-from nearshot.training.runs import run_name
+from nearshot.text import counted
+from nearshot.training.run_folder import run_name
 
 __all__ = ["Reproduce"]
 
@@ -137,7 +137,7 @@ class Reproduce:
         if self.on == "here":
             where = (Results(self.results), self.runs, self.data_dir)
             return LocalMachine(*where, small=scale.is_small, gpus_per_run=self.gpus_per_run)
-        from nearshot.experiments.on_ray import RayCluster  # noqa: PLC0415
+        from nearshot.experiments.executors.ray import RayCluster  # noqa: PLC0415
 
         return RayCluster(Results(self.results), self.runs, self.data_dir, gpus_per_run=self.gpus_per_run)
 

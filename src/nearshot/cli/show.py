@@ -10,10 +10,10 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from nearshot.cli.saying import saying_warnings
-from nearshot.cli.support import SOME_UNREADABLE, Making, MakingOptions, read_squares
+from nearshot.cli._options import SOME_UNREADABLE, Making, MakingOptions, read_squares
+from nearshot.cli._warnings import saying_warnings
 from nearshot.errors import InputError, NearshotError
-from nearshot.telling import plain
+from nearshot.text import plain
 
 if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
@@ -45,9 +45,9 @@ class Show:
     def run(self, console: Console) -> None:
         """Draw, and say where it is."""
         # scikit-learn and matplotlib take seconds, which the help need not wait for
-        from nearshot.estimator.drawing import draw, make_scene  # noqa: PLC0415
-        from nearshot.estimator.drawing.writing import check_ending  # noqa: PLC0415
         from nearshot.estimator.folders import find_pictures  # noqa: PLC0415
+        from nearshot.estimator.plot import draw, make_scene  # noqa: PLC0415
+        from nearshot.estimator.plot.output import check_ending  # noqa: PLC0415
 
         check_ending(self.output)
         if self.nearest < 1:

@@ -14,13 +14,13 @@ from rich.console import Console
 
 from nearshot.errors import InputError, did_you_mean
 from nearshot.models import build_backbone
-from nearshot.telling import counted, tell
+from nearshot.text import counted, tell
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import open_splits, with_resolved_path
+from nearshot.training.autoconfig import TRAINING, fitted
 from nearshot.training.batches import compositions, make_batches
-from nearshot.training.fitting import TRAINING, fitted
 from nearshot.training.methods import batch_kind, resolve_method
-from nearshot.training.runs import run_name
+from nearshot.training.run_folder import run_name
 from nearshot.training.validation import validation_queries
 
 __all__ = ["Train", "chosen_preset", "fitted_settings", "options_of_episodes"]

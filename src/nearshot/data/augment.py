@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nearshot.checks import with_plain_fields
 from nearshot.errors import InputError
-from nearshot.plain import with_plain_fields
 
 __all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue"]
 

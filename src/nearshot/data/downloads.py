@@ -9,7 +9,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from nearshot.data.owning import own
+from nearshot.data.locks import own
 from nearshot.errors import NearshotError
 from nearshot.progress import with_progress
 

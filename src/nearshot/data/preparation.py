@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
-from nearshot.data.archives import TAR_SUFFIXES, NoFiles, open_files
+from nearshot.data.commit import finish_placing
+from nearshot.data.datasets import SOURCES, Plan, plan_folder
 from nearshot.data.downloads import download
-from nearshot.data.owning import own
-from nearshot.data.packing import Broken, begun_plans, plan_hash, write_splits
-from nearshot.data.pictures import Fit
-from nearshot.data.placing import finish_placing
-from nearshot.data.sources import SOURCES, Plan, plan_folder
+from nearshot.data.images import Fit
+from nearshot.data.locks import own
+from nearshot.data.readers import TAR_SUFFIXES, NoFiles, open_files
 from nearshot.data.store import (
     PLACING,
     OtherVersionError,
@@ -27,8 +26,9 @@ from nearshot.data.store import (
     read_manifest,
     side_folders,
 )
+from nearshot.data.writer import Broken, begun_plans, plan_hash, write_splits
 from nearshot.errors import FileFormatError, InputError, did_you_mean, look_up
-from nearshot.telling import say
+from nearshot.text import say
 
 __all__ = ["given_path", "open_or_prepare", "prepare", "prepare_folder", "prepare_plan", "prepared_name"]
 

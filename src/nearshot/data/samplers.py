@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearshot.episodes import EpisodeShape, ImagesByClass
+from nearshot.checks import is_whole
+from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
-from nearshot.plain import is_whole
 from nearshot.randomness import distinct_integers, private_generator
 
 __all__ = ["Batches", "EpisodeBatches", "IndependentBatches", "ShuffledBatches"]

@@ -27,10 +27,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearshot.data.pictures import Pixels
+from nearshot.data.images import Pixels
 from nearshot.errors import FileFormatError, InputError
 from nearshot.progress import with_progress
-from nearshot.telling import counted
+from nearshot.text import counted
 
 __all__ = [
     "FORMAT",

@@ -1,11 +1,11 @@
 """For people with a few photos a class: pictures and labels in, a classifier out."""
 
+from nearshot.estimator.accuracy_estimate import AccuracyEstimate
 from nearshot.estimator.classifier import FewShotClassifier
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.estimate import AccuracyEstimate
 from nearshot.estimator.explanation import Explanation, Neighbour
-from nearshot.estimator.export import export_onnx
 from nearshot.estimator.folders import SupportFolder, read_support
+from nearshot.estimator.onnx import export_onnx
 
 __all__ = [
     "AccuracyEstimate",

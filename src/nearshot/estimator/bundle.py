@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.files import write_tensors
+from nearshot.io import write_tensors
 from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nearshot.files import write_whole
+from nearshot.io import atomic_write
 
 __all__ = ["EmbeddingCache"]
 
@@ -58,7 +58,7 @@ class EmbeddingCache:
         """Keep a picture's embedding. A folder that was deleted meanwhile is made again."""
         values = feature.astype("<f4").tobytes()
         self.folder.mkdir(parents=True, exist_ok=True)
-        with write_whole(self._file(digest), durable=False) as file:
+        with atomic_write(self._file(digest), durable=False) as file:
             file.write(_check(values) + values)
 
     def prune(self) -> None:

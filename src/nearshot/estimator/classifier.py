@@ -15,18 +15,18 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from torch import Tensor
 
 from nearshot.errors import InputError
+from nearshot.estimator.accuracy_estimate import AccuracyEstimate, estimate_from
 from nearshot.estimator.arrays import without_tensors
-from nearshot.estimator.checks import check_labels, check_parameters, refuse_pictures
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.estimate import AccuracyEstimate, estimate_from
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
-from nearshot.estimator.fitted import NUMBERS, Fitted, FittedAttribute, Labelled, Settings, is_mixed, learn
-from nearshot.estimator.left_out import left_out_scores
-from nearshot.estimator.pictures import name_of, picture_list
+from nearshot.estimator.inputs import name_of, picture_list
+from nearshot.estimator.leave_one_out import left_out_scores
 from nearshot.estimator.saving import load_classifier, save_classifier
+from nearshot.estimator.settings import check_labels, check_parameters, refuse_pictures
+from nearshot.estimator.state import NUMBERS, Fitted, FittedAttribute, Labelled, Settings, is_mixed, learn
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.evaluation.ties import first_best
-from nearshot.telling import listed
+from nearshot.text import listed
 
 __all__ = ["FewShotClassifier"]
 

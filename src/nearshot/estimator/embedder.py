@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from nearshot.data.augment import normalise_images
-from nearshot.data.pictures import Pixels
+from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.arrays import without_tensors
 from nearshot.estimator.cache import EmbeddingCache
-from nearshot.estimator.pictures import PREPROCESSING, Content, picture_list, read_each
+from nearshot.estimator.inputs import PREPROCESSING, Content, picture_list, read_each
 from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.models import IMAGENET, Backbone, Normalisation, load_backbone
 from nearshot.progress import with_progress

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
-from nearshot.estimator.checks import check_whole
-from nearshot.estimator.fitted import Fitted
 from nearshot.estimator.scores import Support, in_blocks, n_voters, tie_tolerance
+from nearshot.estimator.settings import check_whole
+from nearshot.estimator.state import Fitted
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.evaluation.ties import first_best, nearest_in_order, tied_nearest
 

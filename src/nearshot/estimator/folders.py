@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from nearshot.data.pictures import FORMATS
-from nearshot.data.sources.source import SPLITS, is_picture
+from nearshot.data.datasets.base import SPLITS, is_picture
+from nearshot.data.images import FORMATS
 from nearshot.errors import InputError
-from nearshot.estimator.walking import Skipped, files_matching, files_under, locked_error
+from nearshot.estimator.walk import Skipped, files_matching, files_under, locked_error
 
 __all__ = ["Found", "SupportFolder", "find_pictures", "read_support"]
 

@@ -1,6 +1,6 @@
 """Pieces of an ONNX graph: pictures of any size to a network's input, and features to labels and probabilities.
 
-The numbers are those of `nearshot.data.pictures.fit_to_square`, of `nearshot.evaluation.prepare_features` and of
+The numbers are those of `nearshot.data.images.fit_to_square`, of `nearshot.evaluation.prepare_features` and of
 `nearshot.estimator.scores`. ONNX's own Resize differs from Pillow by up to a dozen of 255 levels. So pictures are
 resized by two matrix products with Pillow's own weights, whole numbers of 22 bits. The sums are exact in float64, and
 the result is Pillow's, level by level. It is across first and then down, or the other way round where Pillow 13 does
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearshot.evaluation.ties import TIE
-from nearshot.files import readable
+from nearshot.io import readable
 
 __all__ = ["Graph", "add_scores", "add_squares", "at_least_one", "first_best", "first_rows", "prepared"]
 

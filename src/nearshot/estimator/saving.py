@@ -12,8 +12,8 @@ import numpy as np
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.bundle import Bundle, read_bundle, write_bundle
-from nearshot.estimator.checks import check_parameters
-from nearshot.estimator.fitted import Fitted, Settings
+from nearshot.estimator.settings import check_parameters
+from nearshot.estimator.state import Fitted, Settings
 from nearshot.models import Backbone
 
 if TYPE_CHECKING:

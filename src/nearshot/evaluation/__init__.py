@@ -1,12 +1,12 @@
 """Accuracy over episodes: sampling, classifiers, statistics, and guards against leaks."""
 
 from nearshot.evaluation.adaptation import Adam, evaluate_fine_tuned, evaluate_mahalanobis
-from nearshot.evaluation.by_class import ClassAccuracy, evaluate_classes
 from nearshot.evaluation.classifiers import CLASSIFIERS
 from nearshot.evaluation.episodes import Episodes, read_episodes, sample_episodes, write_episodes
-from nearshot.evaluation.evaluate import Measured, Treatment, evaluate_features, evaluate_many, score_predictions
 from nearshot.evaluation.features import FeatureSet, embed, load_features, prepare_features, save_features
 from nearshot.evaluation.guards import check_distinct_content, check_unseen_classes
+from nearshot.evaluation.measure import Measured, Treatment, evaluate_features, evaluate_many, score_predictions
+from nearshot.evaluation.per_class import ClassAccuracy, evaluate_classes
 from nearshot.evaluation.statistics import (
     Accuracy,
     Comparison,

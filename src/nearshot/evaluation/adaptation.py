@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, ClassifierName, classifier_name
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes

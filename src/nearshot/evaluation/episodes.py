@@ -26,10 +26,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from nearshot.episodes import EpisodeShape, ImagesByClass
+from nearshot.checks import is_whole
+from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
-from nearshot.files import write_tensors
-from nearshot.plain import is_whole
+from nearshot.io import write_tensors
 
 __all__ = [
     "EpisodeSource",

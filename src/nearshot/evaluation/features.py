@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from nearshot.distances import full_precision
 from nearshot.errors import FileFormatError, InputError, LeakError
-from nearshot.files import write_tensors
+from nearshot.io import write_tensors
 
 __all__ = ["FeatureSet", "embed", "load_features", "prepare_features", "save_features"]
 

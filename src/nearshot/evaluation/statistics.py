@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearshot.checks import with_plain_fields
 from nearshot.errors import FileFormatError, InputError, LeakError
-from nearshot.plain import with_plain_fields
 
 __all__ = [
     "Accuracy",

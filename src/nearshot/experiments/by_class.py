@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nearshot.evaluation import evaluate_classes
-from nearshot.training.trained import TrainedRun
+from nearshot.runs.network import TrainedRun
 
 __all__ = ["measure_classes"]
 

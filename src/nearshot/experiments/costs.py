@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from nearshot.experiments.identity import batches_of
 from nearshot.experiments.jobs import Job, has_weights
+from nearshot.experiments.paper_configs import TRAINING_CLASSES
 from nearshot.experiments.results import Results, RunResult
-from nearshot.experiments.settings import TRAINING_CLASSES
 from nearshot.training import RunFolder, TrainConfig
 
 __all__ = ["Cost", "cost_of", "duration", "images_of", "seconds_of"]

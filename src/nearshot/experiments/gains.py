@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nearshot.experiments.gaps import Gap, gap
+from nearshot.experiments.paired import Gap, gap
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Interval, cell, signed

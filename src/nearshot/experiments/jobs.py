@@ -15,15 +15,15 @@ from typing import Any
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.by_class import measure_classes
 from nearshot.experiments.identity import WATCHING, run_id
-from nearshot.experiments.measuring import measure
+from nearshot.experiments.measurement import measure
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
+from nearshot.runs.network import TrainedRun
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import open_splits
-from nearshot.training.checkpoints import check_same_training
-from nearshot.training.runs import JOB, device_name, run_name
-from nearshot.training.trained import TrainedRun
+from nearshot.training.checkpoint import check_same_training
+from nearshot.training.run_folder import JOB, device_name, run_name
 
 __all__ = ["BUSY", "STOPPED", "InterruptedJobError", "Job", "called", "do", "has_weights", "jobs_of"]
 

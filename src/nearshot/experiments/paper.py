@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 
 __all__ = [
     "ABLATION_PAIRS",

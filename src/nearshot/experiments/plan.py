@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nearshot.experiments.jobs import Job, has_weights
 from nearshot.experiments.results import Results
-from nearshot.telling import counted
+from nearshot.text import counted
 from nearshot.training import RunFolder
 
 __all__ = ["Plan", "plan_of"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
 from nearshot.experiments.results import Measurement, Results, RunResult

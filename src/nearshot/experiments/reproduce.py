@@ -14,16 +14,17 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
+from nearshot.checks import is_whole
 from nearshot.devices import chosen_device
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, NearshotError, look_up
-from nearshot.experiments.ahead import TimeLimit
+from nearshot.experiments.budget import TimeLimit
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
+from nearshot.experiments.executors.base import Place
+from nearshot.experiments.executors.local import LocalMachine, n_cores
 from nearshot.experiments.identity import WATCHING
 from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
-from nearshot.experiments.local import LocalMachine, n_cores
-from nearshot.experiments.places import Place
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import ALL, Found, Recipe
 from nearshot.experiments.recipes import RECIPES
@@ -31,11 +32,10 @@ from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunRe
 from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
-from nearshot.files import write_whole
-from nearshot.plain import is_whole
-from nearshot.telling import counted, tell
+from nearshot.io import atomic_write
+from nearshot.text import counted, tell
 from nearshot.training import RunFolder, TrainConfig
-from nearshot.training.runs import describe_environment
+from nearshot.training.run_folder import describe_environment
 
 __all__ = ["Outputs", "Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
 
@@ -182,7 +182,7 @@ def _run(
             "cores": n_cores(),
             "environment": describe_environment(_device_of(place)),
         }
-        with write_whole(note) as file:
+        with atomic_write(note) as file:
             file.write((json.dumps(content, indent=2) + "\n").encode())
     return outcome
 

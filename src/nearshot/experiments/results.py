@@ -17,10 +17,10 @@ from nearshot.errors import FileFormatError, NearshotError
 from nearshot.evaluation import Accuracy
 from nearshot.experiments.identity import WATCHING, run_id
 from nearshot.experiments.scales import OWN
-from nearshot.files import write_whole
+from nearshot.io import atomic_write
+from nearshot.runs.evaluate import Evaluation
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.config import dataset_name
-from nearshot.training.testing import Evaluation
 
 __all__ = [
     "DAMAGED",
@@ -241,7 +241,7 @@ class Results:
             earlier = path.parent / "earlier"
             earlier.mkdir(exist_ok=True)
             n_before = len(list(earlier.glob(f"{path.stem}-*.json")))
-            with write_whole(earlier / f"{path.stem}-{n_before + 1}.json") as file:
+            with atomic_write(earlier / f"{path.stem}-{n_before + 1}.json") as file:
                 file.write(path.read_bytes())
             return result.content
         merged = dict(result.content)
@@ -300,7 +300,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
 
 

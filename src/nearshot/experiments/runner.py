@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from nearshot.experiments.ahead import Ahead, TimeLimit, look_ahead
+from nearshot.experiments.budget import Ahead, TimeLimit, look_ahead
 from nearshot.experiments.costs import duration
+from nearshot.experiments.executors.base import Place
 from nearshot.experiments.jobs import Job
-from nearshot.experiments.owning import ELSEWHERE, is_owned
-from nearshot.experiments.places import Place
+from nearshot.experiments.locks import ELSEWHERE, is_owned
 from nearshot.experiments.results import Results
-from nearshot.telling import tell
+from nearshot.text import tell
 from nearshot.training.signals import handling
 
 __all__ = ["Failure", "Outcome", "run_jobs"]

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Drawing
 from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.paper import Number
 from nearshot.experiments.terminal import InTerminal
-from nearshot.files import write_whole
+from nearshot.io import atomic_write
 
 __all__ = ["Cell", "Figure", "Interval", "Row", "Table", "beside", "cell", "difference", "marked", "signed"]
 
@@ -174,7 +174,7 @@ class Table:
         files = []
         for suffix, text in forms.items():
             files.append(folder / f"{self.name}{suffix}")
-            with write_whole(files[-1]) as file:
+            with atomic_write(files[-1]) as file:
                 file.write(text.encode())
         return files
 
@@ -194,7 +194,10 @@ class Figure:
         files = []
         for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
             files.append(folder / f"{self.name}{suffix}")
-            with write_whole(files[-1]) as file, mpl.rc_context({"svg.hashsalt": self.name}):  # the same file each time
+            with (
+                atomic_write(files[-1]) as file,
+                mpl.rc_context({"svg.hashsalt": self.name}),
+            ):
                 drawing.savefig(file, format=suffix[1:], dpi=150, metadata=metadata)
         return files
 

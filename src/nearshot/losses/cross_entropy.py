@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nearshot.distances import Distance, DistanceName, full_precision
 from nearshot.errors import InputError
-from nearshot.losses.checks import check_embeddings, check_fraction, check_labels, values_can_be_read
+from nearshot.losses.inputs import check_embeddings, check_fraction, check_labels, values_can_be_read
 from nearshot.losses.nca import nca_loss
 
 __all__ = ["cross_entropy_loss", "mixed_loss"]

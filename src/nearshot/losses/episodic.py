@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from nearshot.distances import Distance, DistanceName, full_precision
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.losses.checks import check_embeddings, check_labels, values_can_be_read
+from nearshot.losses.inputs import check_embeddings, check_labels, values_can_be_read
 from nearshot.losses.neighbours import neighbour_loss
 
 __all__ = ["EpisodeRoles", "episode_loss", "episode_roles", "matching_loss", "prototypical_loss"]

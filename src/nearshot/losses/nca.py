@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nearshot.distances import Distance, DistanceName
 from nearshot.errors import InputError
-from nearshot.losses.checks import check_embeddings, check_fraction, check_labels
+from nearshot.losses.inputs import check_embeddings, check_fraction, check_labels
 from nearshot.losses.neighbours import neighbour_loss, pair_masks
 
 __all__ = ["nca_loss"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from nearshot.distances import DISTANCES, Distance, DistanceName, full_precision, unit_length
 from nearshot.errors import InputError, look_up
 from nearshot.losses.blocks import NOTHING, BlockwiseLoss
-from nearshot.losses.checks import (
+from nearshot.losses.inputs import (
     check_embeddings,
     check_labels,
     check_non_negative,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks

@@ -11,7 +11,7 @@ from torch import Tensor
 from nearshot.distances import full_precision, unit_length
 from nearshot.errors import InputError
 from nearshot.losses.blocks import NOTHING
-from nearshot.losses.checks import check_embeddings, check_labels, check_temperature
+from nearshot.losses.inputs import check_embeddings, check_labels, check_temperature
 from nearshot.losses.neighbours import pair_masks
 
 __all__ = ["supervised_contrastive_loss"]

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from nearshot.errors import InputError
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
 from nearshot.models.dropblock import DropBlock, block_size_for
+from nearshot.models.kernels.norm import norm_act
 from nearshot.models.layers import batch_norm, convolution
-from nearshot.models.norm import norm_act
 
 __all__ = ["Conv4"]
 
@@ -31,7 +31,7 @@ class Conv4(Backbone):
         drop_rate: the share of activations that DropBlock drops after each of the last two blocks, in training.
     """
 
-    fused = False  # see `nearshot.models.norm`
+    fused = False  # see `nearshot.models.kernels.norm`
 
     def __init__(self, name: str, input_size: int, *, width: int, drop_rate: float = 0.0) -> None:
         super().__init__()

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from nearshot.errors import InputError, look_up
 from nearshot.models.backbone import Backbone
 from nearshot.models.conv4 import Conv4
-from nearshot.models.pretrained import PREFIX as TIMM_PREFIX
-from nearshot.models.pretrained import TimmBackbone
 from nearshot.models.resnet12 import ResNet12, ResNet12MetaOpt
+from nearshot.models.timm import PREFIX as TIMM_PREFIX
+from nearshot.models.timm import TimmBackbone
 
 __all__ = ["BACKBONES", "build_backbone"]
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
 from nearshot.models.dropblock import DropBlock, block_size_for
+from nearshot.models.kernels.norm import norm_act, twice
+from nearshot.models.kernels.stem import conv_norm_act
 from nearshot.models.layers import batch_norm, convolution
-from nearshot.models.norm import norm_act, twice
-from nearshot.models.stem import conv_norm_act
 
 __all__ = ["ResNet12", "ResNet12MetaOpt"]
 
@@ -33,7 +33,7 @@ class ResNet12(Backbone):
             paper's network has none; `resnet12-dropblock` has Lee et al.'s 0.1, and is the same network otherwise.
     """
 
-    fused = False  # see `nearshot.models.norm`
+    fused = False  # see `nearshot.models.kernels.norm`
 
     def __init__(self, name: str = "resnet12", input_size: int = 84, *, drop_rate: float = 0.0) -> None:
         super().__init__()

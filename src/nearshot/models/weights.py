@@ -18,12 +18,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.files import write_tensors
+from nearshot.io import write_tensors
 from nearshot.models.backbone import Backbone, Normalisation
-from nearshot.models.pretrained import PREFIX as TIMM_PREFIX
-from nearshot.models.pretrained import TimmBackbone
 from nearshot.models.published import PUBLISHED, nothing_trained, published_file
 from nearshot.models.registry import BACKBONES, build_backbone
+from nearshot.models.timm import PREFIX as TIMM_PREFIX
+from nearshot.models.timm import TimmBackbone
 
 __all__ = ["backbone_content", "backbone_of_content", "load_backbone", "read_notes", "save_backbone"]
 

@@ -2,9 +2,9 @@
 
 from nearshot.training.config import TrainConfig
 from nearshot.training.hardware import Hardware
-from nearshot.training.loop import TrainResult, train
 from nearshot.training.methods import METHODS
 from nearshot.training.presets import PRESETS
-from nearshot.training.runs import RunFolder
+from nearshot.training.run_folder import RunFolder
+from nearshot.training.trainer import TrainResult, train
 
 __all__ = ["METHODS", "PRESETS", "Hardware", "RunFolder", "TrainConfig", "TrainResult", "train"]

@@ -13,24 +13,24 @@ import torch
 from torch import Tensor
 
 from nearshot.data import Store, open_or_prepare
-from nearshot.data.loading import ImageFeed
+from nearshot.data.loader import ImageFeed
 from nearshot.data.preparation import given_path
 from nearshot.data.store import are_together
 from nearshot.errors import InputError, NearshotError
 from nearshot.models import Backbone
-from nearshot.telling import listed
+from nearshot.text import listed
+from nearshot.training.autoconfig import fitted
 from nearshot.training.batches import compositions, make_batches
-from nearshot.training.checkpoints import CheckpointWriter, check_same_training, read_checkpoint
+from nearshot.training.checkpoint import CheckpointWriter, check_same_training, read_checkpoint
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
 from nearshot.training.embedding import in_one_size
-from nearshot.training.fitting import fitted
 from nearshot.training.hardware import Hardware
+from nearshot.training.logging import Recorder
 from nearshot.training.methods import resolve_method
-from nearshot.training.progress import Progress, load_state, state_of
-from nearshot.training.recording import Recorder
-from nearshot.training.runs import RunFolder, describe_environment, run_name
+from nearshot.training.run_folder import RunFolder, describe_environment, run_name
 from nearshot.training.schedule import learning_rate_factor
+from nearshot.training.state import Progress, load_state, state_of
 from nearshot.training.step import captured, inner_optimiser, make_step
 from nearshot.training.validation import Validator
 

@@ -20,11 +20,11 @@ from typing import Annotated, Any, Literal
 import tyro
 from torch import Tensor
 
+from nearshot.checks import with_plain_fields
 from nearshot.data.augment import Augmentation
 from nearshot.devices import Precision
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.plain import with_plain_fields
 from nearshot.training.own_losses import name_of_own
 
 __all__ = ["BatchKind", "Loss", "TrainConfig"]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearshot.data.augment import centre_crop, normalise_images
-from nearshot.data.loading import ImageFeed
+from nearshot.data.loader import ImageFeed
 from nearshot.evaluation import embed
 from nearshot.models import Backbone
 from nearshot.progress import with_progress

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nearshot.data.loading import Residence
+from nearshot.data.loader import Residence
 from nearshot.devices import uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.models import Backbone
-from nearshot.models.norm import can_fuse
+from nearshot.models.kernels.norm import can_fuse
 from nearshot.training.config import TrainConfig
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nearshot.data.augment import augment, normalise_images
-from nearshot.models.norm import fuse_norms
+from nearshot.models.kernels.norm import fuse_norms
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
-from nearshot.training.learner import Embedded, Learner
 from nearshot.training.methods import Outputs, resolve_method
+from nearshot.training.module import Embedded, Learner
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -10,14 +10,14 @@ import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from nearshot.files import write_whole
+from nearshot.io import atomic_write
 
 __all__ = ["append_scalars", "start_events"]
 
 
 def start_events(path: Path, records: Iterable[tuple[int, float, Mapping[str, float]]] = ()) -> None:
     """Write a new event file with these (step, seconds since 1970, {name: value})."""
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(_record(_double(1, 0.0) + _bytes(3, b"brain.Event:2")))
         for step, time, scalars in records:
             file.write(_event(step, time, scalars))

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from nearshot.data import Store
-from nearshot.data.loading import ImageFeed
-from nearshot.episodes import ImagesByClass
+from nearshot.data.loader import ImageFeed
+from nearshot.episode_shape import ImagesByClass
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import Backbone, save_backbone
+from nearshot.training.classes import TrainedOn
 from nearshot.training.config import TrainConfig
 from nearshot.training.embedding import embed_images
-from nearshot.training.progress import Progress
-from nearshot.training.runs import RunFolder
-from nearshot.training.trained_on import TrainedOn
+from nearshot.training.run_folder import RunFolder
+from nearshot.training.state import Progress
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

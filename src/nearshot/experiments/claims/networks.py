@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from nearshot.experiments.claims.comparing import Compared, Pairs, by, gaps_of, on_val
-from nearshot.experiments.claims.judging import Limits, Verdict, above, judged, not_above
-from nearshot.experiments.gaps import SAME
+from nearshot.experiments.claims.compare import Compared, Pairs, by, gaps_of, on_val
+from nearshot.experiments.claims.verdict import Limits, Verdict, above, judged, not_above
+from nearshot.experiments.paired import SAME
+from nearshot.experiments.paper_configs import SHOTS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import schedule, supcon
 from nearshot.experiments.recipes.adaptation import LAYERS
 from nearshot.experiments.recipes.batch_size import METHODS
 from nearshot.experiments.recipes.choices import CHOICES, choice_config
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import SHOTS
 from nearshot.training import PRESETS
 
 __all__ = [

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import scipy.stats
 
-from nearshot.experiments.claims.comparing import Compared, gaps_of, on_val
-from nearshot.experiments.claims.judging import ABOVE, Verdict, judged
+from nearshot.experiments.claims.compare import Compared, gaps_of, on_val
+from nearshot.experiments.claims.verdict import ABOVE, Verdict, judged
+from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.batch_size import SETUPS, setup_config, setup_name
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import BATCH_SIZES, SHOTS
 from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig
 

@@ -7,17 +7,17 @@ from itertools import combinations, pairwise
 
 import torch
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import Accuracy, compare
-from nearshot.experiments.claims.comparing import Compared, on_val
-from nearshot.experiments.claims.judging import NONE, Verdict, judged
+from nearshot.experiments.claims.compare import Compared, on_val
 from nearshot.experiments.claims.ranking import is_exception
-from nearshot.experiments.gaps import Gap, kind_of, luck_in, over_seeds
+from nearshot.experiments.claims.verdict import NONE, Verdict, judged
+from nearshot.experiments.paired import Gap, kind_of, luck_in, over_seeds
+from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, setup_config, setup_name
 from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import BATCH_SIZES, SHOTS
 from nearshot.losses import count_pairs
 
 __all__ = [

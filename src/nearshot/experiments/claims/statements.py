@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nearshot.experiments.claims.ablated import gap_closes, recovered, rows
-from nearshot.experiments.claims.judging import Claim, above, clearly_above, not_above, same
+from nearshot.experiments.claims.ablations import gap_closes, recovered, rows
 from nearshot.experiments.claims.networks import (
     adapted_and_plain,
     choices,
@@ -26,6 +25,7 @@ from nearshot.experiments.claims.setups import (
     nca_and_episodes,
     on_the_curve,
 )
+from nearshot.experiments.claims.verdict import Claim, above, clearly_above, not_above, same
 from nearshot.experiments.recipes.adaptation import LAYERS
 from nearshot.experiments.recipes.choices import CHOICES
 from nearshot.experiments.recipes.comparison import RECIPE as COMPARISON

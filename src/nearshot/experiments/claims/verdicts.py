@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import get_args
 
-from nearshot.experiments.claims.judging import Claim, Status, Verdict
 from nearshot.experiments.claims.statements import CLAIMS
+from nearshot.experiments.claims.verdict import Claim, Status, Verdict
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.tables import Row, Table
 

@@ -7,7 +7,7 @@ from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.recipes import (
     ablations,
     adaptation,
-    adapting,
+    adaptation_steps,
     batch_size,
     choices,
     classifiers,
@@ -17,9 +17,9 @@ from nearshot.experiments.recipes import (
     pair_subsampling,
     pairs,
     pn_implementations,
+    runs,
     schedule,
     supcon,
-    trainings,
 )
 
 __all__ = ["RECIPES"]
@@ -38,8 +38,8 @@ _MODULES = (
     choices,
     floor,
     methods,
-    adapting,
-    trainings,
+    adaptation_steps,
+    runs,
 )
 RECIPES: Mapping[str, Recipe] = MappingProxyType({module.RECIPE.name: module.RECIPE for module in _MODULES})
 """Every table and figure, by name."""

@@ -17,9 +17,9 @@ from dataclasses import replace
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.figures import dots, heading, new_drawing
+from nearshot.experiments.paper_configs import BATCH_SIZES, TITLES, episodes_of, figure_config
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import BATCH_SIZES, TITLES, episodes_of, figure_config
 from nearshot.experiments.tables import Figure, Row, Table, cell
 from nearshot.training import TrainConfig
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from nearshot.experiments.gains import about_gains, gain
 from nearshot.experiments.paper import ADAPTATION, Number
+from nearshot.experiments.paper_configs import SHOTS
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import SHOTS
 from nearshot.experiments.tables import Cell, Row, Table, beside
 from nearshot.training import PRESETS
 

@@ -18,9 +18,9 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.figures import line_with_band, panels, style_of
 from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA, ErratumRow, Number
+from nearshot.experiments.paper_configs import BATCH_SIZES, TITLES, figure_config
 from nearshot.experiments.recipe import Found, FoundAccuracy, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import BATCH_SIZES, TITLES, figure_config
 from nearshot.experiments.tables import Figure, Row, Table, beside, marked
 from nearshot.training import TrainConfig
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nearshot.experiments.paper_configs import figure_config
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import figure_config
 from nearshot.experiments.tables import Row, Table, cell
 from nearshot.training import TrainConfig
 

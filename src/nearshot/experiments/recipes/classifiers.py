@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearshot.experiments.measuring import TREATMENTS
+from nearshot.experiments.measurement import TREATMENTS
 from nearshot.experiments.paper import CLASSIFIERS_TABLE, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nearshot.experiments.gains import gap_cell
-from nearshot.experiments.gaps import gap
+from nearshot.experiments.paired import gap
 from nearshot.experiments.paper import COMPARISON, QUOTED, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement

@@ -16,11 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.figures import line_with_band, panels, style_of
+from nearshot.experiments.paper_configs import TRAINING_CLASSES
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, line_name, setup_config, setup_name
 from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import TRAINING_CLASSES
 from nearshot.experiments.tables import Cell, Figure, Table, cell
 from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig

@@ -20,11 +20,11 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 
-from nearshot.episodes import EpisodeShape
+from nearshot.episode_shape import EpisodeShape
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, new_drawing
 from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
+from nearshot.experiments.paper_configs import BATCH_SIZES, TRAINING_CLASSES
 from nearshot.experiments.recipe import Found, Recipe, Wanted
-from nearshot.experiments.settings import BATCH_SIZES, TRAINING_CLASSES
 from nearshot.experiments.tables import Cell, Figure, Table
 from nearshot.losses import ExpectedPairs, PairCounts, count_pairs, expected_pairs
 from nearshot.losses.episodic import episode_roles

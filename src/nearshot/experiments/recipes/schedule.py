@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nearshot.experiments.paper import SCHEDULE, Number
+from nearshot.experiments.paper_configs import figure_config, simpleshot_schedule
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.settings import figure_config, simpleshot_schedule
 from nearshot.experiments.tables import Row, Table, beside
 from nearshot.training import TrainConfig
 

@@ -12,7 +12,7 @@ from string import Template
 from nearshot._version import __version__
 from nearshot.errors import InputError
 from nearshot.experiments.claims.verdicts import numbers_of
-from nearshot.experiments.report.collecting import Collected, Part, collect, counted_parts
+from nearshot.experiments.report.contents import Collected, Part, collect, counted_parts
 from nearshot.experiments.report.parts import (
     ClaimRow,
     badge,
@@ -21,12 +21,12 @@ from nearshot.experiments.report.parts import (
     differences_table,
     part_section,
 )
-from nearshot.experiments.report.runs import runs_table
+from nearshot.experiments.report.run_rows import runs_table
 from nearshot.experiments.results import Results
 from nearshot.experiments.scales import OWN, Scale
-from nearshot.files import write_whole
 from nearshot.html import Html, element, joined
-from nearshot.telling import counted
+from nearshot.io import atomic_write
+from nearshot.text import counted
 
 __all__ = ["write_report"]
 
@@ -45,7 +45,7 @@ def write_report(results: Results, output: str | Path, *, scales: Sequence[Scale
     if not collected:
         raise InputError(f"There are no results in {results.folder}. Make some first: nearshot reproduce --all --quick")
     output = Path(output)
-    with write_whole(output) as file:
+    with atomic_write(output) as file:
         file.write(_page(collected).encode())
     return output
 

@@ -13,11 +13,11 @@ import matplotlib as mpl
 from nearshot.experiments.claims import check_claims
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.report.charts import bar
-from nearshot.experiments.report.collecting import Collected, Part
+from nearshot.experiments.report.contents import Collected, Part
 from nearshot.experiments.results import RunResult
 from nearshot.experiments.tables import Cell, Figure, Table
 from nearshot.html import Html, element, joined
-from nearshot.telling import counted
+from nearshot.text import counted
 
 __all__ = [
     "anchor_of",

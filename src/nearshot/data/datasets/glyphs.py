@@ -1,0 +1,190 @@
+"""Glyphs: characters of many scripts, rendered from the typefaces that matplotlib ships. Nothing to download.
+
+A class is a character and an image is that character in one of several faces, a little turned, sheared, scaled and
+moved. Training, validation and test have different scripts, as Omniglot has different alphabets. Characters that look
+alike, such as A, Α and А or c and C, are one class, kept once, so that no picture of a training class stands in the
+test split. There is nothing that could be flipped: many scripts have letters that are each other's mirror image.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from nearshot.data.datasets.base import Plan, Source
+from nearshot.data.images import Pixels
+from nearshot.data.writer import Picture
+from nearshot.errors import InputError
+
+__all__ = ["GLYPHS", "SCRIPTS", "plan_glyphs"]
+
+GLYPHS_SIDE = 28
+IMAGES_PER_CLASS = 40
+# The first word of a letter's Unicode name tells its script.
+SCRIPTS = {
+    "train": ("LATIN", "GREEK", "CYRILLIC", "COPTIC", "LISU", "GEORGIAN", "CANADIAN"),
+    "val": ("ARABIC", "OGHAM", "OLD", "NKO"),
+    "test": ("ARMENIAN", "HEBREW", "TIFINAGH", "LAO"),
+}
+FACES = (
+    "DejaVuSans",
+    "DejaVuSans-Bold",
+    "DejaVuSans-Oblique",
+    "DejaVuSansMono",
+    "DejaVuSansMono-Bold",
+    "DejaVuSerif",
+    "DejaVuSerif-Bold",
+    "DejaVuSerif-Italic",
+    "STIXGeneral",
+    "STIXGeneralBol",
+)
+FEWEST_FACES = 2
+CANVAS = 96  # pixels of the picture that variations are cut from
+FONT_SIZE = 48
+THUMBNAIL = 16
+# Two thumbnails of unit length alike to this degree are the same letter to the eye.
+ALIKE = 0.93
+
+
+def plan_glyphs(*, seed: int = 0, images_per_class: int = IMAGES_PER_CLASS) -> Plan:
+    """List the characters and their pictures; a picture is drawn when it is read, always the same for the same seed.
+
+    Args:
+        seed: another seed varies the pictures differently; the classes stay.
+        images_per_class: how many pictures of each character.
+    """
+    if images_per_class < 1:
+        raise InputError(f"images_per_class must be at least 1, not {images_per_class}.")
+    splits = {
+        split: [
+            Picture(_class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i, seed))
+            for letter in letters
+            for i in range(images_per_class)
+        ]
+        for split, letters in _letters().items()
+    }
+    return Plan(f"drawn from matplotlib's typefaces, seed {seed}", splits)
+
+
+@cache
+def _letters() -> dict[str, tuple[str, ...]]:
+    """Return the letters of each split, each look kept once, in the order of training, validation and test."""
+    candidates = [
+        (split, letter)
+        for split, scripts in SCRIPTS.items()
+        for script in scripts
+        for letter in _letters_of(script)
+        if len(_faces_with(letter)) >= FEWEST_FACES
+    ]
+    thumbnails: npt.NDArray[np.float32] = np.zeros((0, THUMBNAIL**2), dtype=np.float32)
+    kept: dict[str, list[str]] = {split: [] for split in SCRIPTS}
+    for split, letter in candidates:
+        looks = np.stack([_thumbnail(letter, face) for face in _faces_with(letter)])  # (face, pixel)
+        if not looks.any(1).all() or (len(thumbnails) and float((thumbnails @ looks.T).max()) > ALIKE):
+            continue
+        kept[split].append(letter)
+        thumbnails = np.concatenate([thumbnails, looks])
+    return {split: tuple(letters) for split, letters in kept.items()}
+
+
+def _letters_of(script: str) -> Sequence[str]:
+    """Return the letters of a script without accents (those that Unicode does not take apart), in order."""
+    return [
+        letter
+        for letter in map(chr, sorted(_charmap(FACES[0])))
+        if unicodedata.category(letter).startswith("L")
+        and not unicodedata.decomposition(letter)
+        and unicodedata.name(letter, "").split(" ")[0] == script
+    ]
+
+
+@cache
+def _font_folder() -> Path:
+    import matplotlib  # noqa: PLC0415 (slow to import, and needed here only)
+
+    return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+
+
+@cache
+def _charmap(face: str) -> frozenset[int]:
+    """Return the characters that a face has; others would be drawn as a box."""
+    from matplotlib.ft2font import FT2Font  # noqa: PLC0415
+
+    return frozenset(FT2Font(str(_font_folder() / f"{face}.ttf")).get_charmap())
+
+
+@cache
+def _faces_with(letter: str) -> tuple[str, ...]:
+    return tuple(face for face in FACES if ord(letter) in _charmap(face))
+
+
+@cache
+def _font(face: str) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(_font_folder() / f"{face}.ttf", FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
+
+
+@cache
+def _glyph(letter: str, face: str) -> Image.Image:
+    """Draw a letter in white on black, its ink in the middle of the canvas."""
+    image = Image.new("L", (CANVAS, CANVAS))
+    pen = ImageDraw.Draw(image)
+    left, top, right, bottom = pen.textbbox((0, 0), letter, font=_font(face))
+    pen.text(((CANVAS - left - right) / 2, (CANVAS - top - bottom) / 2), letter, fill=255, font=_font(face))
+    return image
+
+
+def _thumbnail(letter: str, face: str) -> npt.NDArray[np.float32]:
+    """Return how a letter looks, whatever its size: its ink scaled to a small square, as a vector of unit length."""
+    image = _glyph(letter, face)
+    box = image.getbbox()
+    if box is None:
+        return np.zeros(THUMBNAIL**2, dtype=np.float32)
+    # A common proportion is kept: l is not o. The longer side of the ink fills the square.
+    width, height = box[2] - box[0], box[3] - box[1]
+    longer = max(width, height)
+    square = Image.new("L", (longer, longer))
+    square.paste(image.crop(box), ((longer - width) // 2, (longer - height) // 2))
+    look = np.asarray(square.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX), dtype=np.float32).ravel()
+    length = np.linalg.norm(look)
+    return look / length if length else look
+
+
+def _draw(letter: str, index: int, seed: int) -> Pixels:
+    """Draw one picture of a letter: a face by turns, and a small turn, shear, scale and shift by chance."""
+    faces = _faces_with(letter)
+    chance = np.random.Generator(np.random.PCG64([seed, ord(letter), index])).random(6) * 2 - 1  # in [−1, 1)
+    angle, shear = 0.2 * chance[0], 0.2 * chance[1]
+    across, down = 1 + 0.15 * chance[2], 1 + 0.15 * chance[3]
+    # From a place in the result to one in the canvas, both measured from their middles.
+    pixel = 60 / GLYPHS_SIDE  # a letter of 48 canvas pixels has room to move in 60
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    matrix = turn @ np.array([[1, shear], [0, 1]]) @ np.diag([pixel * across, pixel * down])
+    shift = 3 * chance[4:6] + CANVAS / 2 - matrix @ np.array([GLYPHS_SIDE / 2] * 2)
+    large = _glyph(letter, faces[index % len(faces)]).transform(
+        (3 * GLYPHS_SIDE, 3 * GLYPHS_SIDE),
+        Image.Transform.AFFINE,
+        (*(matrix[0] / 3), shift[0], *(matrix[1] / 3), shift[1]),
+        Image.Resampling.BILINEAR,
+    )
+    small = np.asarray(large.resize((GLYPHS_SIDE, GLYPHS_SIDE), Image.Resampling.BOX), dtype=np.uint8)
+    return np.repeat(small[:, :, None], 3, axis=2)
+
+
+def _class_name(letter: str) -> str:
+    return f"U+{ord(letter):04X} {unicodedata.name(letter).lower()}"
+
+
+GLYPHS = Source(
+    name="glyphs",
+    description="Glyphs: over 1,000 letters of 15 scripts, 40 pictures each, 28×28; scripts differ between splits",
+    side=GLYPHS_SIDE,
+    plan=lambda _: plan_glyphs(),
+    where="nothing to get: drawn here from matplotlib's typefaces",
+    needs_files=False,
+)

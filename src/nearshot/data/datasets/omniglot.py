@@ -1,0 +1,111 @@
+"""Omniglot (Lake et al., 2015): 1,623 characters of 50 alphabets, 20 drawings each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from nearshot.data.datasets.base import Plan, Source, pictures_by_folder, split_pictures, standard_splits
+from nearshot.data.downloads import Download
+from nearshot.data.images import Pixels, decode
+from nearshot.data.readers import Files
+from nearshot.data.writer import Picture
+from nearshot.errors import InputError
+
+__all__ = ["OMNIGLOT", "OMNIGLOT_VARIANTS", "omniglot_name", "plan_omniglot"]
+
+Split = Literal["vinyals", "background"]
+
+
+def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = False) -> Plan:
+    """Find the drawings in images_background.zip and images_evaluation.zip.
+
+    Args:
+        files: the two archives, or what they unpack to.
+        split: "vinyals" for the split of Vinyals et al. (1,028, 172 and 423 characters), or "background" for Lake et
+            al.'s (train: background, test: evaluation).
+        rotations: take each character turned by 90, 180 and 270 degrees as three more classes.
+    """
+    groups = pictures_by_folder(files, depth=3)
+    if split not in ("vinyals", "background"):
+        raise InputError(f"Omniglot is split by 'vinyals' or 'background', not {split!r}.")
+    classes = standard_splits("omniglot-vinyals")
+    if split == "background":
+        everything = [name for names in classes.values() for name in names]
+        classes = {
+            ours: [name for name in everything if name.startswith(f"images_{theirs}/")]
+            for ours, theirs in (("train", "background"), ("test", "evaluation"))
+        }
+    splits = split_pictures(groups, classes, files, "Omniglot")
+    layout = f"images_background and images_evaluation, {split} split"
+    if rotations:
+        layout += ", with rotations"
+        splits = {
+            name: [_turned(p, turns) for turns in range(4) for p in pictures] for name, pictures in splits.items()
+        }
+        splits = {name: sorted(pictures, key=lambda p: (p.class_name, p.name)) for name, pictures in splits.items()}
+    return Plan(layout, splits)
+
+
+def omniglot_name(split: Split = "vinyals", *, rotations: bool = False) -> str:
+    """Return the name under which a way to split Omniglot is prepared, so that one does not replace another.
+
+    >>> omniglot_name(), omniglot_name("background", rotations=True)
+    ('omniglot', 'omniglot-background-rotations')
+    """
+    return "omniglot" + ("-background" if split == "background" else "") + ("-rotations" if rotations else "")
+
+
+def _turned(picture: Picture, quarter_turns: int) -> Picture:
+    if quarter_turns == 0:
+        return picture
+    angle = f"{90 * quarter_turns} degrees"
+    return replace(
+        picture,
+        class_name=f"{picture.class_name} turned {angle}",
+        name=f"{picture.name} turned {angle}",
+        read=partial(_turn, picture, quarter_turns),
+    )
+
+
+def _turn(picture: Picture, quarter_turns: int) -> Pixels:
+    data = picture.read()
+    image = decode(data, picture.name) if isinstance(data, bytes) else data
+    return np.ascontiguousarray(np.rot90(np.asarray(image, dtype=np.uint8), quarter_turns))
+
+
+def _half(name: str, md5: str, n_bytes: int) -> Download:
+    places = ("raw.githubusercontent.com/brendenlake/omniglot/master", "github.com/brendenlake/omniglot/raw/master")
+    return Download(name, tuple(f"https://{place}/python/{name}" for place in places), md5, n_bytes)
+
+
+OMNIGLOT = Source(
+    name="omniglot",
+    description="Omniglot: 1,623 characters, 20 drawings each, 105×105 (Vinyals et al.'s split)",
+    side=28,
+    plan=plan_omniglot,
+    downloads=(
+        _half("images_background.zip", "68d2efa1b9178cc56df9314c21c6e718", 9_464_212),
+        _half("images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811", 6_462_886),
+    ),
+    where="images_background.zip and images_evaluation.zip",
+)
+
+
+def _variant(split: Split, rotations: bool, words: str) -> Source:
+    return replace(
+        OMNIGLOT,
+        name=omniglot_name(split, rotations=rotations),
+        description=f"Omniglot, {words}",
+        plan=partial(plan_omniglot, split=split, rotations=rotations),
+    )
+
+
+OMNIGLOT_VARIANTS = (
+    _variant("vinyals", True, "each character in four rotations, as four classes"),
+    _variant("background", False, "split into background (train) and evaluation (test)"),
+    _variant("background", True, "split into background and evaluation, in four rotations"),
+)

@@ -1,0 +1,164 @@
+"""The shape of an episode, and the images of a dataset sorted by class, from which episodes are drawn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearshot.checks import is_whole
+from nearshot.errors import InputError
+
+__all__ = ["EpisodeShape", "ImagesByClass"]
+
+
+@dataclass(frozen=True)
+class EpisodeShape:
+    """An episodic batch of w = `n_way` classes, n = `n_shot` support and m = `n_query` query images of each.
+
+    The images of an episode are laid out class by class inside support, then query: first way × shot support
+    images, then way × query query images (Section 2.1).
+
+    >>> shape = EpisodeShape(n_way=20, n_shot=5, n_query=15)  # Snell et al.'s training episodes
+    >>> shape.batch_size, shape.images_per_class
+    (400, 20)
+    >>> EpisodeShape.from_batch(512, n_shot=5, images_per_class=16)
+    EpisodeShape(n_way=32, n_shot=5, n_query=11)
+    """
+
+    n_way: int
+    n_shot: int
+    n_query: int
+
+    def __post_init__(self) -> None:
+        for name, smallest in (("n_way", 2), ("n_shot", 1), ("n_query", 1)):
+            value = getattr(self, name)
+            if not is_whole(value):
+                raise InputError(f"{name} must be a whole number, not {value!r}.")
+            if value < smallest:
+                raise InputError(f"{name} must be at least {smallest}, not {value}.")
+            object.__setattr__(self, name, int(value))
+
+    @classmethod
+    def from_batch(cls, batch_size: int, n_shot: int, images_per_class: int) -> EpisodeShape:
+        """Return the shape by batch size b, shots n and images per class m+n, as in Section 3.2: w = b / (m+n)."""
+        if images_per_class < 2:
+            raise InputError(f"images_per_class must be at least 2, a shot and a query, not {images_per_class}.")
+        if n_shot >= images_per_class:
+            raise InputError(
+                f"{images_per_class} images per class leave no query beside {n_shot} shots. "
+                "Raise images_per_class, or lower n_shot."
+            )
+        if batch_size == images_per_class:
+            raise InputError(
+                f"A batch of {batch_size} with {images_per_class} images of a class is one class, and an episode needs "
+                f"2. Use a batch of {2 * images_per_class} or more, or fewer images_per_class."
+            )
+        if batch_size % images_per_class:
+            below = batch_size - batch_size % images_per_class
+            smallest = 2 * images_per_class
+            advice = f"{below} or {below + images_per_class}" if below >= smallest else f"{smallest} or more"
+            raise InputError(
+                f"A batch of {batch_size} does not divide into classes of {images_per_class} images. "
+                f"Use a batch of {advice}."
+            )
+        return cls(batch_size // images_per_class, n_shot, images_per_class - n_shot)
+
+    @property
+    def images_per_class(self) -> int:
+        """Support and query images of one class, m+n."""
+        return self.n_shot + self.n_query
+
+    @property
+    def n_support(self) -> int:
+        """Support images in the episode, w·n."""
+        return self.n_way * self.n_shot
+
+    @property
+    def batch_size(self) -> int:
+        """Images in the episode, w·(m+n)."""
+        return self.n_way * self.images_per_class
+
+    def split(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Split a batch along its first dimension into support (way·shot first rows) and query (the rest)."""
+        if len(batch) != self.batch_size:
+            raise InputError(
+                f"A {self.n_way}-way {self.n_shot}-shot episode with {self.n_query} queries a class has "
+                f"{self.batch_size} images, not {len(batch)}."
+            )
+        return batch[: self.n_support], batch[self.n_support :]
+
+
+class ImagesByClass:
+    """The images of a dataset class by class, so that the i-th image of the k-th class is one look-up away.
+
+    Args:
+        labels: (image,) the class of every image, whole numbers.
+        class_names: names for the labels 0, 1, …, used in messages.
+
+    Attributes:
+        classes: (class,) the labels that occur, in increasing order.
+        sizes: (class,) how many images each class has.
+        starts: (class,) where each class begins in `images`.
+        images: (image,) the indices of the images, class after class.
+    """
+
+    def __init__(self, labels: Tensor, class_names: Sequence[str] | None = None) -> None:
+        labels = torch.as_tensor(labels)
+        if labels.ndim != 1 or labels.is_floating_point():
+            raise InputError(f"labels must be whole numbers, one per image, not {labels.dtype} {tuple(labels.shape)}.")
+        labels = labels.cpu().long()
+        self.classes, self.sizes = labels.unique(return_counts=True)
+        self.starts = self.sizes.cumsum(0) - self.sizes
+        self.images = labels.argsort(stable=True)
+        self._names, self._least = class_names, 1
+
+    def without_small_classes(self, n_images: int) -> ImagesByClass:
+        """Return the same without the classes of under `n_images` images."""
+        large = self.sizes >= n_images
+        rest = ImagesByClass.__new__(ImagesByClass)
+        rest.classes, rest.sizes, rest.starts = self.classes[large], self.sizes[large], self.starts[large]
+        rest.images, rest._names, rest._least = self.images, self._names, max(self._least, n_images)
+        return rest
+
+    def name(self, place: int) -> str | int:
+        """Return what to call the class at a place among `classes`: its name, or else its label."""
+        label = int(self.classes[place])
+        return dict(enumerate(self._names or ())).get(label, label)
+
+    @property
+    def digest(self) -> str:
+        """A hash of which image is of which class."""
+        content = (self.images, self.classes, self.sizes)
+        return hashlib.sha256(b"".join(part.numpy().astype("<i8").tobytes() for part in content)).hexdigest()
+
+    def check(self, shape: EpisodeShape, least_images: str = "least_images") -> None:
+        """Refuse a shape for which there are too few classes, or too few images of a class, which is named.
+
+        Args:
+            shape: ways, shots and queries.
+            least_images: what the setting is called that leaves small classes out.
+        """
+        n_classes = len(self.classes)
+        if n_classes < shape.n_way:
+            there = "is 1 class" if n_classes == 1 else f"are {n_classes} classes"
+            of_size = f" of {self._least} images or more" if self._least > 1 else ""
+            fewer = "Ask for fewer ways" if n_classes > 1 else f"Add classes{', or leave out fewer' if of_size else ''}"
+            raise InputError(f"There {there}{of_size}; episodes need {shape.n_way}. {fewer}.")
+        too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
+        if len(too_small):
+            name, size = self.name(int(too_small[0])), int(self.sizes[too_small[0]])
+            n_others = len(too_small) - 1
+            more = "1 more class is" if n_others == 1 else f"{n_others} more classes are"
+            others = f" (and {more} too small)" if n_others else ""
+            needed = shape.images_per_class
+            fewer = "Ask for fewer images of a class" if needed > 2 else "Add images"
+            can_do_without = len(self.classes) - len(too_small) >= shape.n_way
+            without = f", or leave small classes out: {least_images} {needed}" if can_do_without else ""
+            raise InputError(
+                f"Class {name!r} has {size} image{'' if size == 1 else 's'}; {shape.n_shot}-shot with {shape.n_query} "
+                f"quer{'y' if shape.n_query == 1 else 'ies'} needs {needed}{others}. {fewer}{without}."
+            )

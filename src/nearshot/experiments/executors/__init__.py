@@ -1,0 +1,1 @@
+"""Where jobs run: in processes of this machine, or on a Ray cluster."""

@@ -1,0 +1,308 @@
+"""Triton kernels for batch norm, shortcut and activation, over a matrix (place, channel): images with channels last.
+
+Each way is two passes over memory: one for the sums, one for the values. Sums are added up in a fixed order, so that
+the same input gives the same bits. Between the passes the order of the places is turned round: what was read last is
+still in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nearshot.models.kernels.triton_shared import (
+    AT_ONCE,
+    Line,
+    Settings,
+    activated,
+    channels_of,
+    line_from,
+    load_arriving,
+    load_line,
+    once_more,
+    settled,
+    shared,
+    store_share,
+    those_that_came,
+)
+
+__all__ = ["NormAct", "evaluated"]
+
+VALUES = 4096  # that a program has in its registers at a time
+# Programs that share the sums, and their warps; found by trying on an H200, which has 132 processors.
+SUMMING = {"programs": 528, "num_warps": 8}
+SUMMING_GRADIENTS = {"programs": 1056, "num_warps": 4}
+SUMMING_MORE = {"programs": 1056, "num_warps": 8}  # with a shortcut or two gradients there is more to hold
+NO_LINE = (None, None, None, None)
+NO_INPUT = (None, *NO_LINE)
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+class NormAct(torch.autograd.Function):
+    """activation(norm(x) + shortcut) in training, once differentiable; the shortcut may have a norm of its own.
+
+    The output comes twice, for two uses: then two gradients come back, and are added up where they are read.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: Settings, *past: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return the output, twice; what the way back needs is kept.
+
+        `past` is empty, or a shortcut, or a shortcut and its norm's weight, bias and settings.
+        """
+        with torch.cuda.device_of(x):  # Triton starts kernels on the current one
+            line = _line_of(x, weight, bias, settings)
+            past_line = _line_of(*past) if len(past) > 1 else None
+            shortcut = past[0] if past else None
+            output = _normalised(x, line, shortcut, past_line, slope)
+        ctx.slope, ctx.n_past = slope, len(past)
+        kept = NO_INPUT if past_line is None else (shortcut, *past_line)
+        ctx.save_for_backward(x, *line, *kept, None if shortcut is None else output)
+        ctx.set_materialize_grads(False)
+        return output, once_more(output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients of what `forward` was given."""
+        x, *line, shortcut, mean, scale, weight, bias, output = ctx.saved_tensors
+        gradient, again = those_that_came(gradients)
+        n_past: int = ctx.n_past
+        if gradient is None:
+            return (None,) * (5 + n_past)
+        past_line = None if shortcut is None else Line(mean, scale, weight, bias)
+        with torch.cuda.device_of(x):
+            of_x, of_past = _backward(gradient, again, x, Line(*line), shortcut, past_line, output, ctx.slope)
+        return None, *of_x, None, *(*of_past, None)[:n_past]
+
+
+def evaluated(slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: Settings, *past: Any) -> Tensor:
+    """Return the output with the running statistics; `past` as in `NormAct.forward`."""
+    with torch.cuda.device_of(x):
+        past_line = settled(*past[1:]) if len(past) > 1 else None
+        return _normalised(x, settled(weight, bias, settings), past[0] if past else None, past_line, slope)
+
+
+def _line_of(x: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> Line:
+    """Return what a norm does with a batch's own statistics, and move the running ones."""
+    n_rows, width = _shape(x)
+    sums, grid, sizes = _sums(x, 3, **SUMMING)
+    _summarise[grid](x, sums, n_rows, width, **sizes)
+    return line_from(sums, n_rows, weight, bias, settings)
+
+
+def _backward(
+    gradient: Tensor,
+    again: Tensor | None,
+    x: Tensor,
+    line: Line,
+    shortcut: Tensor | None,
+    past: Line | None,
+    output: Tensor | None,
+    slope: float,
+) -> tuple[Gradients, Gradients]:
+    """Return the gradients of x and of the shortcut, each with its norm's weight and bias.
+
+    `shortcut`: only where it has a norm, whose line is `past`; `output`: only where there was a shortcut.
+    """
+    n_rows, width = _shape(x)
+    keep = again is not None or (output is not None and slope != 1)
+    behind = torch.empty_like(x) if keep else gradient  # the activation: what norm and shortcut see
+    plain = again is None and output is None
+    sums, grid, sizes = _sums(x, 2 if past is None else 3, **(SUMMING_GRADIENTS if plain else SUMMING_MORE))
+    _add_up_gradients[grid](
+        gradient, again, x, *line, shortcut, *(past or NO_LINE), output, behind, sums, n_rows, width,
+        slope=slope, twofold=again is not None, has_shortcut=output is not None, has_past=past is not None, keep=keep,
+        **sizes,
+    )  # fmt: skip
+    totals = x.new_empty(sums.shape[0], width, dtype=torch.float32)
+    _total[(width // 16, sums.shape[0])](sums, totals, width, sums.shape[1], num_warps=8)
+    of_x, of_shortcut = torch.empty_like(x), None if past is None else torch.empty_like(x)
+    _spread_gradients[_tiles(n_rows, width)](
+        behind, x, *line, shortcut, *(past or NO_LINE), totals, of_x, of_shortcut, n_rows, width,
+        slope=1.0 if keep else slope, has_past=past is not None, **_sizes(width),
+    )  # fmt: skip
+    of_bias, of_weight = totals[0], totals[1]
+    if past is not None:
+        return (of_x, of_weight, of_bias), (of_shortcut, totals[2], of_bias)
+    return (of_x, of_weight, of_bias), (None if output is None else behind, None, None)
+
+
+def _normalised(x: Tensor, line: Line, shortcut: Tensor | None, past: Line | None, slope: float) -> Tensor:
+    n_rows, width = _shape(x)
+    output = torch.empty_like(x)
+    _normalise[_tiles(n_rows, width)](
+        x, *line, shortcut, *(past or NO_LINE), output, n_rows, width,
+        slope=slope, has_shortcut=shortcut is not None, has_past=past is not None, **_sizes(width),
+    )  # fmt: skip
+    return output
+
+
+def _shape(x: Tensor) -> tuple[int, int]:
+    width = x.shape[1]
+    return x.numel() // width, width
+
+
+def _sizes(width: int) -> dict[str, int]:
+    """Return how many rows and channels a program takes at a time."""
+    channels = channels_of(width)
+    return {"rows": VALUES // channels, "channels": channels}
+
+
+def _tiles(n_rows: int, width: int) -> tuple[int]:
+    """Return how many programs it takes, if each takes its rows and channels once."""
+    sizes = _sizes(width)
+    return (width // sizes["channels"] * triton.cdiv(n_rows, sizes["rows"]),)
+
+
+def _sums(x: Tensor, n_sums: int, programs: int, num_warps: int) -> tuple[Tensor, tuple[int, int], dict[str, int]]:
+    """Return room for sums, (sum, program, channel), the programs by channels and rows, and their sizes."""
+    n_rows, width = _shape(x)
+    sizes = _sizes(width)
+    grid = shared(n_rows, width, sizes["rows"], programs)
+    sums = x.new_empty(n_sums, grid[1], width, dtype=torch.float32)
+    return sums, grid, sizes | {"num_warps": num_warps}
+
+
+@triton.jit
+def _summarise(x, sums, n_rows, width, rows: tl.constexpr, channels: tl.constexpr):
+    """Find the number, the mean and the squared deviations from it of a program's share of x.
+
+    Values are seen from the mean of the share's first rows, so that a mean far from zero costs no digits.
+    """
+    channel = tl.program_id(0) * channels + tl.arange(0, channels)
+    row = tl.arange(0, rows).to(tl.int64)
+    begin = tl.program_id(1) * rows
+    inside = (begin + row < n_rows)[:, None]
+    values = tl.load(x + (begin + row)[:, None] * width + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    origin = tl.sum(values, 0) / tl.minimum(n_rows - begin, rows).to(tl.float32)
+    first = tl.zeros((rows, channels), tl.float32)
+    second = tl.zeros((rows, channels), tl.float32)
+    count = 0
+    for start in range(begin, n_rows, tl.num_programs(1) * rows):
+        inside = (start + row < n_rows)[:, None]
+        places = (start + row)[:, None] * width + channel[None, :]
+        values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - origin[None, :]
+        values = tl.where(inside, values, 0.0)
+        first += values
+        second += values * values
+        count += tl.minimum(n_rows - start, rows)
+    number = tl.zeros((channels,), tl.float32) + count
+    store_share(sums, channel, width, number, origin, tl.sum(first, 0), tl.sum(second, 0))
+
+
+@triton.jit
+def _normalise(
+    x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias, output, n_rows, width,
+    slope: tl.constexpr, has_shortcut: tl.constexpr, has_past: tl.constexpr,
+    rows: tl.constexpr, channels: tl.constexpr,
+):  # fmt: skip
+    """activation((x − mean) · scale · weight + bias + shortcut), the shortcut with a line of its own or as it is."""
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    channel = tile % (width // channels) * channels + tl.arange(0, channels)
+    row = tl.arange(0, rows).to(tl.int64)
+    start = tile // (width // channels) * rows
+    inside = (start + row < n_rows)[:, None]
+    places = (start + row)[:, None] * width + channel[None, :]
+    centre, factor, offset, _ = load_line(mean, scale, weight, bias, channel)
+    values = (tl.load(x + places, mask=inside).to(tl.float32) - centre) * factor + offset
+    if has_shortcut:
+        added = tl.load(shortcut + places, mask=inside).to(tl.float32)
+        if has_past:
+            centre, factor, offset, _ = load_line(past_mean, past_scale, past_weight, past_bias, channel)
+            added = (added - centre) * factor + offset
+        values += added
+    if slope != 1.0:
+        values = activated(values, values, slope)
+    tl.store(output + places, values.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _add_up_gradients(
+    gradient, again, x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias,
+    output, behind, sums, n_rows, width,
+    slope: tl.constexpr, twofold: tl.constexpr, has_shortcut: tl.constexpr, has_past: tl.constexpr, keep: tl.constexpr,
+    rows: tl.constexpr, channels: tl.constexpr,
+):  # fmt: skip
+    """Sum a program's share of the gradient behind the activation, and of its product with each normalised input."""
+    channel = tl.program_id(0) * channels + tl.arange(0, channels)
+    row = tl.arange(0, rows).to(tl.int64)
+    centre, factor, offset, length = load_line(mean, scale, weight, bias, channel)
+    first = tl.zeros((rows, channels), tl.float32)
+    second = tl.zeros((rows, channels), tl.float32)
+    if has_past:
+        past_centre, _, _, past_length = load_line(past_mean, past_scale, past_weight, past_bias, channel)
+        third = tl.zeros((rows, channels), tl.float32)
+    for start in range(tl.program_id(1) * rows, n_rows, tl.num_programs(1) * rows):
+        inside = (start + row < n_rows)[:, None]
+        places = (start + row)[:, None] * width + channel[None, :]
+        values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre
+        arriving = load_arriving(gradient, again, places, inside, twofold)
+        if slope != 1.0:
+            if has_shortcut:
+                ahead = tl.load(output + places, mask=inside, other=0.0).to(tl.float32)
+            else:
+                ahead = values * factor + offset
+            arriving = activated(arriving, ahead, slope)
+        if keep:
+            tl.store(behind + places, arriving.to(behind.dtype.element_ty), mask=inside)
+        first += arriving
+        second += arriving * values
+        if has_past:
+            third += arriving * (tl.load(shortcut + places, mask=inside, other=0.0).to(tl.float32) - past_centre)
+    at = tl.program_id(1) * width + channel
+    size = tl.num_programs(1) * width
+    tl.store(sums + at, tl.sum(first, 0))
+    tl.store(sums + size + at[None, :], tl.sum(second, 0)[None, :] * length)
+    if has_past:
+        tl.store(sums + 2 * size + at[None, :], tl.sum(third, 0)[None, :] * past_length)
+
+
+@triton.jit
+def _total(sums, totals, width, n_programs):
+    """Add the programs' sums up: the gradients of bias and weights."""
+    channel = tl.program_id(0) * 16 + tl.arange(0, 16)
+    program = tl.arange(0, AT_ONCE)
+    own = sums + tl.program_id(1) * n_programs * width
+    total = tl.zeros((AT_ONCE, 16), tl.float32)
+    for start in range(0, n_programs, AT_ONCE):
+        inside = (start + program < n_programs)[:, None]
+        total += tl.load(own + (start + program)[:, None] * width + channel[None, :], mask=inside, other=0.0)
+    tl.store(totals + tl.program_id(1) * width + channel, tl.sum(total, 0))
+
+
+@triton.jit
+def _spread_gradients(
+    gradient, x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias,
+    totals, of_x, of_shortcut, n_rows, width,
+    slope: tl.constexpr, has_past: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
+):  # fmt: skip
+    """The gradient of x: what is behind the activation, without its mean and its part along normalised x."""
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    channel = tile % (width // channels) * channels + tl.arange(0, channels)
+    row = tl.arange(0, rows).to(tl.int64)
+    start = tile // (width // channels) * rows
+    inside = (start + row < n_rows)[:, None]
+    places = (start + row)[:, None] * width + channel[None, :]
+    count = n_rows.to(tl.float32)
+    centre, factor, offset, length = load_line(mean, scale, weight, bias, channel)
+    values = tl.load(x + places, mask=inside).to(tl.float32) - centre
+    arriving = tl.load(gradient + places, mask=inside).to(tl.float32)
+    if slope != 1.0:
+        arriving = activated(arriving, values * factor + offset, slope)
+    arriving -= tl.load(totals + channel)[None, :] / count
+    along = tl.load(totals + width + channel)[None, :] / count * length
+    values = factor * (arriving - values * along)
+    tl.store(of_x + places, values.to(of_x.dtype.element_ty), mask=inside)
+    if has_past:
+        centre, factor, offset, length = load_line(past_mean, past_scale, past_weight, past_bias, channel)
+        along = tl.load(totals + 2 * width + channel)[None, :] / count * length
+        values = factor * (arriving - (tl.load(shortcut + places, mask=inside).to(tl.float32) - centre) * along)
+        tl.store(of_shortcut + places, values.to(of_shortcut.dtype.element_ty), mask=inside)

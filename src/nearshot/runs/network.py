@@ -1,0 +1,224 @@
+"""Trained weights at work: what they make of a split's images, each split embedded once for all that is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nearshot.data import Store, open_or_prepare
+from nearshot.data.augment import centre_crop, normalise_images
+from nearshot.data.loader import ImageFeed
+from nearshot.devices import Precision, chosen_device, uses_bfloat16
+from nearshot.errors import InputError
+from nearshot.evaluation import FeatureSet
+from nearshot.models import Backbone, load_backbone
+from nearshot.training.embedding import embed_images
+from nearshot.training.run_folder import RunFolder
+from nearshot.training.classes import TrainedOn
+
+__all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "Unfinished", "training_split"]
+
+Layers = tuple[int, ...]
+
+
+class InPrecision(nn.Module):
+    """A backbone that computes in bfloat16 or in float32, whoever calls it; features are float32 in any case.
+
+    Args:
+        backbone: in evaluation mode.
+        bfloat16: whether it computes in bfloat16.
+        layers: the stages whose pooled outputs `features` gives, counted from 1; none for the embedding.
+    """
+
+    def __init__(self, backbone: Backbone, *, bfloat16: bool, layers: Layers = ()) -> None:
+        super().__init__()
+        self.backbone, self.in_bfloat16, self.layers = backbone, bfloat16, layers
+        self.train(backbone.training)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed normalised images."""
+        return self._computed(self.backbone, images)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the outputs of the layers, or the embedding where there are none."""
+        return self._computed(self._multi_layer, images) if self.layers else self(images)
+
+    def _multi_layer(self, images: Tensor) -> Tensor:
+        return self.backbone.multi_layer(images, self.layers)
+
+    def _computed(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.in_bfloat16):
+            return function(images).float()
+
+
+class TrainedNetwork:
+    """Trained weights on a device, and the features that they give. A split is embedded once for each choice of layers.
+
+    Args:
+        backbone: in evaluation mode.
+        name: what the weights are called, such as their file.
+        device: where to compute.
+        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
+        training: the split that was trained on, if it is there: for the mean of layers' features.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        name: str,
+        *,
+        device: torch.device,
+        precision: Precision = "auto",
+        training: Store | None = None,
+    ) -> None:
+        self.backbone, self.name, self.device, self.training = backbone.to(device), name, device, training
+        if device.type == "cuda":
+            self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.bfloat16 = uses_bfloat16(precision, device.type)
+        self._features: dict[tuple[Path, Layers], Tensor] = {}
+        self._centres: dict[Layers, Tensor] = {}
+
+    def network(self, layers: Layers = ()) -> InPrecision:
+        """Return what embeds a batch of normalised images."""
+        return InPrecision(self.backbone, bfloat16=self.bfloat16, layers=layers)
+
+    def features(self, store: Store, layers: Layers = ()) -> Tensor:
+        """Return the features of a split, (image, dim) float32."""
+        key = (store.folder, layers)
+        if key not in self._features:
+            self._features[key] = self._embedded(store, layers)
+        return self._features[key]
+
+    def centre(self, layers: Layers = ()) -> Tensor | None:
+        """Return the mean feature of the training set: the one saved with the weights, unless features are others."""
+        if not layers:
+            return self.backbone.spec.training_mean
+        if layers not in self._centres:
+            if self.training is None:
+                raise InputError(
+                    "Features of layers are centred by their mean over the training set, which is not prepared."
+                )
+            self._centres[layers] = self._embedded(self.training, layers).mean(0)
+        return self._centres[layers]
+
+    def feature_set(self, store: Store, split: str, layers: Layers = ()) -> FeatureSet:
+        """Return a split's features with all that evaluation wants to know of them."""
+        return FeatureSet(
+            features=self.features(store, layers),
+            labels=store.labels,
+            centre=self.centre(layers),
+            class_names=store.class_names,
+            split=split,
+            fingerprint=store.fingerprint,
+        )
+
+    def images(self, store: Store) -> Tensor:
+        """Return a split's images as the network wants them, (image, 3, height, width), on the host."""
+        spec = self.backbone.spec
+        return normalise_images(
+            centre_crop(torch.from_numpy(store.images.copy()), spec.input_size), *spec.normalisation
+        )
+
+    def _embedded(self, store: Store, layers: Layers) -> Tensor:
+        feed = ImageFeed(store.images, self.device)
+        return embed_images(self.backbone, feed, device=self.device, network=self.network(layers).features, show=None)
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """How far a run was when it was measured before its end.
+
+    Attributes:
+        epochs_done: how many epochs were over.
+        epochs: how many it has in all.
+    """
+
+    epochs_done: int
+    epochs: int
+
+    def __str__(self) -> str:
+        return f"{self.epochs_done} of {self.epochs} epochs"
+
+
+class TrainedRun:
+    """A finished run's best weights, opened once each, and the splits that they are measured on.
+
+    `UnfinishedRun` is the same before the run's end, and says so: `unfinished` is None here.
+
+    Args:
+        folder: the run's.
+        data_dir: where prepared datasets live.
+        device: where to compute; by default a GPU if there is one.
+        precision: what networks compute in; "auto" is bfloat16 on a GPU, as in training.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        data_dir: str | Path | None = None,
+        device: torch.device | str | None = None,
+        precision: Precision = "auto",
+    ) -> None:
+        self.run = RunFolder(folder)
+        self.config = self.run.read_config()
+        self.data_dir, self.device = data_dir, chosen_device(device)
+        self.precision, self.bfloat16 = precision, uses_bfloat16(precision, self.device.type)
+        self.unfinished: Unfinished | None = None
+        self._networks: dict[Path, TrainedNetwork] = {}
+        self._stores: dict[tuple[str, str, int | None], Store] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Do what cannot wait until it is asked for: nothing, as a finished run's files stay."""
+
+    def best_weights(self, n_shot: int, classifier: str) -> Path:
+        """Return the weights of the epoch that was best on the validation split."""
+        return self.run.best_weights(n_shot, classifier)
+
+    def network(self, weights: Path) -> TrainedNetwork:
+        """Return a weights file, opened."""
+        if weights not in self._networks:
+            self._networks[weights] = TrainedNetwork(
+                load_backbone(weights),
+                weights.name,
+                device=self.device,
+                precision=self.precision,
+                training=self._training,
+            )
+        return self._networks[weights]
+
+    @cached_property
+    def _training(self) -> Store | None:
+        """The training split as it is now, if it is there."""
+        return training_split(self.config.dataset, self.data_dir, self.config.side)
+
+    @cached_property
+    def trained_on(self) -> TrainedOn | None:
+        """The classes that were trained on; of an older run, those of the training split as it is now."""
+        return self.run.read_trained_on() or TrainedOn.of_split(self._training)
+
+    def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
+        """Return a split to measure, by default of the dataset that was trained on; trained classes are refused."""
+        key = (dataset or self.config.dataset, split, side or (self.config.side if dataset is None else None))
+        if key not in self._stores:
+            store = open_or_prepare(key[0], key[1], self.data_dir, side=key[2])
+            if self.trained_on is not None:
+                self.trained_on.check_unseen(store, split)
+            self._stores[key] = store
+        return self._stores[key]
+
+
+def training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:
+    """Return the split that was trained on, if it is there."""
+    if trained_on is None:
+        return None
+    try:
+        return open_or_prepare(trained_on, "train", data_dir, side=side)
+    except InputError:
+        return None

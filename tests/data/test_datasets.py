@@ -1,0 +1,336 @@
+"""Every layout of every dataset, written by the test and read back; and the real ones where they are."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from layouts import (
+    class_folders,
+    encoded,
+    picture,
+    python2_pickle,
+    write_folder,
+    write_tar,
+    write_zip,
+)
+
+from nearshot.data.datasets import SOURCES, plan_folder, plan_omniglot
+from nearshot.data.datasets.base import class_list, standard_splits
+from nearshot.data.preparation import prepare, prepare_plan
+from nearshot.data.readers import open_files
+from nearshot.data.store import Store
+from nearshot.errors import FileFormatError, InputError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+SPLITS = ("train", "val", "test")
+
+
+def all_classes(dataset: str) -> list[str]:
+    return [name for names in standard_splits(dataset).values() for name in names]
+
+
+def pixels_by_name(stores: dict[str, Store]) -> dict[tuple[str, str], bytes]:
+    return {
+        (store.class_names[int(label)], name): image.tobytes()
+        for store in stores.values()
+        for image, label, name in zip(store.images, store.labels, store.image_names, strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sizes"),
+    [
+        ("cifar-fs", (64, 16, 20)),
+        ("mini-imagenet", (64, 16, 20)),
+        ("tiered-imagenet", (351, 97, 160)),
+        ("omniglot-vinyals", (1028, 172, 423)),
+    ],
+)
+def test_the_built_in_splits_have_their_sizes_and_share_no_class(dataset: str, sizes: tuple[int, ...]) -> None:
+    lists = [class_list(f"{dataset}-{split}") for split in SPLITS]
+    assert tuple(map(len, lists)) == sizes
+    assert len({name for names in lists for name in names}) == sum(sizes)
+    assert all(name.strip() == name and name for names in lists for name in names)
+
+
+# --- CIFAR-FS --------------------------------------------------------------------------------------------------------
+
+
+def cifar_members() -> dict[str, bytes]:
+    return class_folders(all_classes("cifar-fs"), prefix="cifar100/data/")
+
+
+def check_cifar(stores: dict[str, Store]) -> None:
+    assert {split: len(store) for split, store in stores.items()} == {"train": 128, "val": 32, "test": 40}
+    for split, store in stores.items():
+        assert set(store.class_names) == set(class_list(f"cifar-fs-{split}"))
+        assert store.images.shape[1:] == (32, 32, 3)
+
+
+def test_cifar_fs_zip(tmp_path: Path) -> None:
+    members = cifar_members() | {"cifar100/splits/bertinetto/train.txt": b"apple\n"}
+    stores = prepare("cifar-fs", write_zip(tmp_path / "cifar100.zip", members), data_dir=tmp_path / "d")
+    check_cifar(stores)
+    expected = dict(enumerate(cifar_members()))
+    for (name, path), data in pixels_by_name(stores).items():
+        seed = next(seed for seed, member in expected.items() if member == path)
+        assert data == picture(seed).tobytes()
+        assert path.split("/")[-2] == name
+
+
+def test_cifar_fs_in_parts_and_unpacked(tmp_path: Path) -> None:
+    members = list(cifar_members().items())
+    parts = [write_zip(tmp_path / f"{i}.zip", dict(members[i::3])) for i in range(3)]
+    in_parts = prepare("cifar-fs", parts, data_dir=tmp_path / "a")
+    unpacked = prepare("cifar-fs", write_folder(tmp_path / "folder", dict(members)), data_dir=tmp_path / "b")
+    check_cifar(in_parts)
+    assert [in_parts[s].fingerprint for s in SPLITS] == [unpacked[s].fingerprint for s in SPLITS]
+    with pytest.raises(FileFormatError, match="lacks .* classes of CIFAR-FS: .* more. Is a part of the dataset"):
+        prepare("cifar-fs", write_zip(tmp_path / "part.zip", dict(members[:50])), data_dir=tmp_path / "c")
+
+
+@pytest.mark.parametrize("archive", ["folder", "tar.gz"])
+def test_cifar_fs_from_the_pickles_of_cifar_100(tmp_path: Path, archive: str) -> None:
+    names = sorted(all_classes("cifar-fs"))
+    rows = np.stack([picture(i).transpose(2, 0, 1).ravel() for i in range(200)])
+    parts = {}
+    for part, start in (("train", 0), ("test", 100)):
+        parts[f"cifar-100-python/{part}"] = python2_pickle(
+            {
+                "data": rows[start : start + 100],
+                "fine_labels": list(range(100)),
+                "filenames": [f"{name}_{part}.png" for name in names],
+            }
+        )
+    parts["cifar-100-python/meta"] = python2_pickle({"fine_label_names": names})
+    path = tmp_path / "cifar-100-python.tar.gz"
+    source = write_folder(tmp_path / "f", parts) if archive == "folder" else write_tar(path, parts)
+    stores = prepare("cifar-fs", source, data_dir=tmp_path / "d")
+    check_cifar(stores)
+    label = names.index("apple")
+    images = pixels_by_name(stores)
+    assert images["apple", "apple/apple_train.png"] == picture(label).tobytes()
+    assert images["apple", "apple/apple_test.png"] == picture(100 + label).tobytes()
+
+
+# --- miniImageNet ----------------------------------------------------------------------------------------------------
+
+
+def check_mini(stores: dict[str, Store], images: int = 2) -> None:
+    sizes = {split: (len(store), len(store.class_names)) for split, store in stores.items()}
+    assert sizes == {"train": (64 * images, 64), "val": (16 * images, 16), "test": (20 * images, 20)}
+    assert all(store.images.shape[1:] == (84, 84, 3) for store in stores.values())
+
+
+def test_mini_imagenet_by_tables(tmp_path: Path) -> None:
+    members = {}
+    for split in SPLITS:
+        lines = ["filename,label"]
+        for name in class_list(f"mini-imagenet-{split}"):
+            for i in range(2):
+                members[f"images/{name}{i:08}.jpg"] = encoded(picture(i, 90, 120), "JPEG")
+                lines.append(f"{name}{i:08}.jpg,{name}")
+        members[f"{split}.csv"] = "\n".join(lines).encode()
+    stores = prepare("mini-imagenet", write_folder(tmp_path / "m", members), data_dir=tmp_path / "d")
+    check_mini(stores)
+    assert set(stores["val"].class_names) == set(class_list("mini-imagenet-val"))
+    del members["images/" + class_list("mini-imagenet-val")[0] + "00000001.jpg"]
+    with pytest.raises(FileFormatError, match=r"val.csv in .* lists .*00000001.jpg', which is not there"):
+        prepare("mini-imagenet", write_zip(tmp_path / "m.zip", members), data_dir=tmp_path / "e")
+
+
+@pytest.mark.parametrize("archive", ["folder", "tar of tars"])
+def test_mini_imagenet_by_wnid(tmp_path: Path, archive: str) -> None:
+    classes = [*all_classes("mini-imagenet"), "n99999999"]  # ILSVRC has 900 classes more
+    if archive == "folder":
+        source = write_folder(tmp_path / "m", class_folders(classes, side=84))
+    else:
+        inner = {}
+        for seed, name in enumerate(classes):
+            file = write_tar(io.BytesIO(), {f"{name}_{i}.JPEG": encoded(picture(seed, 90), "JPEG") for i in range(2)})
+            inner[f"{name}.tar"] = file.getvalue()
+        source = write_tar(tmp_path / "ILSVRC2012_img_train.tar", inner)
+    check_mini(prepare("mini-imagenet", source, data_dir=tmp_path / "d"))
+
+
+def test_mini_imagenet_from_all_of_ilsvrc_takes_600_and_says_so(tmp_path: Path) -> None:
+    small = encoded(picture(0, 8))
+    members = {f"{name}/{i:04}.png": small for name in all_classes("mini-imagenet") for i in range(2)}
+    members |= {f"{class_list('mini-imagenet-val')[0]}/{i:04}.png": small for i in range(610)}
+    plan = SOURCES["mini-imagenet"].plan(open_files(write_zip(tmp_path / "m.zip", members)))
+    assert "not Ravi and Larochelle's choice" in plan.layout
+    assert len(plan.splits["val"]) == 600 + 15 * 2
+
+
+def test_mini_imagenet_caches(tmp_path: Path) -> None:
+    members = {}
+    for split in SPLITS:
+        names = class_list(f"mini-imagenet-{split}")
+        images = np.stack([picture(i, 84) for i in range(2 * len(names))])
+        classes = {name: [2 * i, 2 * i + 1] for i, name in enumerate(names)}
+        members[f"mini-imagenet-cache-{split}.pkl"] = python2_pickle({"image_data": images, "class_dict": classes})
+    stores = prepare("mini-imagenet", write_folder(tmp_path / "m", members), data_dir=tmp_path / "d")
+    check_mini(stores)
+    name = class_list("mini-imagenet-test")[3]
+    assert pixels_by_name(stores)[name, f"{name}/7"] == picture(7, 84).tobytes()
+
+
+def test_mini_imagenet_category_splits(tmp_path: Path) -> None:
+    members, first = {}, 0
+    for phase, size in (("train_phase_train", 64), ("val", 16), ("test", 20)):
+        labels = [first + k for k in range(size)] * 2
+        images = np.stack([picture(label, 84) for label in labels])
+        path = f"miniImageNet_category_split_{phase}.pickle"
+        members[path] = python2_pickle({"data": images, "labels": labels})
+        first += size
+    stores = prepare("mini-imagenet", write_folder(tmp_path / "m", members), data_dir=tmp_path / "d")
+    check_mini(stores)
+    assert stores["val"].class_names[0] == "category 064"
+    assert stores["val"].images[0].tobytes() == picture(64, 84).tobytes()
+
+
+# --- tieredImageNet --------------------------------------------------------------------------------------------------
+
+
+def test_tiered_imagenet_pickles(tmp_path: Path) -> None:
+    members = {}
+    for split, n_classes in (("train", 5), ("val", 3), ("test", 4)):
+        labels = np.tile(np.arange(n_classes), 2)
+        images = [np.frombuffer(encoded(picture(i, 84)), np.uint8) for i in range(len(labels))]
+        members[f"{split}_images_png.pkl"] = python2_pickle(images)
+        names = [f"{split} class {k}" for k in range(n_classes)]
+        members[f"{split}_labels.pkl"] = python2_pickle({"label_specific": labels, "label_specific_str": names})
+    stores = prepare("tiered-imagenet", write_folder(tmp_path / "t", members), data_dir=tmp_path / "d")
+    assert {s: (len(v), len(v.class_names)) for s, v in stores.items()} == {
+        "train": (10, 5),
+        "val": (6, 3),
+        "test": (8, 4),
+    }
+    assert pixels_by_name(stores)["val class 1", "val_images_png.pkl/4"] == picture(4, 84).tobytes()
+
+
+def test_tiered_imagenet_by_wnid(tmp_path: Path) -> None:
+    small = encoded(picture(0, 8))
+    members = {f"{name}/0.png": small for name in all_classes("tiered-imagenet")}
+    stores = prepare("tiered-imagenet", write_zip(tmp_path / "t.zip", members), data_dir=tmp_path / "d", side=16)
+    assert [len(stores[s].class_names) for s in SPLITS] == [351, 97, 160]
+
+
+# --- Omniglot --------------------------------------------------------------------------------------------------------
+
+
+def omniglot(tmp_path: Path) -> list[Path]:
+    members: dict[str, dict[str, bytes]] = {"images_background": {}, "images_evaluation": {}}
+    for seed, name in enumerate(all_classes("omniglot-vinyals")):
+        members[name.split("/")[0]][f"{name}/{seed:04}_01.png"] = encoded(picture(seed, 5))
+    return [write_zip(tmp_path / f"{half}.zip", content) for half, content in members.items()]
+
+
+def test_omniglot_splits(tmp_path: Path) -> None:
+    files = open_files(omniglot(tmp_path))
+    vinyals = plan_omniglot(files)
+    assert [len(vinyals.splits[s]) for s in SPLITS] == [1028, 172, 423]
+    background = plan_omniglot(files, split="background")
+    assert {s: len(p) for s, p in background.splits.items()} == {"train": 964, "test": 659}
+    with pytest.raises(InputError, match="'vinyals' or 'background', not 'lake'"):
+        plan_omniglot(files, split="lake")  # type: ignore[arg-type]
+
+
+def test_omniglot_rotations_are_classes_of_their_own(tmp_path: Path) -> None:
+    plan = plan_omniglot(open_files(omniglot(tmp_path)), rotations=True)
+    assert [len(plan.splits[s]) for s in SPLITS] == [4 * 1028, 4 * 172, 4 * 423]
+    plan.splits["val"][:] = plan.splits["val"][:8]
+    store = prepare_plan(
+        "omniglot", plan._replace(splits={"val": plan.splits["val"]}), side=5, data_dir=tmp_path / "d"
+    )["val"]
+    assert len(store.class_names) == 8
+    turned = dict(zip(store.class_names, store.images, strict=True))
+    plain = store.class_names[0]
+    for quarter in (1, 2, 3):
+        assert np.array_equal(turned[f"{plain} turned {90 * quarter} degrees"], np.rot90(turned[plain], quarter))
+
+
+# --- any folder ------------------------------------------------------------------------------------------------------
+
+ANIMALS = [f"animal {i}" for i in range(10)]
+
+
+def test_a_folder_is_split_by_lot_the_same_everywhere(tmp_path: Path) -> None:
+    files = open_files(write_folder(tmp_path / "f", class_folders(ANIMALS)))
+    plan = plan_folder(files)
+    classes = {split: {p.class_name for p in pictures} for split, pictures in plan.splits.items()}
+    assert [len(classes[s]) for s in SPLITS] == [6, 2, 2]
+    assert set().union(*classes.values()) == set(ANIMALS)
+    again = plan_folder(open_files(write_zip(tmp_path / "f.zip", class_folders(ANIMALS, prefix="deep/er/"))))
+    assert {s: {p.class_name for p in ps} for s, ps in again.splits.items()} == classes
+    other = plan_folder(files, seed=1)
+    assert {s: {p.class_name for p in ps} for s, ps in other.splits.items()} != classes
+    halves = plan_folder(files, fractions={"train": 0.5, "test": 0.5})
+    assert {s: len(ps) for s, ps in halves.splits.items()} == {"train": 10, "test": 10}
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "sizes"),
+    [(2, [2]), (3, [3]), (4, [2, 2]), (5, [3, 2]), (6, [2, 2, 2]), (9, [5, 2, 2]), (13, [8, 2, 3]), (25, [16, 4, 5])],
+)
+def test_no_split_of_a_folder_has_a_single_class(n_classes: int, sizes: list[int], tmp_path: Path) -> None:
+    """An episode needs two: a training on a few classes of one's own would be refused otherwise."""
+    plan = plan_folder(open_files(write_folder(tmp_path / "f", class_folders([f"c{i}" for i in range(n_classes)]))))
+    assert [len({p.class_name for p in pictures}) for pictures in plan.splits.values()] == sizes
+
+
+def test_a_folder_by_lists_by_table_and_by_its_own_splits(tmp_path: Path) -> None:
+    members = class_folders(ANIMALS)
+    files = open_files(write_folder(tmp_path / "f", members))
+    plan = plan_folder(files, classes={"train": ANIMALS[:4], "test": ANIMALS[4:6]})
+    assert {s: len(ps) for s, ps in plan.splits.items()} == {"train": 8, "test": 4}
+    rows = ["file,label", *(f"{name},{'odd' if i % 2 else 'even'}" for i, name in enumerate(members))]
+    files = open_files(write_folder(tmp_path / "t", members | {"labels.csv": "\n".join(rows).encode()}))
+    table = plan_folder(files, table="labels.csv", fractions={"train": 0.5, "test": 0.5})
+    assert sorted(p.class_name for ps in table.splits.values() for p in ps) == ["even"] * 10 + ["odd"] * 10
+    own = class_folders(ANIMALS[:3], prefix="train/") | class_folders(ANIMALS[3:5], prefix="test/")
+    plan = plan_folder(open_files(write_zip(tmp_path / "own.zip", own)))
+    assert {s: len(ps) for s, ps in plan.splits.items()} == {"train": 6, "test": 4}
+
+
+def test_bad_folders(tmp_path: Path) -> None:
+    files = open_files(write_folder(tmp_path / "f", class_folders(ANIMALS)))
+    with pytest.raises(InputError, match="Class 'animal 1' is in more than one split"):
+        plan_folder(files, classes={"train": ANIMALS[:2], "test": ANIMALS[1:]})
+    with pytest.raises(InputError, match="asks for class 'unicorn', of which .* has no picture"):
+        plan_folder(files, classes={"train": ["unicorn"]})
+    with pytest.raises(InputError, match="add up to 1"):
+        plan_folder(files, fractions={"train": 0.5})
+    with pytest.raises(FileFormatError, match="has pictures of 0 classes"):
+        plan_folder(open_files(write_folder(tmp_path / "empty", {"readme.txt": b""})))
+    with pytest.raises(InputError, match="has no table"):
+        plan_folder(files, table="nowhere.csv")
+    for table, message in [
+        (b"file,label\nx.png,a", "Line 2 of t.csv lists 'x.png'"),
+        (b"a,b\n1,2", "needs the columns"),
+    ]:
+        folder = write_folder(tmp_path / "bad", class_folders(ANIMALS) | {"t.csv": table})
+        with pytest.raises(FileFormatError, match=message):
+            plan_folder(open_files(folder), table="t.csv")
+
+
+def test_an_unknown_dataset_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no dataset 'imagenet'; choose one of 'glyphs', 'cifar-fs'"):
+        prepare("imagenet", tmp_path)
+
+
+# --- the real ones ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real datasets are not beside this checkout")
+def test_the_real_cifar_fs_and_omniglot(tmp_path: Path) -> None:
+    stores = prepare("cifar-fs", sorted((SHARED / "cifar-fs").glob("*.zip")), data_dir=tmp_path)
+    assert [len(stores[s]) for s in SPLITS] == [38_400, 9_600, 12_000]
+    groups = np.unique(np.concatenate([stores[s].hashes for s in SPLITS]), axis=0)
+    assert len(groups) < 60_000  # CIFAR-100 has pictures that occur twice
+    stores = prepare("omniglot", sorted((SHARED / "omniglot").glob("*.zip")), data_dir=tmp_path)
+    assert sum(len(stores[s].class_names) for s in SPLITS) == 1_623

@@ -1,0 +1,338 @@
+"""Where images live: the same batches from everywhere, little memory from disk, and threads that end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layouts import picture, write_sparse_split
+
+from nearshot.data import ImageFeed, Residence, ShuffledBatches, Store, choose_residence
+from nearshot.data.images import Pixels
+from nearshot.data.loader import Rows, available_memory
+from nearshot.errors import FileFormatError, InputError
+
+CPU = torch.device("cpu")
+RESIDENCES: tuple[Residence, ...] = ("device", "memory", "disk")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store of 300 different pictures."""
+    return Store(write_sparse_split(tmp_path_factory.mktemp("d") / "zoo" / "8" / "train", 300, 8, range(300)))
+
+
+def feeding_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("image feed")]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    indices=st.lists(st.integers(0, 199), max_size=60),
+    batch_size=st.integers(1, 70),
+    prefetch=st.integers(1, 5),
+    start=st.integers(0, 100),
+    residence=st.sampled_from(RESIDENCES),
+    kind=st.sampled_from(["mapped", "array", "every other"]),
+)
+def test_batches_are_the_same_from_everywhere(
+    store: Store, indices: list[int], batch_size: int, prefetch: int, start: int, residence: Residence, kind: str
+) -> None:
+    images = store.images[start : start + 200]  # a stretch of a map is a map too, with the offset of the whole
+    images = {"mapped": images, "array": np.array(images), "every other": store.images[::1][:, ::2]}[kind]
+    feed = ImageFeed(images, "cpu", residence=residence, prefetch=prefetch)
+    batches = list(feed.batches(torch.tensor(indices, dtype=torch.int64), batch_size))
+    expected = [np.array(images[indices[i : i + batch_size]]) for i in range(0, len(indices), batch_size)]
+    assert feed.residence == residence
+    assert len(feed) == len(images)
+    assert len(batches) == len(expected)
+    for ours, theirs in zip(batches, expected, strict=True):
+        assert ours.dtype == torch.uint8
+        assert np.array_equal(ours.numpy(), theirs)
+
+
+def test_a_map_that_begins_inside_a_file(tmp_path: Path) -> None:
+    """The start of a map is rounded down to a page of the file."""
+    pixels = np.stack([picture(i, 8) for i in range(10)])
+    path = tmp_path / "images.bin"
+    path.write_bytes(b"x" * 70_001 + pixels.tobytes())
+    images = np.memmap(path, np.uint8, "r", offset=70_001, shape=pixels.shape)
+    for part, expected in ((images, pixels), (images[3:9], pixels[3:9])):
+        batch = next(ImageFeed(part, "cpu", residence="disk").batches(torch.tensor([4, 0, 5]), 3))
+        assert np.array_equal(batch.numpy(), expected[[4, 0, 5]])
+
+
+def test_an_array_in_memory_is_not_copied() -> None:
+    pixels = np.zeros((10, 4, 4, 3), np.uint8)
+    feed = ImageFeed(pixels, "cpu", residence="memory")
+    pixels[3] = 7
+    assert (next(feed.batches(torch.tensor([3]), 1)) == 7).all()
+
+
+def test_a_changed_copy_of_a_map_is_what_counts(store: Store) -> None:
+    images = np.memmap(store.folder / "images.u8", np.uint8, "c", shape=store.images.shape)
+    images[5] = 9  # in this process only, not in the file
+    assert (next(ImageFeed(images, "cpu", residence="disk").batches(torch.tensor([5]), 1)) == 9).all()
+
+
+def test_the_residence_goes_by_size() -> None:
+    assert choose_residence(1000, CPU) == "memory"
+    assert choose_residence(2 * int(available_memory()), CPU) == "disk"
+    fits_twice = int(available_memory() / 5)
+    assert choose_residence(fits_twice, CPU) == "memory"
+    assert choose_residence(fits_twice, CPU, n_processes=8) == "disk"
+
+
+def test_a_store_larger_than_memory_stays_on_disk_by_itself(tmp_path: Path) -> None:
+    """Really larger, since what is not written takes no room: as many rows as twice the memory has."""
+    n_images = 2 * int(available_memory()) // (84 * 84 * 3)
+    path = tmp_path / "images.u8"
+    with path.open("wb") as file:
+        file.truncate(n_images * 84 * 84 * 3)
+        file.seek((n_images - 1) * 84 * 84 * 3)
+        file.write(picture(1, 84).tobytes())
+    feed = ImageFeed(np.memmap(path, np.uint8, "r", shape=(n_images, 84, 84, 3)), "cpu")
+    assert feed.residence == "disk"
+    batch = next(feed.batches(torch.tensor([n_images - 1, 0]), 2))
+    assert np.array_equal(batch[0].numpy(), picture(1, 84))
+    assert not batch[1].any()
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux says so in a file")
+def test_available_memory_is_no_more_than_the_machine_has() -> None:
+    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    assert 0 < available_memory() <= total
+
+
+@pytest.mark.parametrize("residence", ["memory", "disk"])
+def test_batches_are_gathered_ahead_but_not_further(store: Store, residence: Residence) -> None:
+    feed = ImageFeed(store.images, "cpu", residence=residence, prefetch=3)
+    gathered = []
+    gather = feed._gather
+
+    def counting(rows: Rows, out: Pixels) -> None:
+        gathered.append(len(rows))
+        gather(rows, out)
+
+    feed._gather = counting
+    batches = feed.batches(torch.arange(300), 10)
+    next(batches)
+    deadline = time.monotonic() + 10
+    while len(gathered) < 4 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    assert len(gathered) == 4  # the one in use and three more
+
+
+@pytest.mark.parametrize("residence", ["memory", "disk"])
+def test_leaving_the_loop_ends_the_thread(store: Store, residence: Residence) -> None:
+    feed = ImageFeed(store.images, "cpu", residence=residence)
+    for _ in feed.batches(torch.arange(300), 7):
+        assert feeding_threads()
+        break
+    assert not feeding_threads()
+    assert sum(len(batch) for batch in feed.batches(torch.arange(300), 7)) == 300
+    assert not feeding_threads()
+
+
+def test_an_error_of_the_thread_is_raised_where_batches_are_used(tmp_path: Path) -> None:
+    folder = write_sparse_split(tmp_path / "zoo" / "8" / "train", 100, 8, range(100))
+    feed = ImageFeed(Store(folder).images, "cpu", residence="disk")
+    with (folder / "images.u8").open("r+b") as file:
+        file.truncate(50 * 8 * 8 * 3)
+    batches = feed.batches(torch.arange(100), 25)
+    assert len([next(batches), next(batches)]) == 2
+    with pytest.raises(FileFormatError, match="images.u8 is cut short. Prepare the dataset again"):
+        next(batches)
+    assert not feeding_threads()
+    (folder / "images.u8").unlink()
+    with pytest.raises(FileNotFoundError):
+        next(feed.batches(torch.arange(3), 3))
+
+
+def test_two_epochs_at_once_do_not_mix(store: Store) -> None:
+    feed = ImageFeed(store.images, "cpu", residence="disk")
+    orders = [torch.randperm(300, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    pairs: Iterator[tuple[torch.Tensor, ...]] = zip(*(feed.batches(order, 16) for order in orders), strict=True)
+    for place, batches in enumerate(pairs):
+        for order, batch in zip(orders, batches, strict=True):
+            rows = order[16 * place : 16 * place + 16].numpy()
+            assert np.array_equal(batch.numpy(), store.images[rows])
+
+
+@pytest.mark.parametrize(
+    ("indices", "batch_size", "message"),
+    [
+        (torch.tensor([0, 300]), 2, "Indices from 0 to 300 were asked for; there are 300 images"),
+        (torch.tensor([-1, 3]), 2, "Indices from -1 to 3"),
+        (torch.tensor([0.5]), 1, r"Indices must be int64 \(image,\), not torch.float32 \(1,\)"),
+        (torch.tensor([[1]]), 1, r"Indices must be int64 \(image,\), not torch.int64 \(1, 1\)"),
+        (torch.tensor([1]), 0, "at least one image, not 0"),
+    ],
+)
+@pytest.mark.parametrize("residence", RESIDENCES)
+def test_impossible_batches(
+    store: Store, residence: Residence, indices: torch.Tensor, batch_size: int, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        ImageFeed(store.images, "cpu", residence=residence).batches(indices, batch_size)
+
+
+def test_impossible_feeds(store: Store) -> None:
+    with pytest.raises(InputError, match="'device', in 'memory' or on 'disk', not 'cloud'"):
+        ImageFeed(store.images, "cpu", residence="cloud")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="There are no images to feed"):
+        ImageFeed(store.images[:0], "cpu", residence="device")
+    with pytest.raises(InputError, match="At least one batch must be gathered ahead, not 0"):
+        ImageFeed(store.images, "cpu", prefetch=0)
+    with pytest.raises(InputError, match=r"uint8 \(image, height, width, 3\), not float64 \(2, 8, 8, 3\)"):
+        ImageFeed(np.zeros((2, 8, 8, 3)), "cpu")  # type: ignore[arg-type]
+
+
+# A few batches of 11 MB, and what the allocator keeps of those that are gone; under half of what the images take.
+ALLOWANCE_KIB = 160 * 1024
+
+# An epoch in a process of its own: prints the peak of its memory before and after, in KiB, and a hash of what it read.
+EPOCH = """
+import hashlib, json, resource, sys, time
+from pathlib import Path
+import numpy as np
+from nearshot.data import ImageFeed, ShuffledBatches, Store
+
+folder, residence, batch_size = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+store = Store(folder)
+sampler = ShuffledBatches(len(store), batch_size, seed=0)
+def peak():
+    status = Path("/proc/self/status")
+    if status.exists():  # ru_maxrss begins with the peak of the process that started this one
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for batch in ImageFeed(store.images[:4], "cpu").batches(sampler.epoch_indices() % 4, 8):  # loads all code
+    batch.numpy().sum((1, 2, 3), dtype=np.int64)
+before, start = peak(), time.perf_counter()
+feed = ImageFeed(store.images, "cpu", residence=residence)
+sums = np.zeros(len(store), np.int64)
+order = sampler.epoch_indices()
+for rows, batch in zip(order.split(batch_size), feed.batches(order, batch_size), strict=True):
+    sums[rows.numpy()] = batch.numpy().sum((1, 2, 3), dtype=np.int64)
+seconds = time.perf_counter() - start
+digest = hashlib.sha256(sums.tobytes()).hexdigest()
+print(json.dumps({"before": before, "after": peak(), "seconds": seconds, "digest": digest}))
+"""
+
+
+def start_epoch(folder: Path, residence: Residence, batch_size: int = 512) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", EPOCH, str(folder), residence, str(batch_size)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, float | str]:
+    output, _ = process.communicate()
+    assert process.returncode == 0
+    found: dict[str, float | str] = json.loads(output)
+    sys.stdout.write(f"{float(found['after']) / 1024:.0f} MiB at the peak, {found['seconds']:.1f} s\n")
+    return found
+
+
+def digest_of_sums(n_images: int, side: int, marked: list[int]) -> str:
+    """What the process must have read, from how the store was made."""
+    sums = np.zeros(n_images, np.int64)
+    for index in marked:
+        sums[index] = picture(index, side).sum(dtype=np.int64)
+    return hashlib.sha256(sums.tobytes()).hexdigest()
+
+
+def marks(n_images: int, n_marks: int) -> list[int]:
+    """Some places all over a store, its first and last among them."""
+    chosen = np.random.default_rng(0).choice(n_images, n_marks - 2, replace=False)
+    return sorted({0, n_images - 1, *chosen.tolist()})
+
+
+def test_an_epoch_from_disk_takes_little_memory(tmp_path: Path) -> None:
+    """Of 423 MB of images, the process has a few batches at a time."""
+    marked = marks(20_000, 500)
+    folder = write_sparse_split(tmp_path / "large" / "84" / "train", 20_000, 84, marked)
+    found = finish(start_epoch(folder, "disk"))
+    assert found["digest"] == digest_of_sums(20_000, 84, marked)
+    assert float(found["after"]) - float(found["before"]) < ALLOWANCE_KIB
+
+
+def test_reading_into_memory_keeps_one_copy(tmp_path: Path) -> None:
+    marked = marks(20_000, 50)
+    folder = write_sparse_split(tmp_path / "large" / "84" / "train", 20_000, 84, marked)
+    found = finish(start_epoch(folder, "memory"))
+    assert found["digest"] == digest_of_sums(20_000, 84, marked)
+    n_kib = 20_000 * 84 * 84 * 3 / 1024
+    assert n_kib * 0.9 < float(found["after"]) - float(found["before"]) < n_kib + ALLOWANCE_KIB
+
+
+def test_several_processes_share_a_store(tmp_path: Path) -> None:
+    marked = marks(2000, 300)
+    folder = write_sparse_split(tmp_path / "large" / "84" / "train", 2000, 84, marked)
+    processes = [start_epoch(folder, residence, 64) for residence in RESIDENCES]
+    assert {finish(process)["digest"] for process in processes} == {digest_of_sums(2000, 84, marked)}
+
+
+@pytest.mark.slow
+def test_an_epoch_of_half_a_million_images_in_two_gibibytes(tmp_path: Path) -> None:
+    """10.6 GB of images at 84×84, every one read once in random order, in a process that peaks under 2 GiB."""
+    marked = marks(500_000, 3000)
+    folder = write_sparse_split(tmp_path / "huge" / "84" / "train", 500_000, 84, marked)
+    assert (folder / "images.u8").stat().st_size > 10_000_000_000
+    found = finish(start_epoch(folder, "disk"))
+    assert found["digest"] == digest_of_sums(500_000, 84, marked)
+    assert float(found["after"]) < 2 * 1024 * 1024
+
+
+def test_the_sparse_store_of_these_tests_is_a_real_one(tmp_path: Path) -> None:
+    folder = write_sparse_split(tmp_path / "zoo" / "8" / "train", 500, 8, [0, 7, 499])
+    store = Store.open("zoo", "train", tmp_path)
+    store.verify()
+    assert store.folder == folder
+    assert len(ShuffledBatches(len(store), 512)) == 1
+    assert np.array_equal(store.images[7], picture(7, 8))
+
+
+@needs_cuda
+@pytest.mark.parametrize("residence", RESIDENCES)
+def test_batches_on_cuda(store: Store, residence: Residence) -> None:
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
+    feed = ImageFeed(store.images, "cuda", residence=residence)
+    for indices in (order, order.cuda()):
+        batches = list(feed.batches(indices, 7))  # many in flight at once
+        assert all(batch.device.type == "cuda" for batch in batches)
+        assert np.array_equal(torch.cat(batches).cpu().numpy(), store.images[order.numpy()])
+
+
+@needs_cuda
+def test_a_store_on_the_device_never_makes_the_host_wait(store: Store) -> None:
+    feed = ImageFeed(store.images, "cuda", residence="device")
+    order = torch.arange(300, device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # this check calls itself a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert sum(len(batch) for batch in feed.batches(order, 16)) == 300
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_cuda
+def test_the_residence_on_cuda_goes_by_what_is_free() -> None:
+    device = torch.device("cuda")
+    free = torch.cuda.mem_get_info(device)[0]
+    assert choose_residence(free // 4, device) == "device"
+    assert choose_residence(free // 2, device) in ("memory", "disk")

@@ -1,0 +1,375 @@
+"""Never trust an archive: what could do harm is refused, with the file's name."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tarfile
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from layouts import encoded, picture, python2_pickle, write_folder, write_tar, write_zip
+from PIL import Image
+
+from nearshot.data import readers
+from nearshot.data.images import decode, fit_to_square
+from nearshot.data.pickles import load_pickle
+from nearshot.data.readers import open_files
+from nearshot.errors import FileFormatError, InputError, NearshotError
+
+
+def write_packed(path: Path, members: dict[str, bytes]) -> Path:
+    """A zip that compresses."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+MEMBERS = {"b/3.txt": b"three", "a/1.txt": b"one", "a/2.txt": b"two"}  # in no order
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tar.gz", "parts"])
+def test_names_and_contents_are_the_same_however_they_come(tmp_path: Path, kind: str) -> None:
+    noise = {".DS_Store": b"x", "a/._1.txt": b"x", "b/Thumbs.db": b"x"}
+    if kind == "folder":
+        files = open_files(write_folder(tmp_path / "f", MEMBERS | noise))
+    elif kind == "zip":
+        files = open_files(write_zip(tmp_path / "f.zip", MEMBERS | noise))
+    elif kind == "parts":
+        items = list(MEMBERS.items())
+        files = open_files([write_zip(tmp_path / f"{i}.zip", dict(items[i::2])) for i in range(2)])
+    else:
+        files = open_files(write_tar(tmp_path / f"f.{kind}", MEMBERS | noise))
+    assert files.names() == sorted(MEMBERS)
+    assert {name: files.read(name) for name in files.names()} == MEMBERS
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt", "."]
+)
+def test_names_that_reach_outside_are_refused(tmp_path: Path, name: str) -> None:
+    for path in (write_zip(tmp_path / "evil.zip", {name: b""}), write_tar(tmp_path / "evil.tar", {name: b""})):
+        with pytest.raises(FileFormatError, match=r"evil\.(zip|tar) has a member .* that would reach outside"):
+            open_files(path)
+
+
+def test_links_and_devices_are_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
+        link = tarfile.TarInfo("innocent.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as zipped:
+        info = zipfile.ZipInfo("innocent.png")
+        info.external_attr = 0o120777 << 16
+        zipped.writestr(info, "/etc/passwd")
+    for name in ("evil.tar", "evil.zip"):
+        with pytest.raises(FileFormatError, match=f"{name} has a link"):
+            open_files(tmp_path / name)
+
+
+def test_decompression_bombs_are_refused(tmp_path: Path) -> None:
+    zeros = bytes(30 << 20)
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr("zeros.png", zeros)
+    write_tar(tmp_path / "bomb.tar.gz", {"zeros.png": zeros})
+    for name in ("bomb.zip", "bomb.tar.gz"):
+        with pytest.raises(FileFormatError, match=f"'zeros.png' in .*{name} would grow from .* a decompression bomb"):
+            open_files(tmp_path / name)
+
+
+def test_growth_counts_from_a_size_and_a_member_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tar's members grow together: what counts is all that it promises against the size of its file."""
+    monkeypatch.setattr(readers, "MOST_GROWTH", 10)
+    monkeypatch.setattr(readers, "GROWTH_COUNTS_FROM", 40_000)
+    for name, write in (("f.tar.gz", write_tar), ("f.zip", write_packed)):
+        open_files(write(tmp_path / name, {"a.png": bytes(40_000)}))  # as much as that does no harm
+        with pytest.raises(FileFormatError, match="'a.png' in .* would grow from .* to 40,001 bytes"):
+            open_files(write(tmp_path / name, {"a.png": bytes(40_001)}))
+    with pytest.raises(FileFormatError, match="'b.png' in .* to 60,000 bytes: a decompression bomb"):
+        open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(30_000), "b.png": bytes(30_000)}))
+    noise = os.urandom(60_000)
+    open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": noise}))
+    monkeypatch.setattr(readers, "MOST_BYTES_OF_A_MEMBER", 50_000)
+    for name, write in (("f.tar", write_tar), ("f.zip", write_zip)):
+        open_files(write(tmp_path / name, {"a.png": noise[:50_000]}))
+        with pytest.raises(FileFormatError, match="'a.png' in .* has 60,000 bytes, over the limit of 50,000"):
+            open_files(write(tmp_path / name, {"a.png": noise}))
+
+
+def test_an_encrypted_archive_is_not_read(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "f.zip", {"a.png": b"secret"})
+    content = bytearray(path.read_bytes())
+    for header, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(header) + place] |= 1
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match="f.zip is encrypted; unpack it yourself"):
+        open_files(path)
+
+
+def test_folders_are_known_however_they_come(tmp_path: Path) -> None:
+    """Also empty ones, where somebody wrote them down."""
+    folder = write_folder(tmp_path / "f", MEMBERS)
+    (folder / "empty").mkdir()
+    with zipfile.ZipFile(tmp_path / "f.zip", "w") as zipped:
+        zipped.mkdir("empty")
+        for name, content in MEMBERS.items():
+            zipped.writestr(name, content)
+    with tarfile.open(tmp_path / "f.tar", "w") as tarred:
+        directory = tarfile.TarInfo("empty")
+        directory.type = tarfile.DIRTYPE
+        tarred.addfile(directory)
+        for name in MEMBERS:
+            tarred.add(folder / name, name)
+    for name in ("f", "f.zip", "f.tar"):
+        assert open_files(tmp_path / name).folders() == ["a", "b", "empty"]
+        assert open_files(tmp_path / name).names() == sorted(MEMBERS)
+    assert open_files([tmp_path / "f.zip", write_zip(tmp_path / "g.zip", {"c/d/1.txt": b""})]).folders() == [
+        "a",
+        "b",
+        "c",
+        "c/d",
+        "empty",
+    ]
+
+
+def test_archives_inside_are_folders(tmp_path: Path) -> None:
+    """Tar archives in a tar archive; and archives in a folder that has nothing else to look at."""
+    inner = write_tar(io.BytesIO(), {"1.png": b"one", "deep/2.png": b"two"}).getvalue()
+    files = open_files(write_tar(tmp_path / "outer.tar", {"n01/x.tar": inner, "y.tar": inner}))
+    assert files.names() == ["n01/x/1.png", "n01/x/deep/2.png", "y/1.png", "y/deep/2.png"]
+    assert files.read("y/deep/2.png") == b"two"
+    folder = write_folder(tmp_path / "parts", {"README.TXT": b"hello"})
+    (folder / "sub").mkdir()
+    write_zip(folder / "sub" / "a.zip", {"a/1.png": b"one"})
+    parts = open_files(folder)
+    assert "sub/a/1.png" in parts.names()
+    assert parts.read("sub/a/1.png") == b"one"
+    assert "sub/a" in parts.folders()
+    assert parts.stamp("sub/a/1.png") == open_files(folder / "sub" / "a.zip").stamp("a/1.png")
+    (folder / "picture.png").write_bytes(b"")  # a folder of pictures that also has an archive
+    assert open_files(folder).names() == ["README.TXT", "picture.png", "sub/a.zip"]
+
+
+def test_parts_may_repeat_a_picture_but_not_have_two_of_one_name(tmp_path: Path) -> None:
+    """Other files, such as a readme in every part, may differ."""
+    one = write_zip(tmp_path / "one.zip", {"a/1.png": b"one", "readme.txt": b"the first of two parts"})
+    same = write_tar(tmp_path / "same.tar", {"a/1.png": b"one", "readme.txt": b"the second"})
+    other = write_tar(tmp_path / "other.tar", {"a/1.png": b"two"})
+    assert open_files([one, same]).names() == ["a/1.png", "readme.txt"]
+    assert open_files([one, same]).read("readme.txt") == b"the second"
+    with pytest.raises(
+        FileFormatError, match="one.zip and .*other.tar both have a picture 'a/1.png', and not the same"
+    ):
+        open_files([one, other])
+
+
+def test_truncated_archives_are_refused(tmp_path: Path) -> None:
+    members = {f"{i}.bin": os.urandom(2000) for i in range(5)}
+    for name, write in (("f.zip", write_zip), ("f.tar", write_tar), ("f.tar.gz", write_tar)):
+        whole = write(tmp_path / name, members)
+        content = whole.read_bytes()
+        whole.write_bytes(content[: len(content) // 3])
+        with pytest.raises(FileFormatError, match=r"f\.(zip|tar)"):
+            files = open_files(whole)
+            for member in files.names():
+                files.read(member)
+
+
+def test_a_tar_that_ends_between_two_members_is_cut_short(tmp_path: Path) -> None:
+    """As a download that was stopped there: what is left reads well, and some of it is missing."""
+    members = {f"{i}.bin": os.urandom(2000) for i in range(5)}
+    content = write_tar(io.BytesIO(), members).getvalue()
+    size = 512 + 2048  # of a member: its header, and its content in blocks
+    for n_whole in (1, 3, 5):
+        (tmp_path / "f.tar").write_bytes(content[: n_whole * size])
+        with pytest.raises(FileFormatError, match="f.tar is cut short: it has no end"):
+            open_files(tmp_path / "f.tar")
+        write_tar(tmp_path / "outer.tar", {"inner.tar": content[: n_whole * size]})
+        with pytest.raises(FileFormatError, match="outer.tar is cut short: it has no end"):
+            open_files(tmp_path / "outer.tar")
+    (tmp_path / "f.tar").write_bytes(content[: 5 * size + 512])
+    assert len(open_files(tmp_path / "f.tar").names()) == 5
+
+
+def test_a_damaged_member_is_named(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "f.zip", {"good.bin": b"a" * 100, "bad.bin": b"b" * 100})
+    content = bytearray(path.read_bytes())
+    content[content.index(b"b" * 100) + 50] ^= 1
+    path.write_bytes(content)
+    files = open_files(path)
+    assert files.read("good.bin") == b"a" * 100
+    with pytest.raises(FileFormatError, match="'bad.bin' in .*f.zip is damaged"):
+        files.read("bad.bin")
+
+
+def test_what_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "f.zip").write_bytes(b"PK but not really")
+    with pytest.raises(FileFormatError, match="not a zip archive"):
+        open_files(tmp_path / "f.zip")
+    (tmp_path / "f.rar").write_bytes(b"")
+    with pytest.raises(InputError, match="neither a folder nor a .zip or .tar archive"):
+        open_files(tmp_path / "f.rar")
+    with pytest.raises(InputError, match="no file or folder"):
+        open_files(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="nothing to open"):
+        open_files([])
+
+
+# --- pickles ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_what_datasets_are_made_of_is_read(protocol: int) -> None:
+    value: dict[Any, Any] = {
+        "data": np.arange(12, dtype=np.uint8).reshape(3, 4),
+        "labels": [1, 2, 3],
+        b"bytes": (b"x", "y", 1.5, None, True),
+        "scalar": np.int64(7),
+        "ordered": OrderedDict(a=1),
+        "objects": np.array(["a", None], dtype=object),
+    }
+    loaded = load_pickle(pickle.dumps(value, protocol))
+    assert np.array_equal(loaded["data"], value["data"])
+    assert loaded["labels"] == [1, 2, 3]
+    assert loaded["scalar"] == 7
+    assert list(loaded["objects"]) == ["a", None]
+
+
+class Call:
+    """Pickles to a call of any function."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        Call(os.system, "true"),
+        Call(eval, "1 + 1"),
+        Call(exec, "pass"),
+        Call(getattr, "x", "upper"),
+        Call(open, "somewhere", "w"),
+        Call(__import__, "os"),
+        Call(np.load, "somewhere"),
+        Call(np.fromfile, "somewhere"),
+        Call(bytearray, 1 << 60),
+    ],
+    ids=lambda evil: evil.call[0].__name__,
+)
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_pickle_that_calls_anything_else_is_refused(evil: Call, protocol: int, tmp_path: Path) -> None:
+    path = tmp_path / "evil.pkl"
+    for value in (evil, {"data": [evil]}, np.array([evil], dtype=object)):
+        path.write_bytes(pickle.dumps(value, protocol))
+        with pytest.raises(FileFormatError, match=r"evil.pkl asks for .*, which no dataset needs. It was not run"):
+            load_pickle(path)
+
+
+def test_a_pickle_of_raw_opcodes_is_refused() -> None:
+    with pytest.raises(FileFormatError, match=r"asks for os.system|asks for posix.system"):
+        load_pickle(b"cos\nsystem\n(S'true'\ntR.", "raw")
+    with pytest.raises(FileFormatError, match="refers to something outside itself"):
+        load_pickle(b"Pelsewhere\n.", "raw")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60) | st.integers(0, 200).map(lambda n: python2_pickle({"a": [1, "b"] * 9})[:n]))
+def test_damaged_pickles_give_one_kind_of_error(data: bytes) -> None:
+    try:
+        load_pickle(data, "it")
+    except NearshotError as error:
+        assert str(error).startswith("it ")
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "expected"),
+    [
+        (Image.new("L", (4, 4), 100), "PNG", (100, 100, 100)),
+        (Image.new("1", (4, 4), 1), "PNG", (255, 255, 255)),
+        (Image.new("P", (4, 4), 0), "PNG", (0, 0, 0)),
+        (Image.new("RGBA", (4, 4), (200, 0, 0, 0)), "PNG", (255, 255, 255)),
+        (Image.new("LA", (4, 4), (10, 255)), "PNG", (10, 10, 10)),
+        (Image.new("CMYK", (4, 4), (0, 0, 0, 0)), "TIFF", (255, 255, 255)),
+        (Image.fromarray(np.full((4, 4), 40_000, np.uint16)), "PNG", (156, 156, 156)),
+    ],
+    ids=["grey", "one bit", "palette", "transparent", "grey and alpha", "CMYK", "16 bits"],
+)
+def test_every_kind_of_picture_becomes_rgb(image: Image.Image, kind: str, expected: tuple[int, ...]) -> None:
+    decoded = decode(saved(image, kind), "it")
+    assert decoded.mode == "RGB"
+    assert decoded.getpixel((1, 1)) == expected
+
+
+def test_a_turned_photograph_is_set_upright() -> None:
+    image = Image.new("RGB", (4, 2), "red")
+    exif = image.getexif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    assert decode(saved(image, "JPEG", exif=exif), "it").size == (2, 4)
+
+
+def test_the_first_frame_of_an_animation() -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    data = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert decode(data, "it").getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = saved(Image.new("1", (40_000, 40_000)))
+    with pytest.raises(FileFormatError, match="huge.png has far too many pixels, over the limit of 100,000,000"):
+        decode(huge, "huge.png")
+    monkeypatch.setattr("nearshot.data.images.MOST_PIXELS", 1000)
+    with pytest.raises(FileFormatError, match="large.png has 40×30 pixels, over the limit of 1,000. Make it smaller"):
+        decode(encoded(picture(0, 30, 40)), "large.png")
+    with pytest.raises(FileFormatError, match="notes.txt is not an image of a known format"):
+        decode(b"dear diary", "notes.txt")
+    with pytest.raises(FileFormatError, match=r"cut.png is damaged"):
+        decode(encoded(picture(0, 20))[:-300], "cut.png")
+    with pytest.raises(FileFormatError, match="not an image"):
+        decode(b"", "empty.png")
+
+
+def test_cropping_and_stretching() -> None:
+    image = Image.fromarray(picture(0, 40, 80))
+    cropped = fit_to_square(image, 20)
+    assert cropped.shape == (20, 20, 3)
+    half = np.asarray(image.resize((40, 20), Image.Resampling.BILINEAR))
+    assert np.array_equal(cropped, half[:, 10:30])
+    assert np.array_equal(
+        fit_to_square(image, 20, "stretch"), np.asarray(image.resize((20, 20), Image.Resampling.BILINEAR))
+    )
+    same = picture(1, 20)
+    assert np.array_equal(fit_to_square(Image.fromarray(same), 20), same)
+    assert fit_to_square(Image.fromarray(picture(0, 3, 500)), 84).shape == (84, 84, 3)
+    with pytest.raises(InputError, match="'crop' or 'stretch', not 'pad'"):
+        fit_to_square(image, 20, "pad")  # type: ignore[arg-type]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=300), st.integers(0, 400))
+def test_damaged_pictures_give_one_kind_of_error(noise: bytes, place: int) -> None:
+    good = encoded(picture(0, 8))
+    try:
+        decode(good[:place] + noise + good[place + len(noise) :], "it")
+    except NearshotError as error:
+        assert str(error).startswith("it ")

@@ -1,0 +1,237 @@
+"""Leaving support images out: who is asked, probabilities that can be believed, and the accuracy to expect."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from clouds import clouds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearshot import FewShotClassifier
+from nearshot.errors import InputError
+from nearshot.estimator.accuracy_estimate import estimate_from
+from nearshot.estimator.calibration import between_classes, choose_temperature
+from nearshot.estimator.leave_one_out import LeftOut, left_out_scores, rounds
+from nearshot.estimator.scores import Support
+
+SIZES = st.lists(st.integers(1, 45), min_size=1, max_size=5)
+
+
+def support_of(sizes: list[int], seed: int) -> Support:
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    codes = codes[torch.randperm(len(codes), generator=generator)]
+    features = torch.randn(len(codes), 3, generator=generator, dtype=torch.float64) + codes[:, None]
+    return Support(features, codes, len(sizes))
+
+
+@given(SIZES, st.integers(0, 1000))
+def test_every_image_that_can_be_is_left_out_once(sizes: list[int], seed: int) -> None:
+    support = support_of(sizes, seed)
+    asked: list[int] = []
+    for kept, tested in rounds(support):
+        assert not set(kept.tolist()) & set(tested.tolist())
+        assert (support.subset(kept).counts >= 1).all()
+        asked += tested.tolist()
+    counts = support.counts[support.codes]
+    assert sorted(asked) == (counts > 1).nonzero()[:, 0].tolist()
+
+
+@given(st.integers(2, 20), st.integers(1, 5))
+def test_classes_stay_as_large_as_each_other(n_shot: int, n_way: int) -> None:
+    for kept, tested in rounds(support_of([n_shot] * n_way, 0)):
+        counts = torch.bincount(support_of([n_shot] * n_way, 0).codes[kept])
+        assert counts.tolist() == [n_shot - 1] * n_way
+        assert len(tested) == n_way
+
+
+def test_thousands_of_images_are_not_all_asked_about() -> None:
+    support = support_of([9000, 30], 0)
+    asked = [tested for _, tested in rounds(support)]
+    assert len(asked) == 20
+    assert sum(map(len, asked)) == 1000
+    assert 2 <= int(support.codes[torch.cat(asked)].sum()) <= 5  # 30 of 9,030 are of the small class
+
+
+@pytest.mark.parametrize(("n_classes", "n_shot"), [(51, 5), (101, 5), (500, 2), (1000, 5), (90, 40), (3, 1000)])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_of_many_images_all_classes_are_asked_about_equally(n_classes: int, n_shot: int, interleaved: bool) -> None:
+    codes = torch.arange(n_classes)
+    codes = codes.repeat(n_shot) if interleaved else codes.repeat_interleave(n_shot)
+    asked = torch.cat([tested for _, tested in rounds(Support(torch.zeros(len(codes), 1), codes, n_classes))])
+    assert len(asked.unique()) == len(asked)
+    assert len(asked) == min(len(codes), 1000)
+    times = torch.bincount(codes[asked], minlength=n_classes)
+    assert times.min() > 0
+    assert times.max() - times.min() <= 1
+
+
+def test_rounds_in_which_nobody_is_asked_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten classes of four images ten are asked about, every fourth: all of them in the first round."""
+    monkeypatch.setattr("nearshot.estimator.leave_one_out.MOST_TESTED", 10)
+    support = support_of([4] * 10, 0)
+    assert [len(tested) for _, tested in rounds(support)] == [10, 0, 0, 0]
+    found = left_out_scores(support, "centroid")
+    assert found.scores.shape == (10, 10)
+    assert sorted(found.codes.tolist()) == list(range(10))
+    assert found.n_known == 3
+
+
+def test_nobody_can_be_asked_about_single_images() -> None:
+    found = left_out_scores(support_of([1, 1, 1], 0), "centroid")
+    assert (tuple(found.scores.shape), tuple(found.codes.shape), found.n_known) == ((0, 3), (0,), 0)
+
+
+@pytest.mark.parametrize("sizes", [[20] + [2] * 485, [40] * 5 + [3] * 200, [20] + [5] * 60])
+def test_every_image_is_asked_about_where_classes_are_uneven(sizes: list[int]) -> None:
+    support = support_of(sizes, 0)
+    asked = torch.cat([tested for _, tested in rounds(support)])
+    assert sorted(asked.tolist()) == list(range(sum(sizes)))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 1000))
+def test_distance_between_classes_against_a_loop(sizes: list[int], seed: int) -> None:
+    support = support_of(sizes, seed)
+    pairs = [
+        float((support.features[i] - support.features[j]).square().sum())
+        for i, j in itertools.combinations(range(len(support.codes)), 2)
+        if support.codes[i] != support.codes[j]
+    ]
+    assert between_classes(support) == pytest.approx(np.mean(pairs))
+
+
+def test_no_distance_between_classes() -> None:
+    assert between_classes(support_of([4], 0)) is None
+    assert between_classes(Support(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]), 2)) is None
+
+
+def test_the_temperature_is_the_most_probable_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(200, 5, generator=generator, dtype=torch.float64)
+    codes = (scores / 0.3).softmax(1).multinomial(1, generator=generator)[:, 0]  # 0.3 is the truth
+    chosen = choose_temperature(scores, codes)
+    assert chosen == pytest.approx(0.3, rel=0.2)
+    losses = {}
+    for temperature in np.geomspace(0.05, 2, 400):
+        likelihood = (scores / temperature).log_softmax(1)[torch.arange(200), codes].sum()
+        losses[temperature] = float(np.log(temperature) ** 2 / 2 - likelihood)
+    assert chosen == pytest.approx(min(losses, key=losses.__getitem__), rel=0.02)
+
+
+def test_a_temperature_where_every_answer_is_right_or_wrong() -> None:
+    """The likelihood alone would choose 0 or infinity; the prior keeps it a number that makes sense."""
+    scores, right = torch.eye(5).double().repeat(5, 1), torch.arange(5).repeat(5)
+    assert 0.1 < choose_temperature(scores, right) < 1
+    assert 1 < choose_temperature(scores, (right + 1) % 5) < 100
+    assert choose_temperature(scores * 1e6, right) > 0  # and nothing overflows
+
+
+@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn"])
+@pytest.mark.parametrize(("n_shot", "spread"), [(1, 0.7), (2, 1.0), (5, 1.4), (10, 1.4)])
+def test_probabilities_are_as_right_as_they_say(classifier: Any, n_shot: int, spread: float) -> None:
+    """Over many support sets, the mean probability of the answer is the share of right answers."""
+    stated, right = [], []
+    for seed in range(60):
+        drawn = clouds(seed, n_shot=n_shot, spread=spread)
+        model = FewShotClassifier(classifier=classifier).fit(drawn.support, drawn.labels)
+        probabilities = model.predict_proba(drawn.query)
+        np.testing.assert_allclose(probabilities.sum(1), 1)
+        stated.append(probabilities.max(1).mean())
+        right.append(model.score(drawn.query, drawn.query_labels))
+    assert 0.5 < np.mean(right) < 0.99
+    off = 0.1 if classifier == "knn" else 0.06  # two votes say little
+    assert np.mean(stated) == pytest.approx(np.mean(right), abs=off)
+
+
+def test_a_given_temperature_and_the_scale_of_features() -> None:
+    drawn = clouds(0, spread=1.2)
+    cold, warm = (FewShotClassifier(temperature=t).fit(drawn.support, drawn.labels) for t in (0.01, 10.0))
+    assert cold.predict_proba(drawn.query).max(1).mean() > 0.95 > 0.3 > warm.predict_proba(drawn.query).max(1).mean()
+    plain = FewShotClassifier(normalise=False)
+    expected = plain.fit(drawn.support, drawn.labels).predict_proba(drawn.query)
+    scaled = plain.fit(1000 * drawn.support, drawn.labels).predict_proba(1000 * drawn.query)
+    np.testing.assert_allclose(scaled, expected, atol=1e-5)
+
+
+# How good will it be?
+
+
+@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn"])
+def test_the_estimate_is_what_leaving_out_by_hand_gives(classifier: Any) -> None:
+    drawn = clouds(3, spread=1.3)
+    n_right = 0
+    for number in range(5):
+        out = np.arange(25) % 5 == number
+        model = FewShotClassifier(classifier=classifier).fit(drawn.support[~out], drawn.labels[~out])
+        n_right += int((model.predict(drawn.support[out]) == drawn.labels[out]).sum())
+    estimate = FewShotClassifier(classifier=classifier).fit(drawn.support, drawn.labels).estimate_accuracy()
+    assert estimate.mean == n_right / 25
+    assert (estimate.n, estimate.n_known) == (25, 4)
+    low, high = estimate.interval
+    assert low < estimate.mean < high
+
+
+def test_estimates_cover_the_truth_about_as_often_as_they_say() -> None:
+    covered, gaps = [], []
+    for seed in range(100):
+        drawn = clouds(seed, spread=1.4, n_query=60)
+        model = FewShotClassifier().fit(drawn.support, drawn.labels)
+        truth, estimate = model.score(drawn.query, drawn.query_labels), model.estimate_accuracy()
+        covered.append(estimate.interval[0] <= truth <= estimate.interval[1])
+        gaps.append(estimate.mean - truth)
+    assert np.mean(covered) > 0.88
+    assert -0.06 < np.mean(gaps) < 0.01  # a little too low, as a classifier of four images a class is
+
+
+def test_an_estimate_of_many_images_and_of_none() -> None:
+    drawn = clouds(0, n_shot=50)
+    estimate = FewShotClassifier().fit(drawn.support, drawn.labels).estimate_accuracy()
+    assert (estimate.n, estimate.n_known) == (250, 47)
+    assert "in 20 parts" in str(estimate)
+    with pytest.raises(InputError, match="two images of a class"):
+        FewShotClassifier().fit(drawn.support[::50], drawn.labels[::50]).estimate_accuracy()
+    right, counts = LeftOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4), torch.tensor([5, 5])
+    assert estimate_from(right, counts).interval[1] == 1.0
+    assert estimate_from(right._replace(codes=1 - right.codes), counts).interval[0] == 0.0
+    for sizes, told in (
+        ([5, 5], "10 images left out"),
+        ([6, 5], "10 of 11 images left out"),
+        ([20, 20, 1], "10 of 40 images left out; not asked about: one class of a single image"),
+        ([21, 1000, 1, 1], "10 of 1,021 images left out in 20 parts; not asked about: 2 classes of a single image"),
+    ):
+        assert estimate_from(right, torch.tensor(sizes)).method == told
+    with pytest.raises(InputError, match="one class, so that every answer is right"):
+        FewShotClassifier().fit(drawn.support[:5], drawn.labels[:5]).estimate_accuracy()
+
+
+def test_an_estimate_of_many_classes_of_which_some_look_the_same() -> None:
+    """Every second of 100 classes is one of two that cannot be told apart: no class may be skipped."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(100), 5)
+    centres = generator.normal(size=(100, 64))
+    centres[1::2] = centres[1]
+    features = centres[labels] + 0.1 * generator.normal(size=(500, 64))
+    new = centres[labels] + 0.1 * generator.normal(size=(500, 64))
+    model = FewShotClassifier().fit(features, labels)
+    estimate, truth = model.estimate_accuracy(), model.score(new, labels)
+    assert estimate.n == 500
+    assert 0.5 < truth < 0.6
+    assert estimate.interval[0] < truth < estimate.interval[1]
+
+
+def test_classes_of_one_image_beside_larger_ones() -> None:
+    """They cannot be asked about, but they are there to be confused with."""
+    drawn = clouds(5, n_way=3)
+    rows = [0, 5, 6, 7, 10, 11]  # one, three and two images
+    model = FewShotClassifier(unknown_rate=0.05).fit(drawn.support[rows], drawn.labels[rows])
+    estimate = model.estimate_accuracy()
+    assert estimate.n == 5
+    assert str(estimate).endswith("5 images left out; not asked about: one class of a single image)")
+    assert np.isfinite(model.threshold_)
+    assert model.score(drawn.query, drawn.query_labels) > 0.5

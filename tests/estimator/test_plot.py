@@ -1,0 +1,191 @@
+"""The picture of a classifier at work."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, open_browser
+from layouts import encoded, picture, write_folder
+from PIL import Image
+
+from nearshot.errors import InputError
+from nearshot.estimator import FewShotClassifier
+from nearshot.estimator.plot import Scene, draw, make_scene
+from nearshot.estimator.plot.figure import figure_of
+from nearshot.estimator.plot.labels import place_names
+from nearshot.estimator.plot.scene import principal_plane
+from nearshot.styles import class_style
+
+NASTY = "<script>alert('dog & co')"
+
+
+def mean_colours(images: Any) -> Any:
+    """A backbone by which pictures are alike if their colours are."""
+    return images.reshape(len(images), -1, 3).mean(1)
+
+
+mean_colours.input_size = 16  # type: ignore[attr-defined]
+
+
+def tinted(seed: int, channel: int) -> bytes:
+    pixels = picture(seed, 30, 40) // 4
+    pixels[:, :, channel] += 150
+    return encoded(pixels)
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> FewShotClassifier:
+    members = {f"{label}/{i}.png": tinted(i, channel) for channel, label in enumerate("ab") for i in range(3)}
+    folder = write_folder(tmp_path / "support", members)
+    paths = sorted(folder.rglob("*.png"))
+    labels = [NASTY if path.parent.name == "b" else "a" for path in paths]
+    return FewShotClassifier(mean_colours, unknown_rate=0.05).fit(paths, labels)
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> list[Path]:
+    files = {"like a.png": tinted(9, 0), "like b.png": tinted(8, 1), "unlike.png": tinted(7, 2)}
+    folder = write_folder(tmp_path / "queries", files)
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture
+def scene(classifier: FewShotClassifier, queries: list[Path]) -> Scene:
+    return make_scene(classifier, queries, title="two & more", notes=["a note"], errors=["bad.jpg is <no> picture."])
+
+
+def test_a_scene_has_everyone_and_the_answers(scene: Scene, classifier: FewShotClassifier, queries: list[Path]) -> None:
+    assert {label: len(group) for label, group in scene.support.items()} == {NASTY: 3, "a": 3}
+    assert [query.name for query in scene.queries] == [str(path) for path in queries]
+    assert [query.explanation.label for query in scene.queries] == classifier.predict(queries).tolist()
+    assert [query.explanation.label for query in scene.queries] == ["a", NASTY, "unknown"]
+    nearest = scene.queries[0].explanation.neighbours[0]
+    assert scene.support_image(nearest.name, "a") is not None
+    assert scene.support_image("elsewhere.png", "a") is None
+    assert 0.5 < sum(scene.shares) <= 1
+
+
+def test_the_plane_keeps_distances_that_lie_in_it() -> None:
+    rng = np.random.default_rng(0)
+    flat = rng.normal(size=(20, 2)) @ np.linalg.qr(rng.normal(size=(10, 2)))[0].T + 5
+    places, shares = principal_plane(flat)
+    distances = np.linalg.norm(places[:, None] - places[None], axis=2)
+    np.testing.assert_allclose(distances, np.linalg.norm(flat[:, None] - flat[None], axis=2), atol=1e-9)
+    assert sum(shares) == pytest.approx(1)
+    assert shares[0] >= shares[1]
+    for few in (np.ones((1, 5)), np.ones((3, 5)), np.array([[0.0, 1.0], [1.0, 0.0]])):
+        places, shares = principal_plane(few)
+        assert places.shape == (len(few), 2)
+        assert np.isfinite(places).all()
+
+
+def test_no_two_of_many_classes_look_the_same() -> None:
+    assert len({class_style(number) for number in range(49)}) == 49
+
+
+class Tags(HTMLParser):
+    """Counts tags, and collects what a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_needs_nothing_and_trusts_nothing(scene: Scene, tmp_path: Path) -> None:
+    draw(scene, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    tags = Tags()
+    tags.feed(page)
+    assert tags.tags.count("img") == 6 + 3 + 3 * 3  # support, queries, three nearest of each
+    assert all(address.startswith("data:") for address in tags.addresses)
+    assert "script" not in tags.tags
+    assert "&lt;script&gt;" in page
+    assert "bad.jpg is &lt;no&gt; picture." in page
+    assert re.search(r"hold \d+ % and \d+ % of the variance", page)
+    draw(scene, tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
+
+
+def test_the_png(scene: Scene, tmp_path: Path) -> None:
+    draw(scene, tmp_path / "picture.PNG")
+    with Image.open(tmp_path / "picture.PNG") as image:
+        assert image.format == "PNG"
+        assert image.width == 1400
+        pixels = np.asarray(image.convert("RGB")).astype(int)
+    thumbnail = scene.queries[2].thumbnail
+    assert thumbnail is not None
+    blue = (pixels[:, :, 2] > 120) & (pixels[:, :, :2].max(2) < 90)  # the tint of the unlike one, drawn 120 wide
+    assert blue.sum() > 0.7 * 120**2
+    with pytest.raises(InputError, match=r"a \.png or a \.html file, not 'picture.jpg'"):
+        draw(scene, tmp_path / "picture.jpg")
+
+
+def test_the_plane_shows_decisions_and_numbers(scene: Scene) -> None:
+    plane = figure_of(scene).axes[1]
+    drawn = {tuple(np.ravel(line.get_xydata())): line for line in reversed(plane.lines)}
+    lines = [drawn[tuple(query.place)] for query in scene.queries]
+    assert [(line.get_markeredgecolor(), line.get_marker()) for line in lines[:2]] == [class_style(1), class_style(0)]
+    assert lines[2].get_marker() == "x"
+    assert "as decided (× unknown), by number" in plane.get_title()
+    many = replace(scene, queries=scene.queries * 10)
+    plane = figure_of(many).axes[1]
+    assert {str(number) for number in range(1, 25)} < {text.get_text() for text in plane.texts}
+    assert "the first 24 by number" in plane.get_title()
+
+
+def test_names_cover_no_marker_if_there_is_room() -> None:
+    rng = np.random.default_rng(0)
+    groups = [rng.normal(center, 25, (5, 2)) for center in ((100, 100), (300, 120), (200, 300))]
+    others = np.concatenate([np.add(group, (0, -16)) for group in groups])  # right where names would be put first
+    places = place_names(["ant", "bee", "cat"], groups, others, letter=5, room=8)
+    for place in places:
+        away = np.abs(np.concatenate([*groups, others]) - place)
+        assert not ((away[:, 0] < 7.5 + 8) & (away[:, 1] < 12)).any()
+
+
+def test_novelty_and_threshold_are_told_apart(scene: Scene) -> None:
+    unlike = scene.queries[2]
+    close = replace(unlike.explanation, novelty=1.3002, threshold=1.3)
+    assert replace(unlike, explanation=close).novelty == "1.3002, over 1.3000"
+
+
+def test_support_images_that_are_gone_and_many_classes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pictures = [np.full((20, 20, 3), rng.integers(0, 256, 3), np.uint8) for _ in range(60)]
+    classifier = FewShotClassifier(mean_colours).fit(pictures, [f"class {number:02}" for number in range(60)])
+    scene = make_scene(classifier, [])  # "image 0" and so on are no files
+    assert all(seen.thumbnail is None for group in scene.support.values() for seen in group)
+    for name in ("many.html", "many.png"):
+        draw(scene, tmp_path / name)
+    assert "cannot be read any more" in (tmp_path / "many.html").read_text(encoding="utf-8")
+    queries = make_scene(classifier, pictures[:30])
+    draw(queries, tmp_path / "queries.png")
+    with Image.open(io.BytesIO((tmp_path / "queries.png").read_bytes())) as image:
+        assert image.height < 2500  # 24 queries are shown, and the others named
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
+def test_a_browser_shows_it(scene: Scene, tmp_path: Path) -> None:
+    draw(scene, tmp_path / "page.html")
+    with open_browser(tmp_path / "profile") as browser:
+        browser.open(tmp_path / "page.html")
+        assert browser.complaints == []
+        assert [address for address in browser.requests if not address.startswith(("file:", "data:"))] == []
+        loaded = "[...document.images].every(image => image.complete && image.naturalWidth == 96)"
+        assert browser.ask(loaded)
+        assert browser.ask("document.querySelectorAll('.card').length") == 3
+        assert browser.ask("document.querySelectorAll('.card.unknown .answer')[0].textContent.trim()") == "unknown"
+        assert browser.ask("document.querySelectorAll('svg.map g').length") == 9
+        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")

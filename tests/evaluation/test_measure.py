@@ -1,0 +1,564 @@
+"""Classifiers and accuracies against loops over single queries; and what can go wrong."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+import reference
+from nearshot.episode_shape import EpisodeShape
+from nearshot.errors import InputError, LeakError
+from nearshot.evaluation import (
+    CLASSIFIERS,
+    Episodes,
+    FeatureSet,
+    Measured,
+    Protocol,
+    Treatment,
+    answering,
+    compare,
+    evaluate_features,
+    evaluate_fine_tuned,
+    evaluate_mahalanobis,
+    evaluate_many,
+    nearness,
+    prepare_features,
+    sample_episodes,
+    score_predictions,
+)
+from nearshot.evaluation.classifiers import k_nearest_neighbours, nearest_centroid, neighbour_scores
+from nearshot.evaluation.similarity import Nearness, NearnessFinder
+
+few = settings(max_examples=30, deadline=None)
+LABELS = torch.arange(8).repeat_interleave(25)
+
+
+def features_for(labels: Tensor, dim: int = 6, noise: float = 1.0, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.randn(int(labels.max()) + 1, dim, generator=generator, dtype=torch.float64)
+    return means[labels] + noise * torch.randn(len(labels), dim, generator=generator, dtype=torch.float64)
+
+
+FEATURES = features_for(LABELS)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@few
+@given(st.integers(0, 2**31), st.integers(2, 5), st.integers(1, 5))
+def test_each_classifier_is_its_loop(name: Any, seed: int, n_way: int, n_shot: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    support = torch.randn(3, n_way, n_shot, 4, generator=generator, dtype=torch.float64)
+    query = torch.randn(3, 7, 4, generator=generator, dtype=torch.float64)
+    answers = CLASSIFIERS[name](support, query).argmax(2)
+    for e in range(3):
+        for q in range(7):
+            assert answers[e, q] == reference.ANSWERS[name](support[e], query[e, q])
+
+
+@few
+@given(st.integers(0, 2**31))
+def test_with_one_shot_all_classifiers_coincide(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    support = torch.randn(4, 5, 1, 6, generator=generator, dtype=torch.float64)
+    query = torch.randn(4, 9, 6, generator=generator, dtype=torch.float64)
+    answers = [classify(support, query).argmax(2) for classify in CLASSIFIERS.values()]
+    assert torch.equal(answers[0], answers[1])
+    assert torch.equal(answers[0], answers[2])
+
+
+def test_a_tie_of_votes_goes_to_the_class_of_the_nearest_neighbour() -> None:
+    support = torch.tensor([[[[1.0], [3.0]], [[-1.5], [-2.0]], [[50.0], [60.0]]]])
+    query = torch.tensor([[[0.0], [-0.5]]])
+    # k = 4: two votes each for the first two classes; the nearest to 0 is 1.0, to −0.5 it is −1.5.
+    assert k_nearest_neighbours(support, query, k=4).argmax(2).tolist() == [[0, 1]]
+    assert k_nearest_neighbours(support, query, k=4, ties="first").argmax(2).tolist() == [[0, 0]]
+    assert k_nearest_neighbours(support, query, k=3, ties="first").argmax(2).tolist() == [[1, 1]]  # two votes of three
+    with pytest.raises(InputError, match="ties must be 'nearest' or 'first', not 'last'"):
+        k_nearest_neighbours(support, query, ties="last")  # type: ignore[arg-type]
+
+
+def test_other_k() -> None:
+    support, query = torch.randn(2, 3, 4, 5), torch.randn(2, 6, 5)
+    for k in (1, 2, 12):
+        answers = k_nearest_neighbours(support, query, k=k).argmax(2)
+        expected = [[reference.knn_answer(support[e], query[e, q], k) for q in range(6)] for e in range(2)]
+        assert answers.tolist() == expected
+    with pytest.raises(InputError, match="k = 13 does not fit a support of 3 ways × 4 shots; lower k"):
+        k_nearest_neighbours(support, query, k=13)
+
+
+@few
+@given(st.integers(0, 2**31), st.integers(2, 5), st.integers(1, 5))
+def test_neighbours_that_vote_are_found_and_the_gap_behind_them(seed: int, n_way: int, n_shot: int) -> None:
+    """Else every episode would be taken for unsure, and answered again."""
+    generator = torch.Generator().manual_seed(seed)
+    nearness_of = torch.randn(2, n_way, n_shot, 3, generator=generator, dtype=torch.float64)
+    scores = neighbour_scores(nearness_of)
+    assert scores.gap is not None
+    for e in range(2):
+        for q in range(3):
+            near = nearness_of[e, :, :, q]
+            points = sorted(((float(near[w, s]), w) for w in range(n_way) for s in range(n_shot)), reverse=True)
+            voters = [way for _, way in points[:n_shot]]
+            most = max(map(voters.count, voters))
+            for way in range(n_way):
+                expected = float(near[way].max()) if voters.count(way) == most else -math.inf
+                assert scores.values[e, way, q] == expected
+            assert scores.gap[e, q] == points[n_shot - 1][0] - points[n_shot][0]
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("centred", [True, False])
+def test_the_accuracy_is_that_of_a_loop_over_the_same_episodes(name: Any, normalise: bool, centred: bool) -> None:
+    centre = FEATURES.mean(0) + 0.3 if centred else None
+    accuracy = evaluate_features(
+        FEATURES,
+        LABELS,
+        n_way=4,
+        n_shot=3,
+        n_query=2,
+        n_episodes=15,
+        classifier=name,
+        centre=centre,
+        normalise=normalise,
+    )
+    episodes = sample_episodes(LABELS, n_way=4, n_shot=3, n_query=2, n_episodes=15)
+    for e in range(15):
+        correct = 0
+        for way in range(4):
+            support, query = FEATURES[episodes.support[e]], FEATURES[episodes.query[e, way]]
+            if centre is not None:
+                support, query = support - centre, query - centre
+            if normalise:
+                support, query = support / support.norm(dim=-1, keepdim=True), query / query.norm(dim=-1, keepdim=True)
+            correct += sum(reference.ANSWERS[name](support, q) == way for q in query)
+        assert accuracy.per_episode[e].item() == pytest.approx(100 * correct / 8)
+    assert accuracy.protocol.centred == centred
+    assert accuracy.protocol.normalised == normalise
+    assert accuracy.protocol.classifier == name
+
+
+def test_many_at_once_are_the_same_as_one_by_one() -> None:
+    centre = FEATURES.mean(0) + 0.3
+    treatments = [Treatment(c, n) for c in (False, True) for n in (False, True)]
+    results = evaluate_many(FEATURES, LABELS, n_episodes=300, treatments=treatments, centre=centre, seed=3, split="val")
+    assert len(results) == 2 * 3 * 4
+    for key, accuracy in results.items():
+        alone = evaluate_features(
+            FEATURES,
+            LABELS,
+            n_shot=key.n_shot,
+            n_episodes=300,
+            classifier=key.classifier,  # type: ignore[arg-type]
+            centre=centre if key.treatment.centred else None,
+            normalise=key.treatment.normalised,
+            seed=3,
+        )
+        assert torch.equal(accuracy.per_episode, alone.per_episode)
+        assert accuracy.protocol.n_shot == key.n_shot
+        assert accuracy.protocol.split == "val"
+
+
+def test_by_default_the_protocol_is_the_papers() -> None:
+    """Section 3.1: 5-way, 1 and 5 shots, 15 queries, 10,000 episodes."""
+    alone = evaluate_features(FEATURES, LABELS).protocol
+    assert alone == Protocol(5, 5, 15, 10_000, 0, alone.episodes, "centroid", centred=False, normalised=True)
+    many = evaluate_many(FEATURES, LABELS, centre=FEATURES[0] / 2)
+    assert list(many) == [Measured(n, name, Treatment(True, True)) for n in (1, 5) for name in CLASSIFIERS]
+    for measured, accuracy in many.items():
+        expected = replace(alone, n_shot=measured.n_shot, classifier=measured.classifier, centred=True)
+        assert accuracy.protocol == expected
+    assert alone.episodes == sample_episodes(LABELS).digest
+
+
+def test_what_is_left_open_is_the_same_for_every_evaluation() -> None:
+    """But for fine-tuning, which is slow, and for the shots, which may be those of episodes that are given."""
+    usual = inspect.signature(evaluate_features).parameters
+    for function in (evaluate_many, evaluate_fine_tuned, evaluate_mahalanobis, sample_episodes):
+        own = inspect.signature(function).parameters
+        for name in own.keys() & usual.keys() - {"n_shot", "labels", "features"}:
+            slow = function is evaluate_fine_tuned and name == "n_episodes"
+            assert own[name].default == (1000 if slow else usual[name].default)
+
+
+def test_more_episodes_begin_with_the_same_ones() -> None:
+    """Over the edge of a run of drawn episodes too."""
+    long = evaluate_features(FEATURES, LABELS, n_episodes=4500)
+    short = evaluate_features(FEATURES, LABELS, n_episodes=100)
+    assert torch.equal(long.per_episode[:100], short.per_episode)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_features_of_any_float_type(dtype: torch.dtype) -> None:
+    low = FEATURES.to(dtype)
+    accuracy = evaluate_features(low, LABELS, n_episodes=200)
+    assert accuracy.mean == pytest.approx(evaluate_features(low.double(), LABELS, n_episodes=200).mean, abs=0.05)
+    assert prepare_features(low).dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def test_a_users_own_classifier() -> None:
+    def farthest(support: Tensor, query: Tensor) -> Tensor:
+        return -CLASSIFIERS["centroid"](support, query)
+
+    accuracy = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest, inductive=True)
+    assert accuracy.protocol.classifier == "farthest"
+    assert accuracy.protocol.inductive
+    with pytest.raises(InputError, match="Does 'farthest' look at each query alone"):
+        evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest)
+    assert accuracy.mean < 5
+
+    def nearest(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    own = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100, classifier=nearest, inductive=True)
+    ours = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100)
+    assert torch.equal(own.per_episode, ours.per_episode)
+    three = functools.partial(k_nearest_neighbours, k=3)
+    both: Any = {"3-NN": three, "centroid": "centroid"}
+    results = evaluate_many(FEATURES, LABELS, n_episodes=100, classifiers=both, inductive=True)
+    assert Measured(5, "3-NN", Treatment(False, True)) in results
+    alone = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=three, inductive=True)
+    assert alone.protocol.classifier == "k_nearest_neighbours(k=3)"
+
+
+def test_a_users_classifier_may_look_change_and_learn() -> None:
+    """A transductive one is marked as such; its input is its own; and it may use gradients."""
+
+    def greedy(support: Tensor, query: Tensor) -> Tensor:
+        query -= query.mean(1, keepdim=True)
+        support *= -1
+        with torch.enable_grad():
+            weight = torch.ones((), dtype=query.dtype, requires_grad=True)
+            (weight * query).sum().backward()
+        return CLASSIFIERS["centroid"](support, query)
+
+    def nearest(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    classifiers: Any = {"greedy": greedy, "nearest": nearest, "centroid": "centroid"}
+    results = evaluate_many(FEATURES, LABELS, n_shots=[5], n_episodes=50, classifiers=classifiers, inductive=False)
+    theirs, another, ours = results.values()
+    assert torch.equal(another.per_episode, ours.per_episode)
+    assert not theirs.protocol.inductive
+    assert "transductive" in str(theirs.protocol)
+    assert ours.protocol.inductive
+    assert torch.equal(ours.per_episode, evaluate_features(FEATURES, LABELS, n_episodes=50).per_episode)
+
+
+@pytest.mark.parametrize(("returned", "message"), [(torch.nan, "scores that are NaN"), (None, "returned NoneType")])
+def test_a_users_classifier_that_returns_nonsense(returned: Any, message: str) -> None:
+    def broken(support: Tensor, query: Tensor) -> Any:
+        return None if returned is None else CLASSIFIERS["centroid"](support, query) * returned
+
+    with pytest.raises(InputError, match=message):
+        evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=broken, inductive=True)
+    with pytest.raises(InputError, match="a name or a function, not None"):
+        evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("offset", [30.0, 1000.0])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_features_far_from_zero_lose_no_digits(offset: float, normalise: bool) -> None:
+    """In float32, against the same in float64."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(10).repeat_interleave(25)
+    means = 0.3 * torch.randn(10, 64, generator=generator)
+    features = (means[labels] + torch.randn(250, 64, generator=generator) + offset).float()
+    exact = evaluate_many(features.double(), labels, n_episodes=100, treatments=[Treatment(False, normalise)])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = evaluate_many(features, labels, n_episodes=100, treatments=[Treatment(False, normalise)])
+    for key, accuracy in ours.items():
+        assert torch.equal(accuracy.per_episode, exact[key].per_episode)
+    support, query = features[:200].view(2, 5, 20, 64), features[200:].view(2, 25, 64)
+    for classify in CLASSIFIERS.values():
+        expected = classify(support.double(), query.double()).argmax(2)
+        assert (classify(support, query).argmax(2) == expected).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("offset", [0.125, 20_000.125])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_answers_in_float32_are_those_of_float64(normalise: bool, offset: float) -> None:
+    """On whole numbers of few dimensions, where many distances are equal or nearly so; near zero and far from it."""
+    features = (3 * FEATURES).round().float() + offset
+    treatments = [Treatment(False, normalise)]
+    ours = evaluate_many(features, LABELS, n_episodes=500, treatments=treatments)
+    exact = evaluate_many(features.double(), LABELS, n_episodes=500, treatments=treatments)
+    for key, accuracy in ours.items():
+        assert torch.equal(accuracy.per_episode, exact[key].per_episode)
+
+
+def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many answers are ties, which are answered again in float64; and one classifier is somebody's own."""
+
+    def own(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    features = (3 * FEATURES).round().float() + 0.125
+    classifiers: Any = {name: name for name in CLASSIFIERS} | {"own": own}
+    measure = functools.partial(evaluate_many, features, LABELS, n_episodes=20, classifiers=classifiers, inductive=True)
+    expected = measure()
+    small = {"GATHERED_BYTES_EXACTLY": 1, "EPISODES_AT_ONCE_CPU": 3, "LEAST_EPISODES_PER_RUN": 7}
+    for name, value in small.items():
+        monkeypatch.setattr(answering, name, value)
+    monkeypatch.setattr(nearness, "CACHE_BYTES", 1)
+    for key, accuracy in measure().items():
+        assert torch.equal(accuracy.per_episode, expected[key].per_episode)
+        assert accuracy.protocol == expected[key].protocol
+
+
+@pytest.mark.parametrize("n_query", [2**15 - 1, 2**15])
+def test_counts_of_very_many_queries_do_not_overflow(n_query: int) -> None:
+    labels = torch.arange(2).repeat_interleave(n_query + 1)
+    episodes = Episodes(torch.arange(len(labels)).view(1, 2, -1), n_query)
+    accuracy = evaluate_features(labels[:, None].float(), labels, episodes=episodes, normalise=False)
+    assert accuracy.mean == 100
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_threads_give_each_result_once_and_in_order(n_threads: int) -> None:
+    found = answering.in_threads(lambda i: torch.tensor(i * i), range(20), n_threads)
+    assert [int(square) for square in found] == [i * i for i in range(20)]
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+def test_nearness_rounds_less_than_a_third_of_the_tolerance(offset: float) -> None:
+    """Against float64 from the features as they were given."""
+    labels = torch.arange(10).repeat_interleave(30)
+    given = (features_for(labels, dim=640, noise=2.0) + offset).float()
+    shape, rows = EpisodeShape(5, 5, 15), torch.stack([torch.randperm(300)[:100] for _ in range(100)])
+    found = []
+    for features in (given, given.double()):
+        prepared = prepare_features(features)
+        wanted = Nearness(prepared - prepare_features(given).mean(0), shape, (5,), images_wanted=True)
+        found.append(NearnessFinder(wanted, at_once=100).of(rows))
+    (ours, exact), length = found, wanted.squares.max().sqrt()
+    assert ours.to_images is not None
+    assert exact.to_images is not None
+    allowed = answering.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
+    assert (ours.to_images - exact.to_images).abs().max() < allowed
+    assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
+
+
+@pytest.mark.parametrize("images_wanted", [True, False])
+def test_nearness_is_the_same_all_at_once_as_a_few_at_a_time(images_wanted: bool) -> None:
+    """The first is what a GPU does."""
+    shape = EpisodeShape(4, 3, 2)
+    wanted = Nearness(FEATURES, shape, (1, 3), images_wanted)
+    rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
+    finders = [NearnessFinder(wanted, at_once=10) for _ in range(2)]
+    finders[0].gather_at_once = 2
+    finders[0]._products_in_cache(rows)
+    finders[1]._products(rows)
+    for n in (1, 3):
+        torch.testing.assert_close(finders[0].squares[n][:9], finders[1].squares[n][:9])
+        if not images_wanted:
+            torch.testing.assert_close(finders[0].to_means[n][:9], finders[1].to_means[n][:9])
+    torch.testing.assert_close(finders[0].to_images[:9], finders[1].to_images[:9])
+
+
+def test_threads_are_left_as_they_were() -> None:
+    before = torch.get_num_threads()
+    evaluate_features(FEATURES, LABELS, n_episodes=300)
+    assert torch.get_num_threads() == before
+    with pytest.raises(RuntimeError, match="in a thread"):
+        list(answering.in_threads(_fail, range(9), n_threads=2))
+    assert torch.get_num_threads() == before
+
+
+def _fail(_: int) -> Tensor:
+    raise RuntimeError("in a thread")
+
+
+@pytest.mark.parametrize("scale", [1e25, 1e-25])
+def test_lengths_of_any_size_can_be_normalised(scale: float) -> None:
+    plain = evaluate_features(FEATURES.float(), LABELS, n_episodes=50)
+    scaled = evaluate_features((FEATURES * scale).float(), LABELS, n_episodes=50)
+    assert scaled.mean == pytest.approx(plain.mean, abs=0.1)
+
+
+def test_a_feature_set_brings_all_it_knows() -> None:
+    names = tuple(f"class {i}" for i in range(8))
+    data = FeatureSet(FEATURES, LABELS, FEATURES.mean(0), names, "val", "0123", torch.arange(200))
+    accuracy = evaluate_features(data, n_episodes=100, training_classes=["other"])
+    assert accuracy.protocol.centred
+    assert (accuracy.protocol.split, accuracy.protocol.fingerprint) == ("val", "0123")
+    plain = evaluate_features(FEATURES, LABELS, n_episodes=100, centre=FEATURES.mean(0))
+    assert torch.equal(accuracy.per_episode, plain.per_episode)
+    with pytest.raises(LeakError, match="1 of the evaluated classes was trained on: 'class 3'"):
+        evaluate_features(data, n_episodes=100, training_classes=["class 3", "other"])
+    with pytest.raises(InputError, match="only in a FeatureSet with class names"):
+        evaluate_features(FEATURES, LABELS, training_classes=["a"])
+    with pytest.raises(InputError, match="Class 'class 0' has 25 images"):
+        evaluate_features(data, n_query=30)
+    with pytest.raises(InputError, match="brings its own centre; do not give it twice"):
+        evaluate_features(data, centre=FEATURES.mean(0))
+    content = torch.arange(200)
+    content[1] = content[0]
+    with pytest.raises(LeakError, match="a query is the same picture as a support image"):
+        evaluate_features(replace(data, content=content), n_episodes=500)
+
+
+def test_classes_that_were_left_out_are_in_the_protocol() -> None:
+    labels = torch.cat([LABELS, torch.full((5,), 99)])
+    features = torch.cat([FEATURES, FEATURES[:5]])
+    accuracy = evaluate_features(features, labels, n_episodes=20, small_classes="leave out")
+    assert accuracy.protocol.classes_left_out == 1
+    assert "1 class with too few images left out" in str(accuracy.protocol)
+    with pytest.raises(InputError, match="Class 99 has 5 images"):
+        evaluate_many(features, labels, n_episodes=20)
+
+
+def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
+    """Drawn, given or scored, one shot or five: the same questions are the same."""
+    episodes = sample_episodes(LABELS, n_episodes=100)
+    drawn = evaluate_features(FEATURES, LABELS, n_episodes=100, normalise=False)
+    given = evaluate_features(FEATURES, LABELS, episodes=episodes, normalise=False)
+    answers = CLASSIFIERS["centroid"](FEATURES[episodes.support], FEATURES[episodes.query].flatten(1, 2)).argmax(2)
+    scored = score_predictions(answers.view(100, 5, 15), episodes, classifier="theirs", inductive=False)
+    assert compare(drawn, given).ties == 100
+    assert compare(drawn, scored).ties == 100
+    assert not scored.protocol.inductive
+    one = evaluate_features(FEATURES, LABELS, n_shot=1, n_episodes=100, normalise=False)
+    assert compare(drawn, one).difference > 0
+    fewer = evaluate_features(FEATURES, LABELS, n_shot=1, episodes=episodes, normalise=False)
+    assert torch.equal(fewer.per_episode, one.per_episode)
+    with pytest.raises(InputError, match="different episodes and cannot be compared"):
+        compare(drawn, evaluate_features(FEATURES, LABELS, n_episodes=100, seed=1))
+    for wrong in (LABELS[episodes.query], answers.view(100, 5, 15) + 1, answers.view(100, 5, 15) - 1):
+        with pytest.raises(InputError, match="the number of a way, from 0 to 4, not a label of the dataset"):
+            score_predictions(wrong, episodes, classifier="theirs", inductive=True)
+
+
+def test_given_episodes_are_used() -> None:
+    episodes = sample_episodes(LABELS, n_way=3, n_shot=2, n_query=4, n_episodes=50, seed=9)
+    accuracy = evaluate_features(FEATURES, LABELS, episodes=episodes)
+    drawn = evaluate_features(FEATURES, LABELS, n_way=3, n_shot=2, n_query=4, n_episodes=50, seed=9)
+    assert torch.equal(accuracy.per_episode, drawn.per_episode)
+    assert accuracy.protocol.n_way == 3
+    with pytest.raises(InputError, match="The episodes have 2 shots; 5 were asked for"):
+        evaluate_many(FEATURES, LABELS, n_shots=(1, 5), episodes=episodes)
+    with pytest.raises(InputError, match="a way has images of more than one class"):
+        evaluate_features(FEATURES, LABELS.roll(1), episodes=episodes)
+
+
+def test_predictions_of_other_code_are_scored_on_the_same_episodes() -> None:
+    episodes = sample_episodes(LABELS, n_episodes=200, seed=1)
+    support = FEATURES[episodes.support]
+    query = FEATURES[episodes.query].flatten(1, 2)
+    theirs = CLASSIFIERS["centroid"](support, query).argmax(2).view(200, 5, 15)
+    scored = score_predictions(theirs, episodes, classifier="theirs", inductive=True)
+    ours = evaluate_features(FEATURES, LABELS, episodes=episodes, normalise=False)
+    torch.testing.assert_close(scored.per_episode, ours.per_episode)
+    told: dict[str, Any] = {"adapted": "fine-tuned", "split": "test", "fingerprint": "0123"}
+    expected = Protocol(5, 5, 15, 200, 1, episodes.digest, "theirs", None, None, inductive=False, **told)
+    assert score_predictions(theirs, episodes, classifier="theirs", inductive=False, **told).protocol == expected
+    with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
+        score_predictions(theirs.double(), episodes, classifier="theirs", inductive=True)
+    with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
+        score_predictions(theirs.flatten(1), episodes, classifier="theirs", inductive=True)
+
+
+def test_predictions_that_are_no_tensor() -> None:
+    episodes = sample_episodes(LABELS, n_episodes=3)
+    with pytest.raises(InputError, match=r"predictions must be a tensor, not ndarray. Use torch.as_tensor"):
+        score_predictions(np.zeros((3, 5, 15), int), episodes, classifier="it", inductive=True)  # type: ignore[arg-type]
+
+
+def test_an_answer_that_knows_nothing_gets_chance() -> None:
+    """Equal scores for all must not favour the right answer."""
+    accuracy = evaluate_features(torch.ones(200, 4), LABELS, n_episodes=100)
+    assert accuracy.mean == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "keywords", "message"),
+    [
+        (FEATURES, LABELS[:-1], {}, r"labels must be one per image: expected shape \(200,\), not \(199,\)"),
+        (FEATURES.index_fill(0, torch.tensor([7]), torch.nan), LABELS, {}, "NaN or infinity, first for image 7"),
+        (FEATURES.index_fill(0, torch.tensor([4]), 0.0), LABELS, {}, "feature of image 4 is zero, so it has no direc"),
+        (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 is zero once the centre is subtracted"),
+        (FEATURES, LABELS, {"centre": torch.zeros(3)}, r"centre must have shape \(6,\) like a feature, not \(3,\)"),
+        (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre has NaN or infinity"),
+        (FEATURES, LABELS, {"centre": FEATURES[3].numpy()}, "centre must be a tensor, not ndarray. Use torch.as_ten"),
+        (FEATURES * 1e200, LABELS, {"normalise": False}, "so large that squared distances are infinite"),
+        (FEATURES.numpy(), LABELS, {}, "must be tensors, not ndarray and Tensor. Use torch.as_tensor"),
+        (FEATURES, LABELS, {"n_way": 9}, "There are 8 classes; episodes need 9"),
+        (FEATURES, LABELS, {"n_query": 30}, "Class 0 has 25 images; 5-shot with 30 queries needs 35"),
+        (FEATURES, LABELS, {"classifier": "svm"}, "no classifier 'svm'; choose one of 'centroid', 'soft', 'knn'"),
+        (FEATURES, LABELS.float(), {}, "labels must be whole numbers"),
+        (FEATURES.long(), LABELS, {}, "features must be floating-point"),
+        (FEATURES[:, :, None], LABELS, {}, r"of shape \(image, dim\), not torch.float64 \(200, 6, 1\)"),
+        (FEATURES[:, :0], LABELS, {}, r"of shape \(image, dim\), not torch.float64 \(200, 0\)"),
+        (
+            FEATURES,
+            LABELS,
+            {"classifier": lambda support, query: query, "inductive": True},
+            r"'<lambda>' returned \(\d+, 75, 6\); expected scores \(\d+, 75, 5\), \(episode, query, way\)",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_input_is_one_clear_sentence(
+    features: Tensor, labels: Tensor, keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluate_features(features, labels, n_episodes=10, **keywords)
+
+
+MANY = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from memory import peak_mib_since_reset, reset_peak
+from nearshot.evaluation import evaluate_features
+labels = torch.arange(20).repeat_interleave(100)
+features = torch.randn(2000, 64)
+evaluate_features(features, labels, n_episodes=3000)
+before = reset_peak()
+evaluate_features(features, labels, n_episodes=int(sys.argv[2]))
+print(peak_mib_since_reset() - before)
+"""
+
+
+def extra_mib(n_episodes: int) -> float:
+    benchmarks = Path(__file__).parent.parent.parent / "benchmarks"
+    command = [sys.executable, "-c", MANY, str(benchmarks), str(n_episodes)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def test_more_episodes_take_no_more_memory() -> None:
+    """But for the results: 12 bytes an episode. All indices of 100,000 episodes would be 80 MB."""
+    assert extra_mib(100_000) < extra_mib(10_000) + 20
+
+
+@pytest.mark.slow
+def test_a_million_episodes() -> None:
+    assert extra_mib(1_000_000) < extra_mib(10_000) + 60
+
+
+def test_nothing_to_measure() -> None:
+    with pytest.raises(InputError, match="nothing to measure"):
+        evaluate_many(FEATURES, LABELS, n_shots=())
+    with pytest.raises(InputError, match=r"several numbers; for one, write \[5\]"):
+        evaluate_many(FEATURES, LABELS, n_shots=5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="n_episodes must be a whole number"):
+        evaluate_features(FEATURES, LABELS, n_episodes=1e3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="needs a centre"):
+        evaluate_many(FEATURES, LABELS, treatments=[Treatment(True, True)])
+    with pytest.raises(InputError, match=r"for one, write \['knn'\]"):
+        evaluate_many(FEATURES, LABELS, classifiers="knn")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="A classifier of your own needs a name here: {'nearest_centroid': …}"):
+        evaluate_many(FEATURES, LABELS, classifiers=["knn", nearest_centroid], inductive=True)  # type: ignore[list-item]

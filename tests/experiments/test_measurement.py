@@ -1,0 +1,169 @@
+"""What is measured of a run: each split embedded once, one precision for everything, one file a question."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from settings import TINY
+from tiny import prepare_tiny
+
+from nearshot.data import Store
+from nearshot.devices import Precision
+from nearshot.evaluation import Adam, evaluate_features, sample_episodes
+from nearshot.experiments import measuring
+from nearshot.experiments.by_class import measure_classes
+from nearshot.experiments.measurement import measure
+from nearshot.experiments.results import Measurement
+from nearshot.runs.evaluate import Request, evaluate_run
+from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun
+from nearshot.training import Hardware, train
+
+LAYERS = (2, 3)
+ASKED = {"n_episodes": 40, "n_way": 2, "adapted_episodes": 6}
+EVERYTHING = (
+    *(Measurement(split, shot, name) for split in ("val", "test") for shot in (1, 5) for name in ("centroid", "soft")),
+    Measurement("test", 5, "knn"),
+    Measurement("val", 5, "centroid", treatment="raw"),
+    Measurement("val", 1, "centroid", treatment="centred"),
+    Measurement("test", 5, "centroid", LAYERS),
+    Measurement("test", 5, "centroid", (), "fine-tuned"),
+    Measurement("test", 5, "centroid", LAYERS, "fine-tuned"),
+    Measurement("test", 5, "centroid", (), "mahalanobis"),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("measuring")
+    prepare_tiny(folder / "data", n_classes=20, n_images=30, contrast=20)
+    cpu = Hardware(accelerator="cpu")
+    train(TINY, folder=folder / "run", data_dir=folder / "data", hardware=cpu, show=False)
+    return folder
+
+
+def opened(place: Path, precision: Precision = "float32") -> TrainedRun:
+    for file in (place / "run").glob("evaluations/*.json"):
+        file.unlink()
+    return TrainedRun(place / "run", data_dir=place / "data", device="cpu", precision=precision)
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int, ...]]]:
+    """The weights, split and layers of each pass over a split's images."""
+    passes: list[tuple[str, str, tuple[int, ...]]] = []
+    before = TrainedNetwork._embedded
+
+    def listening(self: TrainedNetwork, store: Store, layers: tuple[int, ...]) -> torch.Tensor:
+        passes.append((self.name, store.folder.name, layers))
+        return before(self, store, layers)
+
+    monkeypatch.setattr(TrainedNetwork, "_embedded", listening)
+    return passes
+
+
+def test_a_split_is_embedded_once_for_all_that_is_asked(
+    place: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
+) -> None:
+    run = opened(place)
+    found = measure(run, EVERYTHING, **ASKED)
+    assert set(found) == set(EVERYTHING)
+    measure_classes(run, ("val", "test"), n_episodes=40, n_way=2)
+    assert len(embedded) == len(set(embedded))
+    assert {(split, layers) for _, split, layers in embedded} == {
+        ("val", ()),
+        ("test", ()),
+        ("test", LAYERS),
+        ("train", LAYERS),  # for the mean that centres them
+    }
+    embedded.clear()
+    again = measure(TrainedRun(place / "run", data_dir=place / "data", device="cpu"), EVERYTHING, **ASKED)
+    assert embedded == []  # all of it was in files
+    assert all(torch.equal(again[one].accuracy.per_episode, found[one].accuracy.per_episode) for one in EVERYTHING)
+
+
+def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
+    run = opened(place)
+    found = measure(run, EVERYTHING, **ASKED)
+    plain = Request(split="test", shots=(5,), classifiers=("soft",), n_way=2, n_episodes=40)
+    other = evaluate_run(opened(place), plain)[0]
+    assert torch.equal(found[Measurement("test", 5, "soft")].accuracy.per_episode, other.accuracy.per_episode)
+    store = run.store("val")
+    features = run.network(run.best_weights(5, "centroid")).features(store)
+    raw = evaluate_features(features, store.labels, n_way=2, n_episodes=40, centre=None, normalise=False)
+    measured = found[Measurement("val", 5, "centroid", treatment="raw")].accuracy
+    assert torch.equal(measured.per_episode, raw.per_episode)
+    assert measured.protocol.centred is False
+    assert found[Measurement("test", 5, "centroid", (), "mahalanobis")].accuracy.protocol.n_episodes == 6
+    layers = found[Measurement("test", 5, "centroid", LAYERS, "fine-tuned")].accuracy.protocol
+    assert layers.adapted is not None
+    assert "layers_of" in layers.adapted
+
+
+def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:
+    """With the most shots that were validated, on the episodes and by the weights of nearest centroid."""
+    run = opened(place)
+    by_class = measure_classes(run, ("val", "test"), n_episodes=40, n_way=2)
+    assert list(by_class) == ["val 5-shot centroid", "test 5-shot centroid"]
+    for name, accuracies in by_class.items():
+        split = name.split()[0]
+        (whole,) = evaluate_run(run, Request(split=split, shots=(5,), n_way=2, n_episodes=40))
+        store = run.store(split)
+        asked = store.labels[sample_episodes(store.labels, n_way=2, n_episodes=40).query].flatten().bincount()
+        parts = [accuracies[store.class_names[label]] * int(n) for label, n in enumerate(asked) if n]
+        assert sum(parts) / int(asked.sum()) == pytest.approx(whole.accuracy.mean, abs=0.01)
+        assert len(parts) == len(accuracies)
+        assert whole.accuracy.mean < 100
+
+
+def test_classes_are_measured_with_the_weights_that_were_best(
+    place: Path, tmp_path: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
+) -> None:
+    shutil.copytree(place / "run", tmp_path / "run")
+    (any_weights, *_), told = (tmp_path / "run" / "weights").iterdir(), tmp_path / "run" / "result.json"
+    shutil.copy(any_weights, any_weights.with_stem("epoch-0001"))
+    content = json.loads(told.read_text())
+    content["best"]["5-shot centroid"]["epoch"] = 1
+    told.write_text(json.dumps(content))
+    run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    measure_classes(run, ["val"], n_episodes=5, n_way=2)
+    assert embedded == [("epoch-0001.safetensors", "val", ())]
+
+
+def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
+    monkeypatch.setitem(measuring.FINE_TUNED, "fine-tuned", Adam(n_steps=0))
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    for precision in precisions:
+        run = opened(place, precision)
+        plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in (None, "fine-tuned"))
+        found = measure(run, (plain, tuned), **ASKED)
+        first = found[plain].accuracy.per_episode[:6]
+        assert torch.equal(found[tuned].accuracy.per_episode, first)
+        seen = {file.name.rsplit(",", 3)[1] for file in (place / "run").glob("evaluations/*.json")}
+        assert seen == {precision}
+
+
+def test_fewer_steps_are_other_measurements(place: Path) -> None:
+    names = [f"test 5-shot centroid {adapted}" for adapted in measuring.FINE_TUNED]
+    found = measure(opened(place), [Measurement.named(name) for name in names], **ASKED)
+    assert [one.name for one in found] == names
+    told = [evaluation.accuracy.protocol.adapted or "" for evaluation in found.values()]
+    assert [re.findall(r"\d+ steps?", text) for text in told] == [["5 steps"], ["2 steps"], ["1 step"]]
+
+
+def test_a_network_in_bfloat16_is_another_but_not_far(place: Path) -> None:
+    run = opened(place)
+    network = run.network(run.best_weights(5, "centroid"))
+    images = network.images(run.store("test"))[:20]
+    with torch.no_grad():
+        exact, rough = (InPrecision(network.backbone, bfloat16=word).features(images) for word in (False, True))
+    assert exact.dtype == rough.dtype == torch.float32
+    assert not torch.equal(exact, rough)
+    torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05 * float(exact.abs().max()))

@@ -1,0 +1,268 @@
+"""A run can be measured before its end, and what was measured then is never taken for the finished run's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from settings import TINY
+from tiny import prepare_tiny
+from torch import Tensor
+
+from nearshot.cli import main
+from nearshot.errors import FileFormatError, InputError
+from nearshot.experiments.measurement import measure
+from nearshot.experiments.results import Measurement
+from nearshot.losses import nca_loss
+from nearshot.training import Hardware, TrainConfig, TrainResult, train
+from nearshot.training.checkpoint import read_checkpoint
+from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
+from nearshot.runs.network import TrainedRun, Unfinished
+from nearshot.runs.unfinished import UnfinishedRun
+
+CPU = Hardware(accelerator="cpu")
+ASKED = Request(n_way=2, n_episodes=30)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Classes that are hard to tell apart, so that weights differ in their accuracy, and later epochs are better."""
+    folder = tmp_path_factory.mktemp("data")
+    prepare_tiny(folder, contrast=12)
+    return folder
+
+
+class Stops:
+    """NCA's loss, which asks its own process to stop while it computes some batch."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return nca_loss(embeddings, labels, background=1e-10)
+
+
+def steps_per_epoch(data_dir: Path, folder: Path) -> int:
+    return int(trained(replace(TINY, epochs=1), folder, data_dir).history[0]["step"])
+
+
+def trained(config: TrainConfig, folder: Path, data_dir: Path, *, resume: bool = False) -> TrainResult:
+    return train(config, folder=folder, data_dir=data_dir, hardware=CPU, resume=resume, show=False)
+
+
+@pytest.fixture(scope="module")
+def a_stopped_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainResult]:
+    """A run of six epochs that was stopped in the middle of its fourth, and what it said of itself."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    n_steps = steps_per_epoch(data_dir, folder / "other")
+    config = replace(TINY, epochs=6, validate_every=1, method=Stops(3 * n_steps + 2))
+    return folder / "run", trained(config, folder / "run", data_dir)
+
+
+@pytest.fixture
+def stopped(a_stopped_run: tuple[Path, TrainResult], tmp_path: Path) -> tuple[Path, TrainResult]:
+    """A copy to do anything with."""
+    shutil.copytree(a_stopped_run[0], tmp_path / "run")
+    return tmp_path / "run", a_stopped_run[1]
+
+
+def test_a_stopped_run_is_measured_with_its_best_weights_so_far(
+    stopped: tuple[Path, TrainResult], data_dir: Path
+) -> None:
+    run, result = stopped
+    assert not result.finished
+    found = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
+    assert [one.n_shot for one in found] == [1, 5]
+    for one in found:
+        assert one.unfinished == Unfinished(epochs_done=3, epochs=6)
+        assert one.weights == f"epoch-{result.best_epochs[f'{one.n_shot}-shot centroid']:04d}.safetensors"
+        asked = replace(ASKED, shots=(one.n_shot,))
+        (alone,) = evaluate_weights(run / "weights" / one.weights, asked, data_dir=data_dir)
+        assert torch.equal(one.accuracy.per_episode, alone.accuracy.per_episode)
+        assert alone.unfinished is None
+    files = sorted((run / "evaluations").iterdir())
+    assert len(files) == 2
+    for file in files:
+        assert file.name.startswith("unfinished-3-of-6-epochs,test,")
+        assert json.loads(file.read_text())["unfinished"] == {"epochs_done": 3, "epochs": 6}
+
+
+def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(
+    stopped: tuple[Path, TrainResult], data_dir: Path
+) -> None:
+    run, _ = stopped
+    with pytest.raises(InputError, match="not a finished run"):
+        evaluate_run(run, ASKED, data_dir=data_dir)
+    wanted = [Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", treatment="raw")]
+    for opened in (TrainedRun(run, data_dir=data_dir), UnfinishedRun(run, data_dir=data_dir)):
+        for one in wanted:
+            with pytest.raises(InputError, match="not a finished run"):
+                measure(opened, [one], n_episodes=30, n_way=2)
+    assert not (run / "evaluations").exists()
+
+
+def test_the_finished_run_does_not_answer_with_what_was_measured_before(data_dir: Path, tmp_path: Path) -> None:
+    """All epochs are done and the result was not written yet: the same question, the same weights, another file."""
+    run = tmp_path / "run"
+    trained(TINY, run, data_dir)
+    (run / "result.json").rename(tmp_path / "result.json")
+    before = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
+    (tmp_path / "result.json").rename(run / "result.json")
+    after = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
+    assert [one.weights for one in after] == [one.weights for one in before]
+    assert [one.unfinished for one in before] == [Unfinished(3, 3)] * 2
+    assert [one.unfinished for one in after] == [None] * 2
+    names = sorted(file.name for file in (run / "evaluations").iterdir())
+    assert [name.startswith("unfinished") for name in names] == [False, False, True, True]
+    train(replace(TINY, seed=1), folder=run, data_dir=data_dir, hardware=CPU, overwrite=True, show=False)
+    assert not list((run / "evaluations").iterdir())
+
+
+def test_where_no_epoch_was_validated_the_latest_weights_are_measured(data_dir: Path, tmp_path: Path) -> None:
+    """Without a validation split the last epoch's weights are written at the end; a checkpoint has the same before."""
+    shutil.copytree(data_dir / "tiny", tmp_path / "tiny")
+    shutil.rmtree(tmp_path / "tiny" / "16" / "val")
+    run = tmp_path / "run"
+    config = replace(TINY, epochs=2, projection=16, sync_batch_norm=True)
+    n_steps = trained(config, run, tmp_path).history[-1]["step"]
+    asked = replace(ASKED, classifiers=("centroid", "soft", "knn"))
+    finished = evaluate_run(run, asked, data_dir=tmp_path)
+    network = TrainedRun(run, data_dir=tmp_path, device="cpu").network(run / "weights" / "epoch-0002.safetensors")
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "weights")
+    found = evaluate_run(run, asked, data_dir=tmp_path, unfinished=True)
+    assert {one.weights for one in found} == {f"checkpoint-step-{n_steps}"}
+    for one, other in zip(found, finished, strict=True):
+        assert one.accuracy.mean == pytest.approx(other.accuracy.mean, abs=0.3)  # the mean's rounding may turn a tie
+        assert one.accuracy.protocol.centred
+    opened = UnfinishedRun(run, data_dir=tmp_path, device="cpu")
+    latest = opened.network(opened.best_weights(5, "centroid"))
+    assert torch.equal(latest.features(opened.store("test")), network.features(opened.store("test")))
+    torch.testing.assert_close(latest.centre(), network.centre(), rtol=1e-4, atol=1e-5)
+    shutil.rmtree(tmp_path / "tiny" / "16" / "train")
+    with pytest.raises(InputError, match="takes the training split of tiny"):
+        evaluate_run(run, asked, data_dir=tmp_path, unfinished=True)
+
+
+def test_a_run_that_was_stopped_before_its_first_validation(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = replace(TINY, epochs=6, validate_every=3, method=Stops(3))
+    trained(config, tmp_path / "run", data_dir)
+    found = evaluate_run(tmp_path / "run", ASKED, data_dir=data_dir, unfinished=True)
+    assert {(one.weights, one.unfinished) for one in found} == {("checkpoint-step-3", Unfinished(0, 6))}
+    assert main(["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--way", "2", "--episodes", "30"]) == 0
+    assert "latest weights; no epoch has been validated." in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_that_has_saved_nothing_is_one_sentence(stopped: tuple[Path, TrainResult], data_dir: Path) -> None:
+    run, _ = stopped
+    (run / "checkpoint.pt").unlink()
+    with pytest.raises(InputError, match="nothing to measure yet"):
+        evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
+
+
+def rewrite(checkpoint: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    state = read_checkpoint(checkpoint)
+    change(state)
+    torch.save(state, checkpoint)
+
+
+def test_weights_that_are_removed_meanwhile_are_looked_for_in_the_next_checkpoint(
+    stopped: tuple[Path, TrainResult], data_dir: Path
+) -> None:
+    run, result = stopped
+    best = set(result.best_epochs.values())
+
+    class ReadsTooEarly(UnfinishedRun):
+        """Its training goes on between checkpoint and weights: epoch 5 is the best now, and others are removed."""
+
+        def _read_checkpoint(self) -> dict[str, Any]:
+            state = super()._read_checkpoint()
+            if not self.run.weights_of(5).is_file():
+                shutil.copy(self.run.weights_of(min(best)), self.run.weights_of(5))
+                rewrite(self.run.checkpoint, lambda state: state["progress"].update(epoch=6, best=moved(state)))
+                self.run.keep_weights({5}, before=6)
+            return state
+
+    def moved(state: dict[str, Any]) -> dict[str, Any]:
+        return {name: one | {"epoch": 5} for name, one in state["progress"]["best"].items()}
+
+    found = evaluate_run(ReadsTooEarly(run, data_dir=data_dir), ASKED)
+    assert {(one.weights, one.unfinished) for one in found} == {("epoch-0005.safetensors", Unfinished(5, 6))}
+    shutil.rmtree(run / "weights")
+    with pytest.raises(InputError, match=r"epoch-0005.safetensors, the best weights so far .* is not there"):
+        evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
+
+
+def test_weights_that_are_opened_may_be_removed(stopped: tuple[Path, TrainResult], data_dir: Path) -> None:
+    opened = UnfinishedRun(stopped[0], data_dir=data_dir)
+    shutil.rmtree(stopped[0] / "weights")
+    assert len(evaluate_run(opened, ASKED)) == 2
+
+
+def test_damaged_weights_are_said_to_be_damaged(stopped: tuple[Path, TrainResult], data_dir: Path) -> None:
+    for file in (stopped[0] / "weights").iterdir():
+        file.write_bytes(b"nonsense")
+    with pytest.raises(FileFormatError, match="not a safetensors file"):
+        evaluate_run(stopped[0], ASKED, data_dir=data_dir, unfinished=True)
+
+
+def test_the_command_line_says_that_a_run_is_unfinished(
+    stopped: tuple[Path, TrainResult], data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["evaluate", str(stopped[0]), "--data-dir", str(data_dir), "--way", "2", "--episodes", "30"]
+    assert main(command) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "UNFINISHED RUN, after 3 of 6 epochs" in out
+    assert "The run is not finished: 3 of 6 epochs are done, and these are the best weights so far." in out
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["unfinished"] for one in found] == [{"epochs_done": 3, "epochs": 6}] * 2
+
+
+def test_a_run_is_measured_while_it_trains(data_dir: Path, tmp_path: Path) -> None:
+    """A real training in another process, which saves and removes weights all the time."""
+    run = tmp_path / "run"
+    settings = ["--backbone", "conv4-32", "--epochs", "2000", "--batch-size", "32", "--validate-every", "1"]
+    settings += ["--validation-episodes", "20", "--validation-way", "2", "--accelerator", "cpu"]
+    settings += ["--learning-rate", "0.0005", "--schedule", "constant"]  # slow, so that the best epoch changes
+    settings += ["--checkpoint-seconds", "0", "--output", str(run), "--data-dir", str(data_dir)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    training = subprocess.Popen(
+        [sys.executable, "-m", "nearshot", "train", "--dataset", "tiny", *settings],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (run / "checkpoint.pt").is_file():
+            assert training.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        epochs: list[int] = []
+        while len(epochs) < 20 or (epochs[-1] == epochs[0] and time.monotonic() < deadline):  # a busy machine is slow
+            for one in evaluate_run(run, replace(ASKED, n_episodes=5), data_dir=data_dir, unfinished=True):
+                assert one.unfinished is not None
+                epochs.append(one.unfinished.epochs_done)
+        assert training.poll() is None
+    finally:
+        training.terminate()
+        training.wait(60)
+    assert epochs == sorted(epochs)
+    assert epochs[0] < epochs[-1] < 2000
