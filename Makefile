@@ -35,8 +35,8 @@ demo: $(READY)  ## train and compare the losses on letters of unseen scripts, in
 	@mkdir -p examples/output
 	$(BIN)/python examples/compare_losses.py --output examples/output
 
-test: check  ## what CI runs: checks, every test, doctests, examples
-	$(BIN)/python -m pytest
+test: check  ## what CI runs: checks, all tests but the slow ones, doctests, examples; prints the ten slowest
+	$(BIN)/python -m pytest -n auto --dist loadfile --durations 10
 
 test-slow: $(RAY_READY)  ## the tests that take minutes; run before a release
 	$(BIN)/python -m pytest -m slow

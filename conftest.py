@@ -11,6 +11,11 @@ import pytest
 import torch
 from hypothesis import settings
 
+# One thread per process, also in the processes that tests start: threads of several processes on two cores wait for
+# each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(1)
+
 # Where there is no GPU, Triton interprets its kernels, which is slow, and enough to test them. It looks at this when it
 # is imported.
 if not torch.cuda.is_available():

@@ -228,7 +228,17 @@ def test_the_list_says_what_is_left_as_it_is(tmp_path: Path, capsys: pytest.Capt
     assert again.states() == {job.id: "to train again"}
     assert again.without_again().states() == {job.id: "left as it is"}
     make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs")
-    command = ["reproduce", "adaptation-steps", "--dataset", "cifar-fs", "--list", "--seeds", "1", "--results", str(tmp_path)]
+    command = [
+        "reproduce",
+        "adaptation-steps",
+        "--dataset",
+        "cifar-fs",
+        "--list",
+        "--seeds",
+        "1",
+        "--results",
+        str(tmp_path),
+    ]
     assert main([*command, "--only", "*"]) == 0
     assert "cifar-fs-nca: to train again" in capsys.readouterr().out
     assert main([*command, "--only", "*", "--no-train-again"]) == 0
