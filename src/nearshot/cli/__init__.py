@@ -21,7 +21,7 @@ from nearshot.cli._argv import at_home, file_last
 from nearshot.cli._errors import in_options
 from nearshot.cli._help import about, first_sentence
 from nearshot.errors import InputError, NearshotError
-from nearshot.text import say
+from nearshot.text import print_message
 
 __all__ = ["COMMANDS", "entry_point", "main"]
 
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _read(arguments, console).run(console)
     except NearshotError as error:
-        say(
+        print_message(
             in_options(
                 str(error), _class(arguments[0]) if arguments and arguments[0] in COMMANDS else None, arguments[1:]
             )
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         about = f" {error.filename}" if error.filename else ""
-        say(f"{error.strerror or error}:{about}".rstrip(":"))
+        print_message(f"{error.strerror or error}:{about}".rstrip(":"))
         return 1
     except KeyboardInterrupt:
         Console(stderr=True).print(f"Stopped.{GOES_ON.get(' '.join(arguments[:1]), '')}", highlight=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from nearshot.text import say
+from nearshot.text import print_message
 
 __all__ = ["saying_warnings"]
 
@@ -30,7 +30,7 @@ def saying_warnings(kind: type[Warning] = UserWarning, *, others: bool = False) 
             usual(message, category, filename, lineno, file, line)
         elif str(message) not in said:
             said.add(str(message))
-            say(f"warning: {message}")
+            print_message(f"warning: {message}")
 
     with warnings.catch_warnings():
         if not others:

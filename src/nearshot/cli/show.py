@@ -13,7 +13,7 @@ from rich.console import Console
 from nearshot.cli._options import SOME_UNREADABLE, Making, MakingOptions, read_squares
 from nearshot.cli._warnings import saying_warnings
 from nearshot.errors import InputError, NearshotError
-from nearshot.text import plain
+from nearshot.text import printable
 
 if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
@@ -70,7 +70,7 @@ class Show:
             draw(scene, self.output)
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
         for error in errors:
-            console.print(f"Left out: {plain(error)}")
+            console.print(f"Left out: {printable(error)}")
         if errors or locked:
             raise SystemExit(SOME_UNREADABLE)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from nearshot.errors import InputError, did_you_mean
 from nearshot.models import build_backbone
-from nearshot.text import counted, tell
+from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import open_splits, with_resolved_path
 from nearshot.training.autoconfig import TRAINING, fitted
@@ -71,7 +71,7 @@ class Train:
         if self.of_episodes and (kind := batch_kind(self.config)) != "episodes":
             does = "does" if len(self.of_episodes) == 1 else "do"
             told = f"{' and '.join(self.of_episodes)} {does} nothing here: {kind} batches have no episodes."
-            tell(Console(stderr=True), told)
+            print_line(Console(stderr=True), told)
         if self.dry_run:
             _describe(self, console)
             return
