@@ -260,24 +260,13 @@ class DataUnpack:
         console.print(f"{_size(n_images, n_classes)} {'is' if n_images == 1 else 'are'} in {output}.")
 
 
-Command = (
+Data = (
     Annotated[DataList, tyro.conf.subcommand("list")]
     | Annotated[DataPrepare, tyro.conf.subcommand("prepare")]
     | Annotated[DataVerify, tyro.conf.subcommand("verify")]
     | Annotated[DataShow, tyro.conf.subcommand("show")]
     | Annotated[DataUnpack, tyro.conf.subcommand("unpack")]
 )
-
-
-@dataclass(frozen=True)
-class Data:
-    """Prepare, check and look at datasets."""
-
-    command: tyro.conf.OmitSubcommandPrefixes[Command]
-
-    def run(self, console: Console) -> None:
-        """Run the chosen one."""
-        self.command.run(console)
 
 
 def _read_classes(file: Path) -> list[str]:

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from nearshot.cli._options import SOME_UNREADABLE, Making, MakingOptions, read_squares
-from nearshot.cli._warnings import saying_warnings
+from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
 from nearshot.text import counted, print_message, printable
@@ -64,7 +64,7 @@ class Predict:
         """Answer, picture by picture."""
         from nearshot.estimator.folders import find_pictures  # noqa: PLC0415 (imports scikit-learn)
 
-        with saying_warnings():
+        with print_warnings():
             paths, locked = find_pictures(self.images)
         if not paths:
             raise InputError("Say which pictures to classify: files, folders or patterns.")

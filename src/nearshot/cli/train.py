@@ -12,6 +12,7 @@ import torch
 import tyro
 from rich.console import Console
 
+from nearshot.cli import description
 from nearshot.errors import InputError, did_you_mean
 from nearshot.models import build_backbone
 from nearshot.text import counted, print_line
@@ -23,7 +24,7 @@ from nearshot.training.methods import batch_kind, resolve_method
 from nearshot.training.run_folder import run_name
 from nearshot.training.validation import validation_queries
 
-__all__ = ["Train", "chosen_preset", "fitted_settings", "options_of_episodes"]
+__all__ = ["Train", "chosen_preset", "fitted_settings", "options_of_episodes", "parse"]
 
 STOPPED = 143  # as the shell has it for what SIGTERM has ended, so that nobody takes the run for finished
 
@@ -100,6 +101,14 @@ class Train:
         for name, accuracy in result.best.items():
             console.print(f"{name}: {accuracy} % on the validation split, best at epoch {result.best_epochs[name]}")
         console.print(f"The run is in {result.folder}. Next: nearshot evaluate {quote(str(result.folder))}")
+
+
+def parse(arguments: list[str]) -> Train:
+    """Return the command that the arguments describe; they override the settings of the preset among them."""
+    start = Train(
+        config=chosen_preset(arguments), fit=fitted_settings(arguments), of_episodes=options_of_episodes(arguments)
+    )
+    return tyro.cli(Train, prog="nearshot train", args=arguments, default=start, description=description(Train))
 
 
 def chosen_preset(arguments: list[str]) -> TrainConfig:
