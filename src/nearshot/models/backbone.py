@@ -61,7 +61,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed images: (image, 3, height, width) to (image, dim). By default the last stage, averaged over places."""
-        return pooled(self.stages(images)[-1])
+        return average_over_places(self.stages(images)[-1])
 
     def multi_layer(self, images: Tensor, stages: Sequence[int] | None = None) -> Tensor:
         """Concatenate the pooled outputs of some stages, counted from 1 (Appendix G's multi-layer features).
@@ -74,10 +74,10 @@ class Backbone(nn.Module):
             if not 1 <= stage <= n_stages:
                 raise InputError(f"{self.spec.name} has stages 1 to {n_stages}, not {stage}.")
         outputs = self.stages(images)
-        return torch.cat([pooled(outputs[stage - 1]) for stage in stages], dim=1)
+        return torch.cat([average_over_places(outputs[stage - 1]) for stage in stages], dim=1)
 
 
-def pooled(feature_maps: Tensor) -> Tensor:
+def average_over_places(feature_maps: Tensor) -> Tensor:
     """Average over places: (image, channel, height, width) to (image, channel)."""
     places = feature_maps.flatten(2).mT  # (image, place, channel): so the gradient comes back with channels last
     return places.mean(1)
