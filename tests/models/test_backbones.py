@@ -178,7 +178,7 @@ def test_a_map_smaller_than_the_square_is_dropped_whole() -> None:
 
 
 def test_dropblock_refuses_impossible_settings() -> None:
-    with pytest.raises(InputError, match="DropBlock needs a rate"):
+    with pytest.raises(InputError, match="drop_rate"):
         DropBlock(1.0, 3)
 
 

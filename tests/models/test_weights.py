@@ -85,9 +85,9 @@ def test_a_broken_or_unfitting_backbone_is_not_saved(tmp_path: Path) -> None:
         (build_backbone("conv4", input_size=16).requires_grad_(False), {}, "NaN"),
     ]
     next(refused[-1][0].parameters()).fill_(torch.nan)
-    for module, settings, message in refused:
+    for module, keywords, message in refused:
         with pytest.raises(InputError, match=message):
-            save_backbone(module, tmp_path / "w.safetensors", **settings)
+            save_backbone(module, tmp_path / "w.safetensors", **keywords)
     assert os.listdir(tmp_path) == []
 
 
