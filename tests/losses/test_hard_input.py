@@ -270,7 +270,7 @@ def mistakes() -> dict[str, Callable[[], Tensor]]:
         "5 and 16": lambda: neighbour_loss(z, y, z[:5], y[:5], same_set=True),
         "^same_set": lambda: neighbour_loss(z, y, z, y.flip(0), same_set=True),
         "label 7": lambda: prototypical_loss(z[:8], first, z[8:], huge),
-        "label 7 ": lambda: matching_loss(z[:8], first, z[8:], huge),
+        "label 7, ": lambda: matching_loss(z[:8], first, z[8:], huge),
         "2 support images of each of 4 classes": lambda: prototypes(z, y.flip(0).roll(1)),
         "2 support images of each of 4 ": lambda: prototypes(z, torch.cat([first.roll(1), second])),
         "2 support images of each of ": lambda: prototypes(z, torch.cat([first, second.flip(0)])),
