@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_whole, plain
+from nearshot.checks import is_integer, to_python
 from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name
 from nearshot.evaluation.engine import Job, answer
@@ -106,8 +106,8 @@ def evaluate_many(
     >>> [(key.n_shot, key.classifier) for key in results]
     [(1, 'centroid'), (1, 'soft'), (1, 'knn'), (5, 'centroid'), (5, 'soft'), (5, 'knn')]
     """
-    n_shots = plain(n_shots)
-    if is_whole(n_shots):
+    n_shots = to_python(n_shots)
+    if is_integer(n_shots):
         raise InputError(f"n_shots must be several numbers; for one, write [{n_shots}].")
     named = _named(classifiers)
     if not isinstance(n_shots, Sequence) or not n_shots or not named or (treatments is not None and not treatments):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from nearshot.checks import is_whole, with_plain_fields
+from nearshot.checks import convert_numpy_fields, is_integer
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.evaluation.classifiers import FeatureClassifier
@@ -48,14 +48,14 @@ class EvaluationSpec:
     inductive: bool | None = None
 
     def __post_init__(self) -> None:
-        with_plain_fields(self)
+        convert_numpy_fields(self)
         EpisodeShape(self.n_way, self.n_shot, self.n_query)  # checks them
-        if not is_whole(self.n_episodes) or not 1 <= self.n_episodes < 2**31:
+        if not is_integer(self.n_episodes) or not 1 <= self.n_episodes < 2**31:
             raise InputError(f"n_episodes must be a whole number from 1 to 2³¹ − 1 (got {self.n_episodes!r}).")
-        if not is_whole(self.seed) or not 0 <= self.seed < 2**64:
+        if not is_integer(self.seed) or not 0 <= self.seed < 2**64:
             raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1 (got {self.seed!r}).")
         small = self.small_classes
-        if small not in ("raise", "leave out") and not (is_whole(small) and int(small) > 0):
+        if small not in ("raise", "leave out") and not (is_integer(small) and int(small) > 0):
             raise InputError(f"small_classes must be 'raise', 'leave out' or a number of at least 1 (got {small!r}).")
 
     @property
