@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -198,7 +198,11 @@ def digest_of(source: EpisodeSource | Episodes) -> str:
 
 
 def sample_episodes(
-    labels: Tensor, *, class_names: Sequence[str] | None = None, **settings: Unpack[EpisodeSettings]
+    labels: Tensor,
+    spec: EvaluationSpec | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    **settings: Unpack[EpisodeSettings],
 ) -> Episodes:
     """Draw the episodes of an evaluation (Section 3.1), all at once, as indices of images.
 
@@ -206,9 +210,9 @@ def sample_episodes(
 
     Args:
         labels: (image,) the class of every image, whole numbers.
+        spec: the settings of the evaluation.
         class_names: names for the labels 0, 1, …, used in messages.
-        settings: fields of `EvaluationSpec`: n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0 and
-            small_classes="raise".
+        settings: or its fields: n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise".
 
     >>> labels = torch.arange(10).repeat_interleave(30)
     >>> episodes = sample_episodes(labels, n_shot=1, n_episodes=100)
@@ -217,7 +221,7 @@ def sample_episodes(
     >>> bool((labels[episodes.query] == labels[episodes.support]).all())
     True
     """
-    spec = EvaluationSpec(**settings)
+    spec = replace(spec or EvaluationSpec(), **settings)
     return Episodes(EpisodeSource(labels, spec, class_names).draw(0, spec.n_episodes), spec.n_query, spec.seed)
 
 
