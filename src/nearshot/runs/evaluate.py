@@ -14,7 +14,7 @@ from nearshot.data import Store, open_or_prepare
 from nearshot.data.store import read_manifest
 from nearshot.devices import Precision, chosen_device
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import FileFormatError, InputError, look_up
 from nearshot.evaluation import (
     Accuracy,
     ClassAccuracy,
@@ -74,6 +74,8 @@ class Request:
         convert_numpy_fields(self)
         if not isinstance(self.shots, tuple):
             raise InputError(f"shots must be numbers in a row, such as (1, 5) (got {self.shots!r}).")
+        for name in self.classifiers:
+            look_up(CLASSIFIERS, name, "classifier")
         if self.least_images < 1:
             raise InputError(f"least_images must be at least 1 (got {self.least_images}).")
         for n_shot in self.shots:
