@@ -16,6 +16,7 @@ from nearshot.devices import Precision, chosen_device
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError, look_up
 from nearshot.evaluation import (
+    CLASSIFIERS,
     Accuracy,
     ClassAccuracy,
     EvaluationSpec,
