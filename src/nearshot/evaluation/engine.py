@@ -10,9 +10,8 @@ is answered again by the definition.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -96,11 +95,10 @@ def answer(task: Task, jobs: Sequence[Job]) -> str:
 
     digest, guard = QuestionDigest(), None if task.data.content is None else ContentGuard(task.data.content)
     starts = range(0, len(source), batch_size)
-    show = task.progress
-    if show is None and len(source) < EPISODES_FOR_PROGRESS:
-        show = False  # it takes about a second
-    batches = in_threads(answer_batch, with_progress(starts, f"{len(source):,} episodes", show=show), n_threads)
-    for start, drawn in zip(starts, batches, strict=True):
+    show = False if task.progress is None and len(source) < EPISODES_FOR_PROGRESS else task.progress
+    batches = in_threads(answer_batch, starts, n_threads)
+    for start in with_progress(starts, f"{len(source):,} episodes", show=show):
+        drawn = next(batches)
         digest.update(drawn, source.shape.n_query)
         if guard is not None:
             guard.check(drawn, source.shape.n_query, start)
@@ -108,7 +106,7 @@ def answer(task: Task, jobs: Sequence[Job]) -> str:
 
 
 def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: int) -> Iterator[Tensor]:
-    """Yield the results of `work` in order, a few ahead, each computed by one of `n_threads` threads.
+    """Yield the results of `work` in order, each computed by one of `n_threads` threads.
 
     >>> [int(square) for square in in_threads(lambda i: torch.tensor(i * i), range(5), n_threads=2)]
     [0, 1, 4, 9, 16]
@@ -117,19 +115,11 @@ def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: 
         yield from map(work, starts)
         return
     before = torch.get_num_threads()
-    pending: deque[Future[Tensor]] = deque()
     try:
         # The operations of a thread use that thread alone.
         with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for start in starts:
-                pending.append(pool.submit(work, start))
-                if len(pending) > 2 * n_threads:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield from pool.map(work, starts)
     finally:
-        for future in pending:
-            future.cancel()
         torch.set_num_threads(before)  # new threads, and the matrix library, take over a thread's setting
 
 
