@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from nearshot.data.loading import ImageFeed
+from nearshot.data.loader import ImageFeed
 from nearshot.models.norm import can_fuse, fuse_norms
 
 from nearshot.data import Store

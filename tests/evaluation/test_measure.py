@@ -442,7 +442,7 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
             FEATURES,
             LABELS,
             {"classifier": lambda support, query: query, "inductive": True},
-            r"'<lambda>' .*\(\d+, 75, 6\).*\(\d+, 75, 5\)",
+            r"'<lambda>' .*\(\d+, 75, 5\).*\(\d+, 75, 6\)",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -44,13 +44,13 @@ ROUNDING = 16
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """One accuracy to measure.
+    """The correct answers of one classifier with some settings.
 
     Attributes:
         spec: the settings.
         name: the name of the classifier in results.
         classify: the classifier.
-        n_correct: (episode, way) the correct answers so far.
+        n_correct: (episode, way) how many queries were answered correctly so far.
     """
 
     spec: EvaluationSpec
@@ -60,7 +60,7 @@ class Tally:
 
     @classmethod
     def begin(cls, task: Task, spec: EvaluationSpec, name: str | None = None) -> Tally:
-        """Return a tally with no answers yet."""
+        """Return a tally without answers."""
         dtype = torch.int16 if spec.n_query < 2**15 else torch.int32  # there may be millions of episodes
         n_correct = torch.zeros(len(task.source), spec.n_way, dtype=dtype, device=task.data.features.device)
         classify = find_classifier(spec.classifier, spec.inductive)
@@ -73,7 +73,7 @@ class Tally:
 
 
 def answer(task: Task, tallies: Sequence[Tally]) -> str:
-    """Answer the episodes and count every tally's correct answers; return the digest of the questions."""
+    """Answer the episodes, count the correct answers in each tally, and return the digest of the episodes."""
     source, device = task.source, task.data.features.device
     groups: dict[tuple[bool | None, bool], list[Tally]] = {}
     for tally in tallies:
@@ -228,9 +228,9 @@ def _count(tally: Tally, features: Tensor, shape: EpisodeShape) -> Tensor:
     expected = (*query.shape[:2], shape.n_way)
     if not isinstance(scores, Tensor) or scores.shape != expected:
         came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise InputError(f"Classifier {tally.name!r} returned {came}; expected scores {expected}, (episode, query, way).")
+        raise InputError(f"Classifier {tally.name!r} must return scores (episode, query, way) {expected} (got {came}).")
     if scores.isnan().any():
-        raise InputError(f"Classifier {tally.name!r} returned scores that are NaN.")
+        raise InputError(f"Classifier {tally.name!r} must not return NaN.")
     answers = first_best(scores) if tally.is_defined else scores.max(2).indices
     truth = torch.arange(shape.n_way, device=scores.device).repeat_interleave(shape.n_query)  # (query,)
     return (answers == truth).view(-1, shape.n_way, shape.n_query).sum(2, dtype=torch.int32)

@@ -185,7 +185,8 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
                 "Use normalise=False, or find out why the network returns zeros."
             )
         features = features / largest
-        return features / features.norm(dim=1, keepdim=True)
+        lengths = features.norm(dim=1, keepdim=True)
+        return features / lengths
     # In place if the memory is ours: fresh memory costs more than the division.
     return features / lengths if centre is None else features.div_(lengths)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -117,11 +118,11 @@ def evaluate_many(
     task = Task.of(features, labels, {**settings, **extra, "n_shot": max(n_shots)})
     treatments = [Treatment(bool(task.spec.centred), task.spec.normalise)] if treatments is None else treatments
     tallies = {}
-    for treatment in treatments:
-        for n_shot in n_shots:
-            spec = replace(task.spec, n_shot=n_shot, centred=treatment.centred, normalise=treatment.normalised)
-            for name, classifier in named.items():
-                tallies[Measured(n_shot, name, treatment)] = Tally.begin(task, replace(spec, classifier=classifier), name)
+    for treatment, n_shot in itertools.product(treatments, n_shots):
+        spec = replace(task.spec, n_shot=n_shot, centred=treatment.centred, normalise=treatment.normalised)
+        for name, classifier in named.items():
+            own = replace(spec, classifier=classifier)
+            tallies[Measured(n_shot, name, treatment)] = Tally.begin(task, own, name)
     digest = answer(task, list(tallies.values()))
     return {measured: _accuracy(task, tally, digest) for measured, tally in tallies.items()}
 
