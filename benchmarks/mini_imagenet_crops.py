@@ -23,15 +23,15 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from nearshot.data.loader import ImageFeed
-from nearshot.models.norm import can_fuse, fuse_norms
 
 from nearshot.data import Store
 from nearshot.data.augment import Augmentation
+from nearshot.data.loader import ImageFeed
 from nearshot.devices import chosen_device, uses_bfloat16
 from nearshot.evaluation import FeatureSet, evaluate_many
 from nearshot.experiments.identity import run_id
 from nearshot.models import Backbone, load_backbone
+from nearshot.models.kernels.norm import can_fuse, fuse_norms
 from nearshot.training import PRESETS, RunFolder, train
 from nearshot.training.embedding import embed_images
 

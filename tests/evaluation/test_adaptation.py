@@ -283,6 +283,14 @@ def test_by_default_a_thousand_episodes_are_adapted_to(images: Tensor) -> None:
     assert ask(spec=EvaluationSpec(n_episodes=9)).protocol.n_episodes == 9
 
 
+def test_fewer_shots_are_the_first_of_given_episodes(network: Any, images: Tensor) -> None:
+    episodes = sample_episodes(LABELS, **{**SHAPE, "n_shot": 5})
+    ask = partial(evaluate_fine_tuned, network, images, LABELS, loss=nca_loss, optimiser=FASTER)
+    fewer, drawn = ask(episodes=episodes, n_shot=3), ask(**SHAPE)
+    assert torch.equal(fewer.per_episode, drawn.per_episode)
+    assert fewer.protocol == drawn.protocol
+
+
 @pytest.mark.parametrize("adapt", ["fine-tuned", "mahalanobis"])
 def test_one_shot_is_refused_with_the_reason(network: Any, images: Tensor, adapt: str) -> None:
     with pytest.raises(InputError, match="n_shot must be at least 2"):
