@@ -182,6 +182,7 @@ PUBLIC_NAMES = {
         "METHODS",
         "PRESETS",
         "Hardware",
+        "OwnLoss",
         "RunFolder",
         "TrainConfig",
         "TrainResult",

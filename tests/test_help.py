@@ -118,7 +118,7 @@ def test_help_does_not_wait_for_what_a_command_uses(arguments: list[str]) -> Non
         ),
         (
             ["train", "--preset", "glyphs-matching", "--keep-positives", "0.5", "--dry-run"],
-            "--keep-positives is a setting of the method nca, not of matching.",
+            "--keep-positives is not a setting of the method matching; leave it at 1.0.",
         ),
         (["reproduce", "pairs", "--episode", "1", "5", "5"], "ways must be at least 2, not 1."),
     ],

@@ -90,7 +90,7 @@ def _read(arguments: list[str], console: Console) -> Any:
     names, kind, text, rest = _asked_for(arguments)
     settings: Any = {"prog": " ".join(["nearshot", *names]), "args": rest, "description": ""}
     if names == ["train"]:
-        settings["default"] = _training_from(arguments)
+        settings["default"] = import_module("nearshot.cli.train").defaults(rest)
     if names == ["export"]:
         settings["args"] = rest = file_last(rest)
     if {"--help", "-h"} & set(rest):
@@ -172,15 +172,6 @@ def _subcommands(kind: type) -> dict[str, type]:
             inner, config = get_args(one)
             found[config.name] = inner
     return found
-
-
-def _training_from(arguments: list[str]) -> Any:
-    """Return a training of the settings that the arguments start from."""
-    from nearshot.cli.train import Train, chosen_preset, fitted_settings, options_of_episodes  # noqa: PLC0415
-
-    return Train(
-        config=chosen_preset(arguments), fit=fitted_settings(arguments), of_episodes=options_of_episodes(arguments)
-    )
 
 
 def _version() -> str:

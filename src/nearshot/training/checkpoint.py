@@ -1,4 +1,4 @@
-"""Checkpoints: all that it takes to go on exactly, in one file that is there whole or not at all."""
+"""Checkpoints: everything that an exact resume needs, in one file that is written atomically."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch.utils import _pytree as pytree
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import atomic_write
@@ -24,9 +24,9 @@ NEEDED = {"version", "config", "fingerprints", "learner", "optimiser", "sampler"
 
 
 class CheckpointWriter:
-    """Writes checkpoints while training goes on: a state is copied at once, and written by a thread.
+    """Writes checkpoints in a thread while training continues; the state is copied first.
 
-    One is written at a time; a new one waits for the last. An error, such as a full disk, is raised at the next call.
+    One checkpoint is written at a time. An error, such as a full disk, is raised at the next call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,12 +39,12 @@ class CheckpointWriter:
         """Write a state; `afterwards` is called once it is safely on the disk."""
         self.wait()
         self._when = time.monotonic()
-        copied = _copied({"format": FORMAT, "version": VERSION} | state)
+        copied = pytree.tree_map_only(torch.Tensor, _copied, {"format": FORMAT, "version": VERSION} | state)
         self._last = self._thread.submit(self._write, copied, afterwards)
 
     @property
     def seconds_since_last(self) -> float:
-        """How old the last checkpoint is, or the writer where there is none."""
+        """Seconds since the last checkpoint was started, or since the writer was made."""
         return time.monotonic() - self._when
 
     def wait(self) -> None:
@@ -56,10 +56,8 @@ class CheckpointWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Write what is left, and end the thread."""
+    def __exit__(self, *_: object) -> None:
+        """Wait for the last checkpoint, and end the thread."""
         try:
             self.wait()
         finally:
@@ -75,27 +73,28 @@ class CheckpointWriter:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint. Nothing in the file is executed; what is no checkpoint is refused."""
+    """Read a checkpoint. No code in the file is executed; a file that is not a checkpoint is refused."""
     if not path.is_file():
-        raise InputError(f"There is no checkpoint to go on from at {path}.")
+        raise InputError(f"There is no checkpoint at {path} to resume from.")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         readable = isinstance(state, dict) and state.get("format") == FORMAT and state.keys() >= NEEDED
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {_first_sentence(error)}.") from error
+        reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {reason}.") from error
     if not readable:
-        raise FileFormatError(f"{path} is not a checkpoint of a training, or is not complete.")
+        raise FileFormatError(f"{path} is not a checkpoint of a training run, or is incomplete.")
     if state["version"] != VERSION:
-        raise FileFormatError(f"{path} is of format {state['version']}; this version of nearshot reads {VERSION}.")
+        raise FileFormatError(f"{path} has format {state['version']}; this version of nearshot reads {VERSION}.")
     return dict(state)
 
 
 def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints: dict[str, str]) -> None:
-    """Refuse a checkpoint, or a result, of another configuration or of other data, and say what differs."""
+    """Refuse a checkpoint, or a result, of another configuration or of other data, and name the difference."""
     different = differences(TrainConfig.from_dict(state["config"]), config)
     if different:
         listed = "; ".join(f"{name} was {there!r} and is now {here!r}" for name, (there, here) in different.items())
-        raise InputError(f"The run is of another training: {listed}.")
+        raise InputError(f"The run has another configuration: {listed}.")
     for split in fingerprints | state["fingerprints"]:
         there, here = (str(found.get(split))[:12] for found in (state["fingerprints"], fingerprints))
         if there != here:
@@ -104,16 +103,5 @@ def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints
             )
 
 
-def _copied(value: Any) -> Any:
-    """Copy tensors to the host, so that training can go on changing them."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(item) for item in value)
-    return value
-
-
-def _first_sentence(error: Exception) -> str:
-    return str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True)

@@ -1,6 +1,6 @@
-"""Several processes, one batch: what each has embedded is gathered, and gradients find their way back.
+"""Several processes that share a batch: embeddings are gathered, and gradients are scattered back.
 
-In one process every function here returns what it was given.
+In a single process, every function here is a no-op.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Value = TypeVar("Value")
 
 
 def on_first_rank(fabric: Fabric, work: Callable[[], Value]) -> Value:
-    """Do something on the first rank, and return its value on all; what goes wrong there is raised on all.
+    """Call a function on the first rank, and return its value on all. An error there is raised on all ranks.
 
-    Otherwise the others would wait for a rank that will never come.
+    Otherwise the other ranks would wait forever.
     """
     if fabric.world_size == 1:
         return work()
@@ -43,7 +43,7 @@ def on_first_rank(fabric: Fabric, work: Callable[[], Value]) -> Value:
 
 
 def any_rank(fabric: Fabric, value: bool) -> bool:
-    """Return whether something holds on any rank."""
+    """Return whether a value is true on any rank."""
     if fabric.world_size == 1:
         return value
     total = fabric.all_reduce(torch.tensor(float(value), dtype=torch.float32, device=fabric.device), reduce_op="sum")
@@ -53,10 +53,9 @@ def any_rank(fabric: Fabric, value: bool) -> bool:
 def gather_batch(share: Tensor) -> Tensor:
     """Return the whole batch, (n_ranks · image, …), of which each rank has an equal share, in the order of the ranks.
 
-    Every rank then computes the same loss of the whole batch. Its gradient with respect to the own share comes back
-    multiplied by the number of ranks: the gradients of the weights are averaged over ranks afterwards, and their sum
-    is what is wanted. Gradients of what does not pass through here, such as a learnt temperature, are the same on every
-    rank, and their average is right as it is.
+    Every rank then computes the same loss of the whole batch. The gradient of a rank's share is multiplied by the
+    number of ranks, since DDP averages the gradients of the weights and their sum is needed. Other gradients, such as
+    that of a learnt temperature, are the same on every rank, so their average is already right.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return share
@@ -78,7 +77,7 @@ class _Gather(torch.autograd.Function):
 
 
 def synchronise_batch_norm(network: nn.Module, device: torch.device) -> nn.Module:
-    """Return the network with batch norm over all ranks' images; PyTorch's own, which has no version for the CPU."""
+    """Return the network with batch norm over all ranks' images. PyTorch's own has no CPU version."""
     if device.type == "cuda":
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
         return converted
@@ -89,7 +88,7 @@ def synchronise_batch_norm(network: nn.Module, device: torch.device) -> nn.Modul
 
 
 class _SynchronisedBatchNorm(nn.BatchNorm2d):
-    """Batch norm with the mean and variance of all ranks' images in training; each rank has equally many."""
+    """Batch norm that uses the mean and variance of all ranks' images in training; ranks have equally many."""
 
     def forward(self, maps: Tensor) -> Tensor:
         if not self.training or not dist.is_initialized():
@@ -110,7 +109,7 @@ class _SynchronisedBatchNorm(nn.BatchNorm2d):
 
 
 class _AverageOverRanks(torch.autograd.Function):
-    """The mean over ranks of a tensor; the gradient of each rank's is the mean of what comes back to all."""
+    """The mean of a tensor over ranks; the gradient is the mean over ranks, too."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How far a training is, and everything that it takes to go on exactly there."""
+"""The progress of a run, and the complete state from which it can be resumed exactly."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Progress", "load_state", "state_of"]
 
 
 class Progress:
-    """The epoch, counted from 1, its sums so far, and the best epochs before it.
+    """The current epoch, its sums so far, and the best epochs before it.
 
     Attributes:
-        epoch: which epoch it is.
-        step: how many steps there were in all.
+        epoch: the current epoch, counted from 1.
+        step: the number of steps taken.
         best: by "5-shot centroid" and the like, the best validation accuracy so far, with its epoch.
-        history: what was logged of the epochs before.
+        history: the log records of earlier epochs.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class Progress:
         self.made_of = [0.0, 0.0, 0.0]
 
     def add(self, loss: Tensor, made_of: Composition | None) -> None:
-        """Add a step. The loss stays on its device: to look at it would be to wait for it."""
-        dtype = torch.float32 if loss.device.type == "mps" else torch.float64  # which has no float64
+        """Add a step. The loss stays on its device, since reading it would wait for the device."""
+        dtype = torch.float32 if loss.device.type == "mps" else torch.float64  # mps has no float64
         self.loss_sum = self.loss_sum.to(loss.device, dtype) + loss
         self.n_steps += 1
         self.step += 1
@@ -41,7 +41,7 @@ class Progress:
             self.made_of = [total + here for total, here in zip(self.made_of, made_of, strict=True)]
 
     def epoch_record(self, step: Step) -> dict[str, Any]:
-        """Return what is logged of the epoch. This waits for the device."""
+        """Return the log record of the epoch. This waits for the device."""
         record: dict[str, Any] = {
             "epoch": self.epoch,
             "step": self.step,
@@ -60,7 +60,7 @@ class Progress:
 
 
 def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]:
-    """Return all that it takes to go on: weights, optimiser, position, random states, and what was logged."""
+    """Return the state of a run: weights, optimiser, position, random states and log."""
     device = step.generator.device
     return {
         "learner": step.learner.state_dict(),
@@ -76,16 +76,21 @@ def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]
 
 
 def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Progress) -> bool:
-    """Go on where the state was; return whether exactly.
+    """Restore a state; return whether the run resumes exactly.
 
-    On another kind of device than the one it was made on, random numbers come from a new generator.
+    It does not on another kind of device than before, where random numbers come from a new generator.
     """
     device = step.generator.device
     step.learner.load_state_dict(state["learner"])
     if step.log_temperature is not None:
         with torch.no_grad():
             step.log_temperature.copy_(state["log_temperature"])
-    _load_optimiser(inner_optimiser(step.optimiser), state["optimiser"])
+    optimiser = inner_optimiser(step.optimiser)
+    of_device: tuple[str, ...] = ("lr", "fused", "foreach", "capturable")  # where and how the device computes steps
+    kept = [{name: group[name] for name in of_device if name in group} for group in optimiser.param_groups]
+    optimiser.load_state_dict(state["optimiser"])
+    for group, values in zip(optimiser.param_groups, kept, strict=True):
+        group.update(values)
     sampler.load_state_dict(state["sampler"])
     vars(progress).update(state["progress"])
     progress.loss_sum = progress.loss_sum.to(device)
@@ -97,13 +102,3 @@ def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Pr
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["random_device"], device)
     return True
-
-
-def _load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the moments, and keep what belongs to the device: how steps are computed, and where the rate lies."""
-    own = [
-        {name: group.get(name) for name in ("lr", "fused", "foreach", "capturable")} for group in optimiser.param_groups
-    ]
-    optimiser.load_state_dict(state)
-    for group, kept in zip(optimiser.param_groups, own, strict=True):
-        group.update({name: value for name, value in kept.items() if name in group})
