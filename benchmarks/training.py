@@ -37,7 +37,8 @@ from nearshot.data.loader import ImageFeed
 from nearshot.losses import nca_loss
 from nearshot.models import IMAGENET, build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig
-from nearshot.training.step import captured, make_step
+from nearshot.training.module import Learner
+from nearshot.training.step import Step, captured
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
@@ -135,7 +136,7 @@ def plain_loop(folder: Path, labels: Tensor, config: TrainConfig) -> Iterator[No
 def nearshot_loop(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Tensor, config: TrainConfig) -> Iterator[None]:
     hardware = Hardware(accelerator="cpu")
     fabric = hardware.fabric(config)
-    step = make_step(fabric, hardware, config, input_size=28, n_classes=len(labels.unique()), n_steps=100)
+    step = Step(fabric, hardware, config, Learner(config, 28, len(labels.unique())))
     feed = ImageFeed(images, "cpu")
     while True:
         order = torch.randperm(len(labels))[: len(labels) // config.batch_size * config.batch_size]
@@ -148,11 +149,11 @@ def nearshot_loop(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Tensor, c
 
 VARIANTS = {
     "eager": Hardware(fuse=False, compile=False, graph=False),
-    "as a graph": Hardware(fuse=False, compile=False),
+    "as a graph": Hardware(fuse=False, compile=False, graph=True),
     "compiled": Hardware(compile=True, graph=False),
-    "compiled, as a graph": Hardware(compile=True),
+    "compiled, as a graph": Hardware(compile=True, graph=True),
     "fused": Hardware(fuse=True, graph=False),
-    "fused, as a graph": Hardware(fuse=True),
+    "fused, as a graph": Hardware(fuse=True, graph=True),
 }
 
 
@@ -167,7 +168,7 @@ def on_cuda(size: int, peak: float) -> list[Row]:
         torch._dynamo.reset()
         torch.cuda.reset_peak_memory_stats()
         fabric = hardware.fabric(config)
-        step = make_step(fabric, hardware, config, input_size=size, n_classes=64, n_steps=10_000)
+        step = Step(fabric, hardware, config, Learner(config, size, 64))
         start = time.perf_counter()
         take = captured(step, images, labels) if step.hardware.graph else step
         take(images, labels)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
 
 from nearshot.errors import NearshotError
 
@@ -94,9 +95,9 @@ class _SynchronisedBatchNorm(nn.BatchNorm2d):
         if not self.training or not dist.is_initialized():
             return super().forward(maps)
         n_ranks = dist.get_world_size()
-        mean = _AverageOverRanks.apply(maps.mean((0, 2, 3)))  # type: ignore[no-untyped-call]
+        mean = all_reduce(maps.mean((0, 2, 3))) / n_ranks  # differentiable
         centred = maps - mean[:, None, None]
-        variance = _AverageOverRanks.apply(centred.square().mean((0, 2, 3)))  # type: ignore[no-untyped-call]
+        variance = all_reduce(centred.square().mean((0, 2, 3))) / n_ranks
         n_values = maps.numel() // maps.shape[1] * n_ranks
         with torch.no_grad():
             if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
@@ -106,19 +107,3 @@ class _SynchronisedBatchNorm(nn.BatchNorm2d):
                 self.num_batches_tracked += 1
         normalised: Tensor = centred * (variance + self.eps).rsqrt()[:, None, None]
         return normalised * self.weight[:, None, None] + self.bias[:, None, None]
-
-
-class _AverageOverRanks(torch.autograd.Function):
-    """The mean of a tensor over ranks; the gradient is the mean over ranks, too."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        total = value.clone()
-        dist.all_reduce(total)
-        return total / dist.get_world_size()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        total = gradients[0].clone()
-        dist.all_reduce(total)
-        return total / dist.get_world_size()
