@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 from contextlib import redirect_stderr
@@ -15,8 +14,9 @@ import torch
 import tyro
 from rich.console import Console
 
+from nearshot.cli import description
 from nearshot.errors import InputError, did_you_mean
-from nearshot.text import counted, tell
+from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import Plan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
@@ -73,7 +73,7 @@ class Train:
         if self.for_episodes and (kind := batch_kind(self.config)) != "episodes":
             verb = "has" if len(self.for_episodes) == 1 else "have"
             message = f"{' and '.join(self.for_episodes)} {verb} no effect: {kind} batches have no episodes."
-            tell(Console(stderr=True), message)
+            print_line(Console(stderr=True), message)
         where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
         if self.dry_run:
             _describe(Plan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
@@ -105,8 +105,8 @@ class Train:
 
 def parse(arguments: list[str]) -> Train:
     """Return the command that the arguments describe; they override the settings of the preset among them."""
-    about = inspect.getdoc(Train) or ""
-    return tyro.cli(Train, prog="nearshot train", args=arguments, default=defaults(arguments), description=about)
+    start = defaults(arguments)
+    return tyro.cli(Train, prog="nearshot train", args=arguments, default=start, description=description(Train))
 
 
 def defaults(arguments: list[str]) -> Train:

@@ -13,7 +13,7 @@ from nearshot.data import Store, open_or_prepare
 from nearshot.data.preparation import given_path
 from nearshot.data.store import are_together
 from nearshot.errors import InputError
-from nearshot.text import listed
+from nearshot.text import format_list
 from nearshot.training.autoconfig import autoconfigure
 from nearshot.training.batches import make_batches
 from nearshot.training.config import TrainConfig
@@ -111,7 +111,7 @@ def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, S
         shared = set(stores["train"].class_names) & set(stores["val"].class_names)
         if shared:
             raise InputError(
-                f"The training and the validation split of {config.dataset} share {listed(sorted(shared))}. Prepare "
+                f"The training and the validation split of {config.dataset} share {format_list(sorted(shared))}. Prepare "
                 "the dataset again."
             )
     return stores

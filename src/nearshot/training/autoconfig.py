@@ -15,7 +15,7 @@ from torch import Tensor
 from nearshot.data import Store
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError, look_up
-from nearshot.text import counted, listed
+from nearshot.text import counted, format_list
 from nearshot.training.config import TrainConfig
 from nearshot.training.methods import batch_kind
 
@@ -201,7 +201,7 @@ def _skip_tiny(
     tiny = {place: size for place, size in sizes.items() if 2 * size <= of_others}
     if not tiny:
         return least_images, []
-    named = listed(tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})")
+    named = format_list(tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})")
     return max(tiny.values()) + 1, [f"Episodes skip the smallest classes of the {split} split: {named}."]
 
 

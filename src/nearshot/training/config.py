@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from torch import Tensor
 
-from nearshot.checks import with_plain_fields
+from nearshot.checks import convert_numpy_fields
 from nearshot.data.augment import Augmentation
 from nearshot.devices import Precision
 from nearshot.episode_shape import EpisodeShape
@@ -187,7 +187,7 @@ class TrainConfig:
     """On several devices: batch norm over the whole batch instead of each device's share."""
 
     def __post_init__(self) -> None:
-        with_plain_fields(self)
+        convert_numpy_fields(self)
         method: object = self.method
         if not isinstance(method, str | OwnLoss):
             advice = "; name it: method=OwnLoss('my-loss', my_loss)" if callable(method) else ""

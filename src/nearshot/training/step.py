@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nearshot.data.augment import augment, normalise_images
-from nearshot.models.kernels.norm import fuse_norms
+from nearshot.models.kernels import fuse
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
@@ -48,7 +48,7 @@ class Step:
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronise_batch_norm(learner, device)
         if hardware.fuse:
-            fuse_norms(learner.backbone)
+            fuse(learner.backbone)
         if hardware.compile:
             learner.compile()
         self.fabric, self.hardware, self.config, self.method = fabric, hardware, config, resolve_method(config)
