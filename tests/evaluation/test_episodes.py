@@ -14,9 +14,8 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import FileFormatError, InputError
-from nearshot.evaluation import Episodes, read_episodes, sample_episodes, write_episodes
+from nearshot.evaluation import Episodes, EvaluationSpec, read_episodes, sample_episodes, write_episodes
 from nearshot.evaluation.episodes import EpisodeSource
 
 few = settings(max_examples=40, deadline=None)
@@ -54,7 +53,7 @@ def test_an_episode_is_what_it_should_be(seed: int, sizes: list[int], n_way: int
 @few
 @given(seed=seeds, cuts=st.lists(st.integers(0, 100), max_size=5))
 def test_any_run_of_episodes_is_part_of_the_same_whole(seed: int, cuts: list[int]) -> None:
-    source = EpisodeSource(LABELS, EpisodeShape(5, 2, 3), n_episodes=100, seed=seed)
+    source = EpisodeSource(LABELS, EvaluationSpec(n_shot=2, n_query=3, n_episodes=100, seed=seed))
     edges = [0, *sorted(cuts), 100]
     pieces = [source.draw(start, stop) for start, stop in pairwise(edges) if stop > start]
     assert torch.equal(torch.cat(pieces), source.draw(0, 100))
@@ -123,7 +122,7 @@ def test_classes_and_images_are_equally_likely_and_independent() -> None:
 
 def test_the_digest_is_of_the_questions() -> None:
     episodes = sample_episodes(LABELS, n_episodes=100, seed=4)
-    source = EpisodeSource(LABELS, EpisodeShape(5, 5, 15), n_episodes=100, seed=4)
+    source = EpisodeSource(LABELS, EvaluationSpec(n_episodes=100, seed=4))
     assert source.digest == episodes.digest == sample_episodes(LABELS, n_shot=1, n_episodes=100, seed=4).digest
     for other in (
         sample_episodes(LABELS, n_episodes=100, seed=5),
@@ -156,13 +155,13 @@ def test_classes_with_too_few_images() -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"n_way": 21}, "There are 20 classes; episodes need 21. Ask for fewer ways"),
+        ({"n_way": 21}, "20 classes.* 21"),
         ({"n_shot": 0}, "n_shot must be at least 1"),
-        ({"n_episodes": 0}, "n_episodes must be a whole number, at least 1"),
-        ({"seed": -1}, "seed must be a whole number from 0"),
-        ({"seed": 1.5}, "seed must be a whole number from 0"),
-        ({"small_classes": "ignore"}, "'raise' or 'leave out', or a number of at least 1, not 'ignore'"),
-        ({"small_classes": 0}, "or a number of at least 1, not 0"),
+        ({"n_episodes": 0}, "n_episodes"),
+        ({"seed": -1}, "seed .*-1"),
+        ({"seed": 1.5}, "seed .*1.5"),
+        ({"small_classes": "ignore"}, "small_classes .*ignore"),
+        ({"small_classes": 0}, "small_classes .*0"),
     ],
 )
 def test_impossible_requests(keywords: dict[str, object], message: str) -> None:
@@ -172,11 +171,11 @@ def test_impossible_requests(keywords: dict[str, object], message: str) -> None:
 
 def test_the_counter_of_the_drawing_has_room_for_so_many_ways_and_images() -> None:
     labels = torch.arange(2**16).repeat(2)
-    assert len(EpisodeSource(labels, EpisodeShape(2**16 - 2, 1, 1), n_episodes=1, seed=0)) == 1
+    assert len(EpisodeSource(labels, EvaluationSpec(2**16 - 2, 1, 1, n_episodes=1))) == 1
     with pytest.raises(InputError, match="Episodes of 65535 ways × 2 images are too large"):
-        EpisodeSource(labels, EpisodeShape(2**16 - 1, 1, 1), n_episodes=1, seed=0)
+        EpisodeSource(labels, EvaluationSpec(2**16 - 1, 1, 1, n_episodes=1))
     with pytest.raises(InputError, match="Episodes of 2 ways × 65535 images are too large"):
-        EpisodeSource(labels % 2, EpisodeShape(2, 5, 2**16 - 6), n_episodes=1, seed=0)
+        EpisodeSource(labels % 2, EvaluationSpec(2, 5, 2**16 - 6, n_episodes=1))
 
 
 # --- the type --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from nearshot.cli.train import defaults
 from nearshot.data import Store
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
-from nearshot.evaluation.episodes import EpisodeSource, SmallClasses
+from nearshot.evaluation.episodes import EpisodeSource
+from nearshot.evaluation.spec import EvaluationSpec, SmallClasses
 from nearshot.models import build_backbone, save_backbone
 from nearshot.training import PRESETS, TrainConfig, autoconfig, train
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_splits, fit_episodes
@@ -358,9 +359,9 @@ def test_fitting_episodes_can_be_drawn(
     assert 1 <= small.n_query <= n_query
     assert max(small.shots) <= max(shots)
     for n_shot in small.shots:
-        shape = EpisodeShape(small.n_way, n_shot, small.n_query)
         small_classes: SmallClasses = "leave out" if validation else small.least_images
-        source = EpisodeSource(labels, shape, n_episodes=1, seed=0, small_classes=small_classes)
+        spec = EvaluationSpec(small.n_way, n_shot, small.n_query, n_episodes=1, small_classes=small_classes)
+        source = EpisodeSource(labels, spec)
         assert validation or source.n_classes_left_out <= sizes.count(1) + len(sizes) // 5
     changed = (small.n_way, small.shots, small.n_query, small.least_images) != (n_way, tuple(shots), n_query, 1)
     assert bool(small.messages) == changed

@@ -16,9 +16,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from nearshot.checks import is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
+from nearshot.evaluation.spec import EpisodeSettings, EvaluationSpec
 from nearshot.io import write_tensors
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 FORMAT, VERSION = "nearshot-episodes", "1"
-SmallClasses = Literal["raise", "leave out"] | int
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,51 +139,26 @@ class QuestionDigest:
 
 
 class EpisodeSource:
-    """Episodes that are drawn when they are needed: any run of them, always the same.
+    """Episodes that are drawn when they are needed, the same ones each time.
 
     Args:
         labels: (image,) the class of every image.
-        shape: ways, shots and queries.
-        n_episodes: how many episodes there are.
-        seed: which ones.
-        small_classes: whether classes with too few images are an error or are left out; or a number: those with fewer
-            images are left out, and others that are too small are an error.
+        spec: the shape, number and seed of the episodes, and what to do about small classes.
         class_names: names for the labels, used in messages.
     """
 
-    shape: EpisodeShape
-    seed: int
-    n_classes_left_out: int
-
-    def __init__(
-        self,
-        labels: Tensor,
-        shape: EpisodeShape,
-        *,
-        n_episodes: int,
-        seed: int,
-        small_classes: SmallClasses = "raise",
-        class_names: Sequence[str] | None = None,
-    ) -> None:
-        if not is_integer(n_episodes) or not 1 <= n_episodes < 2**31:
-            raise InputError(f"n_episodes must be a whole number, at least 1 and under 2³¹, not {n_episodes}.")
-        if not is_integer(seed) or not 0 <= seed < 2**64:
-            raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1, not {seed!r}.")
-        if small_classes not in ("raise", "leave out") and not (is_integer(small_classes) and int(small_classes) > 0):
-            raise InputError(
-                f"small_classes must be 'raise' or 'leave out', or a number of at least 1, not {small_classes!r}."
-            )
+    def __init__(self, labels: Tensor, spec: EvaluationSpec, class_names: Sequence[str] | None = None) -> None:
+        shape = spec.shape
         by_class = ImagesByClass(labels, class_names)
         n_classes = len(by_class.classes)
-        if small_classes != "raise":
-            least = shape.images_per_class if small_classes == "leave out" else int(small_classes)
+        if spec.small_classes != "raise":
+            least = shape.images_per_class if spec.small_classes == "leave out" else int(spec.small_classes)
             by_class = by_class.without_small_classes(least)
         by_class.check(shape, "small_classes")
         if max(shape.n_way, shape.images_per_class) >= 2**16 - 1 or len(labels) >= 2**31:
             raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
-        self.shape, self.seed = shape, int(seed)
+        self.shape, self.seed, self._n_episodes = shape, spec.seed, spec.n_episodes
         self.n_classes_left_out = n_classes - len(by_class.classes)
-        self._n_episodes = int(n_episodes)
         self._sizes = by_class.sizes.numpy()
         self._starts = by_class.starts.numpy()
         self._images = by_class.images.numpy()
@@ -225,29 +199,20 @@ def digest_of(source: EpisodeSource | Episodes) -> str:
 
 def sample_episodes(
     labels: Tensor,
+    spec: EvaluationSpec | None = None,
     *,
-    n_way: int = 5,
-    n_shot: int = 5,
-    n_query: int = 15,
-    n_episodes: int = 10_000,
-    seed: int = 0,
-    small_classes: SmallClasses = "raise",
     class_names: Sequence[str] | None = None,
+    **settings: Unpack[EpisodeSettings],
 ) -> Episodes:
-    """Draw episodes of an evaluation (Section 3.1), all at once, as indices of images.
+    """Draw the episodes of an evaluation (Section 3.1), all at once, as indices of images.
 
-    The same labels and seed give the same episodes on any machine and any later day.
+    The same labels and seed give the same episodes on any machine.
 
     Args:
         labels: (image,) the class of every image, whole numbers.
-        n_way: classes in an episode, w.
-        n_shot: support images of each class, n.
-        n_query: query images of each class, m.
-        n_episodes: how many episodes.
-        seed: which ones.
-        small_classes: "raise" names a class with too few images in an error; "leave out" goes on without such classes;
-            a number goes on without those that have fewer images.
+        spec: the settings of the evaluation.
         class_names: names for the labels 0, 1, …, used in messages.
+        settings: or its fields: n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise".
 
     >>> labels = torch.arange(10).repeat_interleave(30)
     >>> episodes = sample_episodes(labels, n_shot=1, n_episodes=100)
@@ -256,11 +221,8 @@ def sample_episodes(
     >>> bool((labels[episodes.query] == labels[episodes.support]).all())
     True
     """
-    shape = EpisodeShape(n_way, n_shot, n_query)
-    source = EpisodeSource(
-        labels, shape, n_episodes=n_episodes, seed=seed, small_classes=small_classes, class_names=class_names
-    )
-    return Episodes(source.draw(0, n_episodes), n_query, seed)
+    spec = replace(spec or EvaluationSpec(), **settings)
+    return Episodes(EpisodeSource(labels, spec, class_names).draw(0, spec.n_episodes), spec.n_query, spec.seed)
 
 
 def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) -> None:

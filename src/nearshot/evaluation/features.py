@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import zipfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from nearshot.distances import full_precision
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.io import write_tensors
 
-__all__ = ["FeatureSet", "embed", "load_features", "prepare_features", "save_features"]
+__all__ = ["FeatureSet", "FeatureSettings", "embed", "load_features", "prepare_features", "save_features"]
 
 FORMAT, VERSION = "nearshot-features", "1"
 SAFE_LENGTH = 1e-15
@@ -40,6 +40,7 @@ class FeatureSet:
         fingerprint: the fingerprint of the dataset split, if known.
         content: (image,) a number for each image's pixels, equal for equal pictures, such as a store's; if known, no
             episode is accepted in which a query is the same picture as a support image.
+        training_classes: the names of the classes that were trained on; evaluating one of them is refused.
     """
 
     features: Tensor
@@ -49,6 +50,40 @@ class FeatureSet:
     split: str | None = None
     fingerprint: str | None = None
     content: Tensor | None = None
+    training_classes: Sequence[str] | None = None
+
+    @classmethod
+    def of(
+        cls, features: Tensor | FeatureSet, labels: Tensor | None, **metadata: Unpack[FeatureSettings]
+    ) -> FeatureSet:
+        """Return features given as a `FeatureSet` or as tensors, with their metadata."""
+        if isinstance(features, FeatureSet):
+            given = {"labels": labels, **metadata, "training_classes": None}
+            twice = [name for name, value in given.items() if value is not None]
+            if twice:
+                raise InputError(f"A FeatureSet has its own {twice[0]}; do not give {twice[0]} a second time.")
+            training_classes = metadata.get("training_classes")
+            data = features if training_classes is None else replace(features, training_classes=training_classes)
+        elif not isinstance(features, Tensor) or not isinstance(labels, Tensor):
+            raise InputError(
+                f"features and labels must be tensors, not {type(features).__name__} and {type(labels).__name__}. "
+                "Use torch.as_tensor(…)."
+            )
+        else:
+            data = cls(features, labels, **metadata)
+        if data.labels.ndim != 1 or len(data.labels) != len(data.features):
+            expected, came = f"({len(data.features)},)", tuple(data.labels.shape)
+            raise InputError(f"labels must be one per image: expected shape {expected}, not {came}.")
+        return data
+
+
+class FeatureSettings(TypedDict, total=False):
+    """What can be given beside features and labels, as keyword arguments."""
+
+    centre: Tensor | None
+    split: str | None
+    fingerprint: str | None
+    training_classes: Sequence[str] | None
 
 
 def embed(
@@ -89,12 +124,6 @@ def _embedded(network: Callable[[Tensor], object], batch: object, device: torch.
     if not isinstance(features, Tensor):
         raise InputError(f"The network returned {type(features).__name__}; expected a tensor (image, dim).")
     return features.to(batch.device)
-
-
-def check_one_label_each(labels: Tensor, examples: Tensor) -> None:
-    """Refuse labels of another number than the images or features that they are of."""
-    if labels.ndim != 1 or len(labels) != len(examples):
-        raise InputError(f"labels must be one per image: expected shape ({len(examples)},), not {tuple(labels.shape)}.")
 
 
 def check_evaluation_mode(network: Callable[..., object]) -> None:

@@ -110,10 +110,8 @@ def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, S
         _check_of_one_preparation(config, stores)
         shared = set(stores["train"].class_names) & set(stores["val"].class_names)
         if shared:
-            raise InputError(
-                f"The training and the validation split of {config.dataset} share {format_list(sorted(shared))}. Prepare "
-                "the dataset again."
-            )
+            classes = format_list(sorted(shared))
+            raise InputError(f"The splits train and val of {config.dataset} share {classes}. Prepare it again.")
     return stores
 
 

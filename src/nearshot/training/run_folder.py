@@ -199,12 +199,12 @@ class RunFolder:
 def best_epoch(best: dict[str, dict[str, Any]], n_shot: int, classifier: str) -> int | None:
     """Return the epoch with the best validation accuracy for a number of shots and a classifier; None if none has.
 
-    Shots that were not validated have the nearest ones' epoch; k-NN, which never is, has nearest centroid's.
+    Shots that were not validated have the nearest ones' epoch; other classifiers have nearest centroid's.
 
     >>> best_epoch({"1-shot centroid": {"epoch": 10}, "5-shot centroid": {"epoch": 20}}, 7, "knn")
     20
     """
-    validated = "centroid" if classifier == "knn" else classifier
+    validated = classifier if any(name.endswith(f"-shot {classifier}") for name in best) else "centroid"
     epochs = {
         int(name.split("-shot ")[0]): int(one["epoch"])
         for name, one in best.items()
