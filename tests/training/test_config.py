@@ -18,7 +18,7 @@ from nearshot.errors import InputError
 from nearshot.experiments.identity import run_id
 from nearshot.training import METHODS, PRESETS, OwnLoss, TrainConfig
 from nearshot.training.config import differences
-from nearshot.training.methods import Outputs, resolve_method
+from nearshot.training.methods import LossInputs, resolve_method
 from nearshot.training.presets import closest_preset
 from nearshot.training.run_folder import run_name
 
@@ -221,7 +221,7 @@ def test_a_loss_of_ones_own_is_checked(loss: Any, message: str) -> None:
     embeddings = torch.ones(4, 2, requires_grad=True)
     config = TrainConfig(method=OwnLoss("mine", loss))
     with pytest.raises(InputError, match=message):
-        resolve_method(config).loss(Outputs(embeddings, None, torch.zeros(4), 1.0, None), config)
+        resolve_method(config).loss(LossInputs(embeddings, None, torch.zeros(4), 1.0, None), config)
 
 
 def test_an_unknown_setting_in_a_file_is_named() -> None:

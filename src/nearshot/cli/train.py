@@ -18,7 +18,7 @@ from nearshot.cli import description
 from nearshot.errors import InputError, did_you_mean
 from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
-from nearshot.training.assembly import Plan
+from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
 from nearshot.training.batches import compositions
 from nearshot.training.methods import batch_kind
@@ -76,7 +76,7 @@ class Train:
             print_line(Console(stderr=True), message)
         where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
         if self.dry_run:
-            _describe(Plan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
+            _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
             return
         result = train(
             self.config,
@@ -138,7 +138,7 @@ def defaults(arguments: list[str]) -> Train:
     )
 
 
-def _describe(plan: Plan, console: Console) -> None:
+def _describe(plan: RunPlan, console: Console) -> None:
     """Print the settings of a run, and its steps and images."""
     sampler, store = plan.sampler, plan.stores["train"]
     config = replace(

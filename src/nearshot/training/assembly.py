@@ -27,10 +27,10 @@ from nearshot.training.validation import validation_queries
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Plan", "open_splits"]
+__all__ = ["RunPlan", "open_splits"]
 
 
-class Plan:
+class RunPlan:
     """The parts of a run, checked against each other and against the data.
 
     Args:

@@ -182,17 +182,11 @@ def check_splits(splits: Mapping[str, Tensor]) -> None:
 def _skip_tiny(
     by_class: ImagesByClass, split: str, least_images: int, *, wanted: int, n_needed: int
 ) -> tuple[int, list[str]]:
-    """Return the smallest size of a class such that a few tiny ones are skipped, and a message that names them.
+    """Return the least size of a class that skips a few tiny ones, and a message that names them.
 
-    A few are a fifth of the classes at most, as long as enough remain. Tiny classes have at most half of the images
-    that an episode can have of each other class. Classes of a single image are always skipped.
-
-    Args:
-        by_class: the classes.
-        split: its name in the message.
-        least_images: the smallest size of a class in any case.
-        wanted: how many images of a class an episode should have.
-        n_needed: how many classes an episode needs.
+    A few are a fifth of the classes at most, as long as `n_needed` remain. Tiny classes have at most half of the images
+    that an episode, which should have `wanted` of a class, can have of each other class. Classes of a single image are
+    always skipped.
     """
     sizes = {place: size for place, size in enumerate(by_class.sizes.tolist()) if size >= least_images}
     usable = sorted(size for size in sizes.values() if size > 1)
@@ -299,15 +293,13 @@ def _nothing_fits(config: TrainConfig, by_class: ImagesByClass, auto: Collection
     """Return an error with the given settings, the data, and settings that would fit."""
     names = _EPISODE_SETTINGS if config.n_way is None else ("n_way", "n_query")
     given = [f"{name} {getattr(config, name)}" for name in names if name not in auto]
-    place = int(by_class.sizes.argmin())
+    smallest = int(by_class.sizes.argmin())
+    fact = f"{by_class.name(smallest)!r}, has {counted(int(by_class.sizes[smallest]), 'image')}{_sharing(n_ranks)}"
     instead = _nearest(config, by_class, _EPISODE_SETTINGS, n_ranks)
-    advice = "Use fewer devices."
-    if instead is not None:
-        advice = f"Use {', '.join(f'{name} {getattr(instead, name)}' for name in _EPISODE_SETTINGS)}."
+    advice = [f"{name} {getattr(instead, name)}" for name in _EPISODE_SETTINGS] if instead else ["fewer devices"]
     return InputError(
         f"No training episodes have {' and '.join(given) or 'two images of a class'}: the training split has "
-        f"{len(by_class.sizes)} classes, and the smallest, {by_class.name(place)!r}, has "
-        f"{counted(int(by_class.sizes[place]), 'image')}{_sharing(n_ranks)}. {advice}"
+        f"{len(by_class.sizes)} classes, and the smallest, {fact}. Use {', '.join(advice)}."
     )
 
 
@@ -320,9 +312,6 @@ def _sharing(n_ranks: int) -> str:
 
 
 def _changes(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return the changes of settings, {name: (old, new)}, as text."""
     changed = {name: pair for name, pair in changes.items() if pair[0] != pair[1]}
-    return ", ".join(f"{name} {_text(new)} instead of {_text(old)}" for name, (old, new) in changed.items())
-
-
-def _text(value: Any) -> str:
-    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return ", ".join(f"{name} {new} instead of {old}" for name, (old, new) in changed.items())

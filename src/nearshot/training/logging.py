@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from nearshot.errors import MissingExtraError
 from nearshot.io import append_line, atomic_write, naming_a_full_disk
+from nearshot.training.checkpoint import Progress as TrainingProgress
 from nearshot.training.config import TrainConfig
 from nearshot.training.run_folder import RunFolder
-from nearshot.training.state import Progress as TrainingProgress
 
 __all__ = ["RunLog", "import_wandb"]
 

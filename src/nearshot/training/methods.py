@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,19 +16,13 @@ from torch import Tensor, nn
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.losses import (
-    cross_entropy_loss,
-    episode_loss,
-    mixed_loss,
-    nca_loss,
-    supervised_contrastive_loss,
-)
+from nearshot.losses import cross_entropy_loss, episode_loss, mixed_loss, nca_loss, supervised_contrastive_loss
 from nearshot.training.config import BatchKind, OwnLoss, TrainConfig
 
-__all__ = ["METHODS", "Method", "Outputs", "batch_kind", "resolve_method"]
+__all__ = ["METHODS", "LossInputs", "Method", "batch_kind", "resolve_method"]
 
 
-class Outputs(NamedTuple):
+class LossInputs(NamedTuple):
     """The input of a loss: a whole batch, gathered from all devices.
 
     Attributes:
@@ -60,72 +54,65 @@ class Method:
     """
 
     title: str
-    loss: Callable[[Outputs, TrainConfig], Tensor]
+    loss: Callable[[LossInputs, TrainConfig], Tensor]
     batches: BatchKind = "shuffled"
     needs_episodes: bool = False
     roles: tuple[bool, bool] | None = None
     classifier: ClassifierName = "centroid"
 
 
-def _nca(outputs: Outputs, config: TrainConfig) -> Tensor:
-    if outputs.logits is not None:
+def _nca(inputs: LossInputs, config: TrainConfig) -> Tensor:
+    if inputs.logits is not None:
         return mixed_loss(
-            outputs.embeddings,
-            outputs.logits,
-            outputs.labels,
+            inputs.embeddings,
+            inputs.logits,
+            inputs.labels,
             cross_entropy_weight=config.cross_entropy_weight,
-            temperature=outputs.temperature,
-            background=config.background,
-            distance=config.distance,
+            **_distances(inputs, config),
         )
     return nca_loss(
-        outputs.embeddings,
-        outputs.labels,
-        temperature=outputs.temperature,
-        background=config.background,
-        distance=config.distance,
+        inputs.embeddings,
+        inputs.labels,
         keep_positives=config.keep_positives,
         keep_negatives=config.keep_negatives,
-        generator=outputs.generator,
+        generator=inputs.generator,
+        **_distances(inputs, config),
     )
 
 
-def _episodic(prototypes: bool, separate: bool) -> Callable[[Outputs, TrainConfig], Tensor]:
-    def loss(outputs: Outputs, config: TrainConfig) -> Tensor:
-        return episode_loss(
-            outputs.embeddings,
-            outputs.labels,
-            config.shape,
-            prototypes=prototypes,
-            separate=separate,
-            temperature=outputs.temperature,
-            background=config.background,
-            distance=config.distance,
-        )
+def _episodic(prototypes: bool, separate: bool) -> Callable[[LossInputs, TrainConfig], Tensor]:
+    def loss(inputs: LossInputs, config: TrainConfig) -> Tensor:
+        how = _distances(inputs, config) | {"prototypes": prototypes, "separate": separate}
+        return episode_loss(inputs.embeddings, inputs.labels, config.shape, **how)
 
     return loss
 
 
-def _simpleshot(outputs: Outputs, config: TrainConfig) -> Tensor:
-    if outputs.logits is None:
+def _distances(inputs: LossInputs, config: TrainConfig) -> dict[str, Any]:
+    """Return the arguments that all neighbour losses have."""
+    return {"temperature": inputs.temperature, "background": config.background, "distance": config.distance}
+
+
+def _simpleshot(inputs: LossInputs, config: TrainConfig) -> Tensor:
+    if inputs.logits is None:
         raise InputError("SimpleShot needs the logits of a linear head; there is none.")
-    return cross_entropy_loss(outputs.logits, outputs.labels)
+    return cross_entropy_loss(inputs.logits, inputs.labels)
 
 
-def _supcon(outputs: Outputs, config: TrainConfig) -> Tensor:
+def _supcon(inputs: LossInputs, config: TrainConfig) -> Tensor:
     return supervised_contrastive_loss(
-        outputs.embeddings, outputs.labels, temperature=outputs.temperature, variant=config.supcon_variant
+        inputs.embeddings, inputs.labels, temperature=inputs.temperature, variant=config.supcon_variant
     )
 
 
-def _own(loss: OwnLoss) -> Callable[[Outputs, TrainConfig], Tensor]:
+def _own(loss: OwnLoss) -> Callable[[LossInputs, TrainConfig], Tensor]:
     """Return a loss of the user's own that checks what it returns."""
     function = loss.function
     if isinstance(function, nn.Module) and any(parameter.requires_grad for parameter in function.parameters()):
         raise InputError(f"The loss {loss.name} has parameters, which would not be trained. Freeze or remove them.")
 
-    def checked(outputs: Outputs, _: TrainConfig) -> Tensor:
-        value = function(outputs.embeddings, outputs.labels)
+    def checked(inputs: LossInputs, _: TrainConfig) -> Tensor:
+        value = function(inputs.embeddings, inputs.labels)
         if not isinstance(value, Tensor) or value.ndim != 0 or not value.requires_grad:
             found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
             if isinstance(value, Tensor) and value.ndim == 0:

@@ -15,7 +15,7 @@ from nearshot.models.kernels import fuse
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
-from nearshot.training.methods import Outputs, resolve_method
+from nearshot.training.methods import LossInputs, resolve_method
 from nearshot.training.module import Embedded, Learner
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Step:
         """Return the loss of the whole batch, of which this rank has embedded its share."""
         temperature = self.config.temperature if self.log_temperature is None else self.log_temperature.exp()
         logits = None if embedded.logits is None else gather_batch(embedded.logits)
-        outputs = Outputs(gather_batch(embedded.embeddings), logits, labels, temperature, self.generator)
-        return self.method.loss(outputs, self.config)
+        inputs = LossInputs(gather_batch(embedded.embeddings), logits, labels, temperature, self.generator)
+        return self.method.loss(inputs, self.config)
 
     def backward_in_parts(self, inputs: Tensor, labels: Tensor, part_size: int) -> Tensor:
         """Embed in parts, compute the loss of all, then embed each part again and back-propagate its gradient.

@@ -18,9 +18,16 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import Accuracy
 from nearshot.models import Backbone
 from nearshot.randomness import kept_randomness
-from nearshot.training.assembly import Plan
+from nearshot.training.assembly import RunPlan
 from nearshot.training.batches import compositions
-from nearshot.training.checkpoint import CheckpointWriter, check_same_training, read_checkpoint
+from nearshot.training.checkpoint import (
+    CheckpointWriter,
+    Progress,
+    check_same_training,
+    load_state,
+    read_checkpoint,
+    state_of,
+)
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, on_first_rank
 from nearshot.training.embedding import in_one_size
@@ -29,7 +36,6 @@ from nearshot.training.logging import RunLog, import_wandb
 from nearshot.training.run_folder import describe_environment
 from nearshot.training.schedule import learning_rate_factor
 from nearshot.training.signals import stop_signal
-from nearshot.training.state import Progress, load_state, state_of
 from nearshot.training.step import Step, captured, inner_optimiser
 from nearshot.training.validation import Validator
 
@@ -106,7 +112,7 @@ def train(
     wandb = options.get("wandb")
     if wandb is not None:
         import_wandb()  # fails before anything is overwritten
-    plan = Plan(config, hardware or Hardware(), folder=folder, data_dir=data_dir, auto=auto, resume=resume)
+    plan = RunPlan(config, hardware or Hardware(), folder=folder, data_dir=data_dir, auto=auto, resume=resume)
     training = Training(plan)
     config, fabric, run, progress = plan.config, plan.fabric, plan.run, training.progress
     with _tuned_convolutions(), _locked(plan, resume=resume, overwrite=overwrite) as resumes:
@@ -155,7 +161,7 @@ def train(
 
 
 @contextmanager
-def _locked(plan: Plan, *, resume: bool, overwrite: bool) -> Iterator[bool]:
+def _locked(plan: RunPlan, *, resume: bool, overwrite: bool) -> Iterator[bool]:
     """Hold the lock of the run's folder, on the first rank; yield whether it has a checkpoint to resume from."""
     resumes = on_first_rank(plan.fabric, lambda: plan.run.start(resume=resume, overwrite=overwrite))
     try:
@@ -178,7 +184,7 @@ def _tuned_convolutions() -> Iterator[None]:
 class Training:
     """The parts of a run on their device, and what the loop does with them."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan, self.config, self.fabric, self.run = plan, plan.config, plan.fabric, plan.run
         fabric, device, n_ranks = plan.fabric, plan.fabric.device, plan.fabric.world_size
         n_local_ranks = n_ranks // fabric.strategy.num_nodes if n_ranks > 1 else 1  # type: ignore[attr-defined]

@@ -14,11 +14,11 @@ from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import Backbone, save_backbone
+from nearshot.training.checkpoint import Progress
 from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.embedding import embed_images
 from nearshot.training.run_folder import RunFolder
-from nearshot.training.state import Progress
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
