@@ -35,8 +35,8 @@ def main() -> None:
 
     base = replace(PRESETS["glyphs-nca"], epochs=1, steps_per_epoch=options.steps)
     # The name identifies the loss in run folders and results, so another version of it needs another name.
-    own = replace(base, method=OwnLoss("hardest-triplets", hardest_triplets))
-    for name, config in {"nca": base, "hardest-triplets": own}.items():
+    own = replace(base, method=OwnLoss("hardest_triplets", hardest_triplets))
+    for name, config in {"nca": base, "hardest_triplets": own}.items():
         folder = options.output / name
         train(config, folder=folder, data_dir=options.data_dir, overwrite=True)
         for found in evaluate_run(folder, Request(split="val"), data_dir=options.data_dir):
