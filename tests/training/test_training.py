@@ -165,23 +165,6 @@ def test_another_question_has_another_file(run: Path, data_dir: Path) -> None:
     assert not any(" " in name for name in names)
 
 
-def test_other_data_of_the_same_name_are_measured_anew(run: Path, data_dir: Path, tmp_path: Path) -> None:
-    prepare_tiny(tmp_path, seed=7, split_seed=0)
-    request = Request(n_way=2, n_episodes=30, shots=(1,))
-    fingerprints = {
-        one.accuracy.protocol.fingerprint
-        for where in (data_dir, tmp_path)
-        for one in evaluate_run(run, request, data_dir=where)
-    }
-    assert len(fingerprints) == 2
-
-
-def test_only_the_shots_that_are_asked_for_are_measured(run: Path, data_dir: Path) -> None:
-    """Classes have 20 images: 19 queries leave one shot."""
-    found = evaluate_run(run, Request(n_way=2, n_episodes=5, shots=(1,), n_query=19), data_dir=data_dir)
-    assert [one.n_shot for one in found] == [1]
-
-
 def test_a_measurement_is_of_what_was_asked_for(run: Path, data_dir: Path) -> None:
     asked = Request(
         split="val", shots=(2,), classifiers=("knn",), n_way=2, n_query=7, least_images=20, n_episodes=12, seed=3

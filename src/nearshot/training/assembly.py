@@ -14,7 +14,7 @@ from nearshot.data.preparation import given_path
 from nearshot.data.store import are_together
 from nearshot.errors import InputError
 from nearshot.text import format_list
-from nearshot.training.autoconfig import autoconfigure
+from nearshot.training.autoconfig import autoconfigure, check_auto
 from nearshot.training.batches import make_batches
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
@@ -66,6 +66,7 @@ class RunPlan:
         resume: bool = False,
         launch: bool = True,
     ) -> None:
+        check_auto(auto)
         path = given_path(config.dataset)
         config = config if path is None else replace(config, dataset=str(path.resolve()))
         self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))

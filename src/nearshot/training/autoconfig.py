@@ -19,7 +19,15 @@ from nearshot.text import counted, format_list
 from nearshot.training.config import TrainConfig
 from nearshot.training.methods import batch_kind
 
-__all__ = ["EVALUATION_SETTINGS", "TRAIN_SETTINGS", "FittingEpisodes", "autoconfigure", "check_splits", "fit_episodes"]
+__all__ = [
+    "EVALUATION_SETTINGS",
+    "TRAIN_SETTINGS",
+    "FittingEpisodes",
+    "autoconfigure",
+    "check_auto",
+    "check_splits",
+    "fit_episodes",
+]
 
 # The settings of a run, and of an evaluation, that may be automatic.
 TRAIN_SETTINGS = (
@@ -44,6 +52,14 @@ HOW_TO_SPLIT = (
 )
 
 
+def check_auto(auto: Collection[str]) -> None:
+    """Check the names of automatic settings."""
+    if isinstance(auto, str):
+        raise InputError(f"auto must be a collection of names, such as [{auto!r}], not a string.")
+    for name in auto:
+        look_up(dict.fromkeys(TRAIN_SETTINGS), name, "automatic setting")
+
+
 def autoconfigure(
     config: TrainConfig, stores: Mapping[str, Store], auto: Collection[str], *, n_ranks: int = 1
 ) -> tuple[TrainConfig, list[str]]:
@@ -55,10 +71,6 @@ def autoconfigure(
         auto: the names of the settings that may change, of those in `TRAIN_SETTINGS`.
         n_ranks: how many processes share a batch.
     """
-    if isinstance(auto, str):
-        raise InputError(f"auto must be a collection of names, such as [{auto!r}], not a string.")
-    for name in auto:
-        look_up(dict.fromkeys(TRAIN_SETTINGS), name, "automatic setting")
     if not auto:
         return config, []
     titles = {"train": "training", "val": "validation"}

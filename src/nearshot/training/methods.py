@@ -167,7 +167,8 @@ def resolve_method(config: TrainConfig, auto: Collection[str] = ()) -> Method:
         unused |= {"learn_temperature": False}
     for setting, neutral in unused.items():
         if getattr(config, setting) != neutral:
-            raise InputError(f"{setting} is not a setting of the method {name}; leave it at {neutral}.")
+            of_nca = ", but of nca" if setting in _ONLY_NCA else ""
+            raise InputError(f"{setting} is not a setting of the method {name}{of_nca}; leave it at {neutral}.")
     if config.cross_entropy_weight and (config.keep_positives < 1 or config.keep_negatives < 1):
         raise InputError("cross_entropy_weight does not go together with keep_positives or keep_negatives under 1.")
     if config.nesterov and config.optimiser != "sgd":
