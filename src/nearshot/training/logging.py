@@ -145,6 +145,9 @@ def _tensorboard(folder: RunFolder, *, purge_step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
     except ImportError:
         return None
+    of_older_version = folder.path / "events.out.tfevents.nearshot"
+    if of_older_version.is_file():  # TensorBoard reads files in the order of their names
+        of_older_version.rename(folder.path / "events.out.tfevents.0.nearshot")
     return SummaryWriter(str(folder.path), purge_step=purge_step)
 
 
