@@ -131,7 +131,7 @@ def test_unpacked_images_are_those_of_the_store(zoo: Path, tmp_path: Path, capsy
     assert len(list((tmp_path / "out").rglob("*.png"))) == 4
     assert run(*command, "--classes", "70") == 1
     error = capsys.readouterr().err
-    assert "6 classes" in error
+    assert "6" in error
     assert "70" in error
 
 

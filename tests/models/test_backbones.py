@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
-from nearshot.models.backbone import pooled
+from nearshot.models.backbone import average_over_places
 from nearshot.models.dropblock import DropBlock
 from nearshot.models.kernels import can_fuse
 from nearshot.models.kernels.norm import kernels_run
@@ -178,7 +178,7 @@ def test_a_map_smaller_than_the_square_is_dropped_whole() -> None:
 
 
 def test_dropblock_refuses_impossible_settings() -> None:
-    with pytest.raises(InputError, match="DropBlock needs a rate"):
+    with pytest.raises(InputError, match="drop_rate"):
         DropBlock(1.0, 3)
 
 
@@ -254,6 +254,6 @@ def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixt
 def test_the_pooled_gradient_has_channels_last(memory_format: torch.memory_format) -> None:
     """Whatever the maps have: so it need not be turned round for the kernels."""
     maps = torch.randn(3, 8, 5, 4).contiguous(memory_format=memory_format).requires_grad_()
-    torch.testing.assert_close(pooled(maps), maps.mean((2, 3)), rtol=0, atol=0)
-    (gradient,) = torch.autograd.grad(pooled(maps).square().sum(), maps)
+    torch.testing.assert_close(average_over_places(maps), maps.mean((2, 3)), rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(average_over_places(maps).square().sum(), maps)
     assert gradient.is_contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""The two networks that go by the name of ResNet-12: the one the paper's experiments ran, and Lee et al.'s."""
+"""The two networks called ResNet-12: that of the paper's experiments, and Lee et al.'s."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ResNet12MetaOpt(Backbone):
 
     Four stages of three 3×3 convolutions with leaky ReLU, a 1×1 shortcut and 2×2 max-pooling, 64, 160, 320 and 640
     channels; dropout after the first two stages and DropBlock after the last two. The embedding is the average over
-    places, as later work has it (Lee et al. flatten the last map).
+    places, as in later work (Lee et al. flatten the last map).
 
     Args:
         name: the name in its `spec`.

@@ -25,7 +25,7 @@ def conv_norm_act(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Te
     kernels compute it each time they need it. They support 3×3 convolutions of images that need no gradient, without
     hooks; `norm_act` and PyTorch do the rest.
     """
-    if _is_plain(convolution) and _is_for_kernels(convolution, norm, images) and _kernels_agree(images.device):
+    if _is_supported(convolution) and _is_for_kernels(convolution, norm, images) and _kernels_agree(images.device):
         return _by_kernels(convolution, norm, images)  # type: ignore[arg-type]
     return norm_act(norm, convolution(images))
 
@@ -54,7 +54,7 @@ def _kernels_agree(device: torch.device) -> bool:
     return agree("The first convolution", partial(used_twice, _by_kernels), partial(used_twice, by_pytorch), device)
 
 
-def _is_plain(convolution: nn.Module) -> TypeGuard[nn.Conv2d]:
+def _is_supported(convolution: nn.Module) -> TypeGuard[nn.Conv2d]:
     return (
         type(convolution) is nn.Conv2d
         and convolution.in_channels == 3
