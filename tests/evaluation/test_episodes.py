@@ -172,9 +172,9 @@ def test_impossible_requests(keywords: dict[str, object], message: str) -> None:
 def test_the_counter_of_the_drawing_has_room_for_so_many_ways_and_images() -> None:
     labels = torch.arange(2**16).repeat(2)
     assert len(EpisodeSource(labels, EvaluationSpec(2**16 - 2, 1, 1, n_episodes=1))) == 1
-    with pytest.raises(InputError, match="Episodes of 65535 ways × 2 images are too large"):
+    with pytest.raises(InputError, match="65535 ways × 2 images"):
         EpisodeSource(labels, EvaluationSpec(2**16 - 1, 1, 1, n_episodes=1))
-    with pytest.raises(InputError, match="Episodes of 2 ways × 65535 images are too large"):
+    with pytest.raises(InputError, match="2 ways × 65535 images"):
         EpisodeSource(labels % 2, EvaluationSpec(2, 5, 2**16 - 6, n_episodes=1))
 
 
@@ -195,10 +195,10 @@ def test_overlapping_support_and_query_cannot_be_made() -> None:
 @pytest.mark.parametrize(
     ("images", "n_query", "message"),
     [
-        (torch.zeros(2, 3), 1, r"shape \(episode, way, query \+ shot\), not torch.int64 of shape"),
+        (torch.zeros(2, 3), 1, "images .*int64"),
         (torch.zeros(2, 3, 4), 4, "n_shot must be at least 1"),
         (torch.zeros(0, 3, 4), 1, "shape"),
-        (-torch.arange(24).view(2, 3, 4), 1, "cannot be negative"),
+        (-torch.arange(24).view(2, 3, 4), 1, "images .*-23"),
     ],
 )
 def test_what_is_no_set_of_episodes(images: Tensor, n_query: int, message: str) -> None:
@@ -238,17 +238,17 @@ def test_foreign_episodes_are_checked(tmp_path: Path) -> None:
     assert read(write(path, support, query)).seed is None
     for bad_support, message in [
         (torch.tensor([[[1], [30]]]), "has image 1 twice"),
-        (torch.tensor([[[30], [0]]]), "a way has images of more than one class"),
-        (torch.tensor([[[0], [600]]]), "refer to image 600; the dataset has 600"),
-        (torch.tensor([[[0]]]), "support of shape"),
-        (torch.tensor([[0, 30]]), r"support of shape \(1, 2\)"),
-        (torch.tensor([[[0.0], [30.0]]]), "indices that are not whole numbers"),
+        (torch.tensor([[[30], [0]]]), "more than one class"),
+        (torch.tensor([[[0], [600]]]), "image 600.* 600 images"),
+        (torch.tensor([[[0]]]), "support"),
+        (torch.tensor([[0, 30]]), r"\(1, 2\)"),
+        (torch.tensor([[[0.0], [30.0]]]), "float32"),
     ]:
         with pytest.raises((InputError, FileFormatError), match=message):
             read(write(path, bad_support, query))
     for bad_query, message in [
-        (torch.tensor([[1, 31]]), r"queries of shape \(1, 2\)"),
-        (torch.tensor([[[1.0, 2.0], [31.0, 32.0]]]), "indices that are not whole numbers"),
+        (torch.tensor([[1, 31]]), r"\(1, 2\)"),
+        (torch.tensor([[[1.0, 2.0], [31.0, 32.0]]]), "float32"),
     ]:
         with pytest.raises(FileFormatError, match=message):
             read(write(path, support, bad_query))

@@ -231,6 +231,7 @@ def test_the_command_line_says_that_a_run_is_unfinished(
     assert [one["unfinished"] for one in found] == [{"epochs_done": 3, "epochs": 6}] * 2
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_while_it_trains(data_dir: Path, tmp_path: Path) -> None:
     """A real training in another process, which saves and removes weights all the time."""
     run = tmp_path / "run"

@@ -236,7 +236,7 @@ class _Adaptation:
 
     @property
     def shape(self) -> EpisodeShape:
-        return self.task.source.shape
+        return self.task.spec.shape
 
     def prepared(self, features: Tensor) -> Tensor:
         """Return features (image, dim), centred and normalised."""
@@ -327,4 +327,5 @@ def _contiguous(tensor: Tensor) -> Tensor:
 
 def _support_then_query(drawn: Tensor, shape: EpisodeShape) -> Tensor:
     """From (episode, way, query + shot) to (episode, image): support class by class, then query class by class."""
-    return torch.cat([drawn[:, :, shape.n_query :].flatten(1), drawn[:, :, : shape.n_query].flatten(1)], dim=1)
+    support = drawn[:, :, shape.n_query : shape.images_per_class]
+    return torch.cat([support.flatten(1), drawn[:, :, : shape.n_query].flatten(1)], dim=1)

@@ -10,9 +10,8 @@ is answered again by the definition.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +29,7 @@ from nearshot.evaluation.task import Task
 from nearshot.evaluation.ties import TIE, first_best
 from nearshot.progress import with_progress
 
-__all__ = ["Job", "answer", "count_correct", "in_threads"]
+__all__ = ["Tally", "answer", "count_correct", "in_threads"]
 
 # Drawing has a fixed cost, so batches are long; but there should be several for each thread.
 EPISODES_PER_BATCH, LEAST_EPISODES_PER_BATCH, BATCHES_PER_THREAD = 1024, 128, 4
@@ -44,14 +43,14 @@ ROUNDING = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """One accuracy to measure.
+class Tally:
+    """The correct answers of one classifier with some settings.
 
     Attributes:
         spec: the settings.
         name: the name of the classifier in results.
         classify: the classifier.
-        n_correct: (episode, way) the correct answers so far.
+        n_correct: (episode, way) how many queries were answered correctly so far.
     """
 
     spec: EvaluationSpec
@@ -60,8 +59,8 @@ class Job:
     n_correct: Tensor
 
     @classmethod
-    def begin(cls, task: Task, spec: EvaluationSpec, name: str | None = None) -> Job:
-        """Return a job with no answers yet."""
+    def begin(cls, task: Task, spec: EvaluationSpec, name: str | None = None) -> Tally:
+        """Return a tally without answers."""
         dtype = torch.int16 if spec.n_query < 2**15 else torch.int32  # there may be millions of episodes
         n_correct = torch.zeros(len(task.source), spec.n_way, dtype=dtype, device=task.data.features.device)
         classify = find_classifier(spec.classifier, spec.inductive)
@@ -73,15 +72,15 @@ class Job:
         return isinstance(self.classify, Classifier)
 
 
-def answer(task: Task, jobs: Sequence[Job]) -> str:
-    """Answer the episodes and count every job's correct answers; return the digest of the questions."""
+def answer(task: Task, tallies: Sequence[Tally]) -> str:
+    """Answer the episodes, count the correct answers in each tally, and return the digest of the episodes."""
     source, device = task.source, task.data.features.device
-    groups: dict[tuple[bool | None, bool], list[Job]] = {}
-    for job in jobs:
-        groups.setdefault((job.spec.centred, job.spec.normalise), []).append(job)
+    groups: dict[tuple[bool | None, bool], list[Tally]] = {}
+    for tally in tallies:
+        groups.setdefault((tally.spec.centred, tally.spec.normalise), []).append(tally)
     answerers = [one for group in groups.values() for one in _answerers(task.data, group, source.shape)]
     # A function of the user's may not be safe to call from many threads, and may need gradients.
-    all_defined = all(job.is_defined for job in jobs)
+    all_defined = all(tally.is_defined for tally in tallies)
     n_threads = torch.get_num_threads() if device.type == "cpu" and all_defined else 1
     mode = torch.inference_mode if all_defined else torch.no_grad
     batch_size = _batch_size(len(source), n_threads, device)
@@ -96,11 +95,10 @@ def answer(task: Task, jobs: Sequence[Job]) -> str:
 
     digest, guard = QuestionDigest(), None if task.data.content is None else ContentGuard(task.data.content)
     starts = range(0, len(source), batch_size)
-    show = task.progress
-    if show is None and len(source) < EPISODES_FOR_PROGRESS:
-        show = False  # it takes about a second
-    batches = in_threads(answer_batch, with_progress(starts, f"{len(source):,} episodes", show=show), n_threads)
-    for start, drawn in zip(starts, batches, strict=True):
+    show = False if task.progress is None and len(source) < EPISODES_FOR_PROGRESS else task.progress
+    batches = in_threads(answer_batch, starts, n_threads)
+    for start in with_progress(starts, f"{len(source):,} episodes", show=show):
+        drawn = next(batches)
         digest.update(drawn, source.shape.n_query)
         if guard is not None:
             guard.check(drawn, source.shape.n_query, start)
@@ -108,7 +106,7 @@ def answer(task: Task, jobs: Sequence[Job]) -> str:
 
 
 def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: int) -> Iterator[Tensor]:
-    """Yield the results of `work` in order, a few ahead, each computed by one of `n_threads` threads.
+    """Yield the results of `work` in order, each computed by one of `n_threads` threads.
 
     >>> [int(square) for square in in_threads(lambda i: torch.tensor(i * i), range(5), n_threads=2)]
     [0, 1, 4, 9, 16]
@@ -117,28 +115,20 @@ def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: 
         yield from map(work, starts)
         return
     before = torch.get_num_threads()
-    pending: deque[Future[Tensor]] = deque()
     try:
         # The operations of a thread use that thread alone.
         with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for start in starts:
-                pending.append(pool.submit(work, start))
-                if len(pending) > 2 * n_threads:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield from pool.map(work, starts)
     finally:
-        for future in pending:
-            future.cancel()
         torch.set_num_threads(before)  # new threads, and the matrix library, take over a thread's setting
 
 
 class _Direct:
     """Answers by calling classifiers with the features of the support and query images."""
 
-    def __init__(self, data: FeatureSet, jobs: Sequence[Job], shape: EpisodeShape, *, exactly: bool) -> None:
-        self.jobs, self.shape = jobs, shape
-        self.prepared = _prepared_exactly(data, jobs[0].spec) if exactly else _prepared(data, jobs[0].spec)
+    def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape, *, exactly: bool) -> None:
+        self.tallies, self.shape = tallies, shape
+        self.prepared = _prepared_exactly(data, tallies[0].spec) if exactly else _prepared(data, tallies[0].spec)
         room = GATHERED_BYTES_EXACTLY if self.prepared.device.type == "cpu" else GATHERED_BYTES
         self.at_once = _at_once(room, self.prepared, shape)
 
@@ -147,20 +137,20 @@ class _Direct:
         for offset in range(0, len(rows), self.at_once):
             some = rows[offset : offset + self.at_once]
             features = self.prepared[some]
-            for job in self.jobs:
-                own = features if job.is_defined else features.clone()  # a user's function may change them
-                n_correct = _count(job, own, self.shape)
-                job.n_correct[start + offset : start + offset + len(some)] = n_correct
+            for tally in self.tallies:
+                own = features if tally.is_defined else features.clone()  # a user's function may change them
+                n_correct = _count(tally, own, self.shape)
+                tally.n_correct[start + offset : start + offset + len(some)] = n_correct
 
 
 class _Fast:
     """Answers for the built-in classifiers, which share the similarities."""
 
-    def __init__(self, data: FeatureSet, jobs: Sequence[Job], shape: EpisodeShape) -> None:
-        self.data, self.jobs, self.shape, self.spec = data, jobs, shape, jobs[0].spec
+    def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
+        self.data, self.tallies, self.shape, self.spec = data, tallies, shape, tallies[0].spec
         features = _around_zero(_prepared(data, self.spec))
-        uses_means = {job: isinstance(job.classify, Classifier) and job.classify.prototypes for job in jobs}
-        means = sorted({job.spec.n_shot for job in jobs if uses_means[job]})
+        uses_means = {tally: isinstance(tally.classify, Classifier) and tally.classify.prototypes for tally in tallies}
+        means = sorted({tally.spec.n_shot for tally in tallies if uses_means[tally]})
         self.plan = SimilarityPlan(features, shape, tuple(means), needs_images=not all(uses_means.values()))
         self.at_once = EPISODES_AT_ONCE_CPU
         if features.device.type != "cpu":
@@ -174,29 +164,29 @@ class _Fast:
 
     def answer(self, rows: Tensor, start: int) -> None:
         """Count the correct answers of a batch; `rows` (episode, image), the first is episode `start`."""
-        unsure: dict[Job, list[Tensor]] = {job: [] for job in self.jobs}
+        unsure: dict[Tally, list[Tensor]] = {tally: [] for tally in self.tallies}
         buffers = SimilarityBuffers(self.plan, min(self.at_once, len(rows)))
         for offset in range(0, len(rows), self.at_once):
             some = rows[offset : offset + self.at_once]
             similarities = buffers.compute(some)
-            for job in self.jobs:
-                scores = FAST[job.classify](similarities, job.spec.n_shot)  # type: ignore[index]
+            for tally in self.tallies:
+                scores = FAST[tally.classify](similarities, tally.spec.n_shot)  # type: ignore[index]
                 n_correct, is_unsure = count_correct(scores, self.tolerance)
-                job.n_correct[start + offset : start + offset + len(some)] = n_correct
-                unsure[job].append(is_unsure)
-        for job, masks in unsure.items():
+                tally.n_correct[start + offset : start + offset + len(some)] = n_correct
+                unsure[tally].append(is_unsure)
+        for tally, masks in unsure.items():
             episodes = torch.cat(masks).nonzero()[:, 0]  # the one moment in a batch when a GPU is waited for
             for part in range(0, len(episodes), self.at_once_exactly):
                 some = episodes[part : part + self.at_once_exactly]
                 features = _prepared_exactly(self.data, self.spec, rows[some])
-                job.n_correct[start + some] = _count(job, features, self.shape).to(job.n_correct.dtype)
+                tally.n_correct[start + some] = _count(tally, features, self.shape).to(tally.n_correct.dtype)
 
 
-def _answerers(data: FeatureSet, jobs: Sequence[Job], shape: EpisodeShape) -> Iterator[_Fast | _Direct]:
-    """Yield what answers jobs of the same treatment: functions of features, fast paths, and definitions."""
-    own = [job for job in jobs if not job.is_defined]
-    fast = [job for job in jobs if job.is_defined and job.classify in FAST]
-    defined = [job for job in jobs if job.is_defined and job.classify not in FAST]
+def _answerers(data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> Iterator[_Fast | _Direct]:
+    """Yield what answers tallies of the same treatment: functions of features, fast paths, and definitions."""
+    own = [tally for tally in tallies if not tally.is_defined]
+    fast = [tally for tally in tallies if tally.is_defined and tally.classify in FAST]
+    defined = [tally for tally in tallies if tally.is_defined and tally.classify not in FAST]
     if own:
         yield _Direct(data, own, shape, exactly=False)
     if fast:
@@ -227,21 +217,21 @@ def count_correct(scores: Scores, tolerance: Tensor) -> tuple[Tensor, Tensor]:
     return n_correct, smallest <= tolerance
 
 
-def _count(job: Job, features: Tensor, shape: EpisodeShape) -> Tensor:
+def _count(tally: Tally, features: Tensor, shape: EpisodeShape) -> Tensor:
     """Classify the queries of episodes and count the correct answers, (episode, way); `features` (episode, image, dim).
 
     Of tied classes the first is the answer. Scores of a definition tie within rounding, other scores if they are equal.
     """
     n_queries = shape.n_way * shape.n_query
     query, support = features[:, :n_queries], features[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot))
-    scores = job.classify(support[:, :, : job.spec.n_shot], query)
+    scores = tally.classify(support[:, :, : tally.spec.n_shot], query)
     expected = (*query.shape[:2], shape.n_way)
     if not isinstance(scores, Tensor) or scores.shape != expected:
         came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise InputError(f"Classifier {job.name!r} returned {came}; expected scores {expected}, (episode, query, way).")
+        raise InputError(f"Classifier {tally.name!r} must return scores (episode, query, way) {expected} (got {came}).")
     if scores.isnan().any():
-        raise InputError(f"Classifier {job.name!r} returned scores that are NaN.")
-    answers = first_best(scores) if job.is_defined else scores.max(2).indices
+        raise InputError(f"Classifier {tally.name!r} must not return NaN.")
+    answers = first_best(scores) if tally.is_defined else scores.max(2).indices
     truth = torch.arange(shape.n_way, device=scores.device).repeat_interleave(shape.n_query)  # (query,)
     return (answers == truth).view(-1, shape.n_way, shape.n_query).sum(2, dtype=torch.int32)
 

@@ -1,11 +1,11 @@
-"""The tasks of an evaluation: all episodes at once, or a run of them, the same for a seed on any machine and any day.
+"""The episodes of an evaluation: the same for a seed on any machine.
 
-How an episode is drawn is part of the definition of a result, so it is spelled out here and depends on no library's
+How an episode is drawn is part of the definition of a result, so it is defined here and depends on no library's
 generator. For a seed, the random number of a counter c is SplitMix64's finaliser of mix(seed) + c · 0x9E3779B97F4A7C15
 (all modulo 2⁶⁴), of which the upper 53 bits make a fraction u in [0, 1). Episode e draws its way w from counter
-2³² e + w, and the t-th image of that way from counter 2³² e + 2¹⁶ (w + 1) + t. Each draw takes one of what is left, by
-Fisher and Yates: the t-th of n things is at place t + ⌊u (n − t)⌋, which then changes places with place t. The classes
-stand in the order of their labels and the images of a class in the order of the dataset.
+2³² e + w, and the t-th image of that way from counter 2³² e + 2¹⁶ (w + 1) + t. Each draw is without replacement, by
+Fisher and Yates: the t-th of n things is at place t + ⌊u (n − t)⌋, which is then swapped with place t. The classes are
+in the order of their labels and the images of a class in the order of the dataset.
 
 Queries are drawn before support. So episodes of the same seed that differ only in their shots have the same queries,
 and the support images of fewer shots are the first of those of more.
@@ -35,7 +35,7 @@ __all__ = [
     "EpisodeSource",
     "Episodes",
     "QuestionDigest",
-    "digest_of",
+    "check_classes",
     "read_episodes",
     "sample_episodes",
     "write_episodes",
@@ -46,15 +46,12 @@ FORMAT, VERSION = "nearshot-episodes", "1"
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """Episodes as indices of images.
-
-    Support and query are parts of one tensor in which no image occurs twice in an episode, so they cannot overlap;
-    making an object of this type checks it.
+    """Episodes as indices of images. An image that occurs twice in an episode is refused.
 
     Attributes:
         images: (episode, way, query + shot) int64, the queries of each class first.
         n_query: how many of them are queries.
-        seed: the seed that they were drawn with, if they were.
+        seed: the seed of the episodes, if they were drawn.
     """
 
     images: Tensor
@@ -62,17 +59,17 @@ class Episodes:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "images", self.images.clone())  # nobody else's to change
+        object.__setattr__(self, "images", self.images.clone())  # the caller may change theirs
         images = self.images
         if images.ndim != 3 or images.is_floating_point() or len(images) == 0:
+            shape = tuple(images.shape)
             raise InputError(
-                "Episodes need whole numbers of shape (episode, way, query + shot), "
-                f"not {images.dtype} of shape {tuple(images.shape)}."
+                f"images must be whole numbers of shape (episode, way, query + shot) (got {images.dtype} {shape})."
             )
         EpisodeShape(images.shape[1], images.shape[2] - self.n_query, self.n_query)  # checks the numbers
         in_order = images.flatten(1).sort(1).values
         if int(in_order[:, 0].min()) < 0:
-            raise InputError("An image's index cannot be negative.")
+            raise InputError(f"images must not be negative (got {int(in_order[:, 0].min())}).")
         repeated = (in_order[:, 1:] == in_order[:, :-1]).nonzero()
         if len(repeated):
             episode, place = repeated[0].tolist()
@@ -100,24 +97,23 @@ class Episodes:
 
     @property
     def digest(self) -> str:
-        """A hash of what is asked: see `QuestionDigest`."""
-        return digest_of(self)
+        """The `QuestionDigest` of all episodes."""
+        return _digest(self)
 
     @property
     def n_classes_left_out(self) -> int:
-        """How many classes were left out for having too few images: unknown here, so none."""
+        """How many classes were skipped for having too few images: unknown here, so 0."""
         return 0
 
     def draw(self, start: int, stop: int) -> Tensor:
-        """Return the images of some episodes, as `EpisodeSource.draw` does."""
+        """Return the images of episodes `start` to `stop` − 1."""
         return self.images[start:stop]
 
 
 class QuestionDigest:
-    """A hash of the queries of episodes, taken run by run.
+    """A hash of the queries of episodes, computed in batches.
 
-    It is the same for the same questions, however many shots there are to answer them with, and whether the episodes
-    were drawn, given or read from a file.
+    It does not depend on the number of shots, nor on whether episodes were drawn, given or read from a file.
     """
 
     def __init__(self) -> None:
@@ -125,14 +121,14 @@ class QuestionDigest:
         self._shape: tuple[int, ...] = ()
 
     def update(self, drawn: Tensor, n_query: int) -> None:
-        """Add the episodes of a run, (episode, way, query + shot)."""
-        # In NumPy, on this thread alone, since all others may be busy answering.
+        """Add a batch of episodes, (episode, way, query + shot)."""
+        # In NumPy, on this thread alone: the others may be busy answering.
         queries = np.ascontiguousarray(drawn.cpu().numpy()[:, :, :n_query], dtype="<i8")
         self._shape = queries.shape[1:]
         self._hash.update(queries.tobytes())
 
     def hexdigest(self) -> str:
-        """Return the hash of all that was added."""
+        """Return the hash of all episodes that were added."""
         whole = self._hash.copy()
         whole.update(f"{self._shape}".encode())
         return whole.hexdigest()
@@ -185,12 +181,11 @@ class EpisodeSource:
 
     @property
     def digest(self) -> str:
-        """A hash of what is asked: see `QuestionDigest`."""
-        return digest_of(self)
+        """The `QuestionDigest` of all episodes."""
+        return _digest(self)
 
 
-def digest_of(source: EpisodeSource | Episodes) -> str:
-    """Return the digest of all questions, drawn run by run."""
+def _digest(source: EpisodeSource | Episodes) -> str:
     digest = QuestionDigest()
     for start in range(0, len(source), 2048):
         digest.update(source.draw(start, min(start + 2048, len(source))), source.shape.n_query)
@@ -226,15 +221,14 @@ def sample_episodes(
 
 
 def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) -> None:
-    """Write episodes to a small safetensors file, so that other code can be measured on the very same tasks.
+    """Write episodes to a small safetensors file, so that other code can be measured on the same tasks.
 
     The file has two int32 tensors, `support` (episode, way, shot) and `query` (episode, way, query), of indices into
-    the dataset's images in their order; and the metadata `format` ("nearshot-episodes"), `version` ("1") and
-    `fingerprint`, which says of which dataset and split.
+    the dataset's images; and the metadata `format` ("nearshot-episodes"), `version` ("1") and `fingerprint`.
 
     Args:
         episodes: what to write.
-        path: the file, by custom ending in `.safetensors`.
+        path: the file, by convention ending in `.safetensors`.
         fingerprint: the fingerprint of the dataset split that the indices refer to.
     """
     tensors = {"support": episodes.support.int().contiguous(), "query": episodes.query.int().contiguous()}
@@ -243,12 +237,12 @@ def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) ->
 
 
 def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Episodes:
-    """Read episodes, and check them against the dataset: its fingerprint, and that each way is one class of its own.
+    """Read episodes, and check them against the dataset.
 
     Args:
         path: a file that `write_episodes` wrote, or other code in its format.
         labels: (image,) the labels of the dataset split.
-        fingerprint: the fingerprint of the dataset split; a file for another one is refused.
+        fingerprint: the fingerprint of the dataset split; a file of another one is refused.
     """
     path = Path(path)
     try:
@@ -257,9 +251,6 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
             if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
                 raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
             support, query = file.get_tensor("support"), file.get_tensor("query")
-            if support.is_floating_point() or query.is_floating_point():
-                raise FileFormatError(f"{path} has indices that are not whole numbers.")
-            support, query = support.long(), query.long()
     except SafetensorError as error:
         raise FileFormatError(f"{path} is not an episodes file, or is damaged: {error}.") from error
     except OSError:
@@ -268,16 +259,19 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
         raise FileFormatError(
             f"{path} has episodes of the dataset with fingerprint {metadata.get('fingerprint')!r}, not {fingerprint!r}."
         )
-    if support.ndim != 3 or query.ndim != 3 or support.shape[:2] != query.shape[:2]:
+    shapes = [tuple(support.shape), tuple(query.shape)]
+    wrong = any(len(shape) != 3 for shape in shapes) or shapes[0][:2] != shapes[1][:2]
+    if wrong or support.is_floating_point() or query.is_floating_point():
         raise FileFormatError(
-            f"{path} has support of shape {tuple(support.shape)} and queries of shape {tuple(query.shape)}; "
-            "they must be (episode, way, shot) and (episode, way, query)."
+            f"{path} must have whole numbers: support (episode, way, shot) and query (episode, way, query). It has "
+            f"{support.dtype} {shapes[0]} and {query.dtype} {shapes[1]}."
         )
     try:
         seed = json.loads(metadata.get("seed", "null"))
     except ValueError:
         seed = None
-    episodes = Episodes(torch.cat([query, support], dim=2), query.shape[2], seed if isinstance(seed, int) else None)
+    images = torch.cat([query.long(), support.long()], dim=2)
+    episodes = Episodes(images, query.shape[2], seed if isinstance(seed, int) else None)
     check_classes(episodes, labels)
     return episodes
 
@@ -286,7 +280,7 @@ def check_classes(episodes: Episodes, labels: Tensor) -> None:
     """Refuse episodes with images that the dataset does not have, or ways that are not one class each."""
     last = int(episodes.images.max())
     if last >= len(labels):
-        raise InputError(f"The episodes refer to image {last}; the dataset has {len(labels)}.")
+        raise InputError(f"episodes refer to image {last}, and the dataset has {len(labels)} images.")
     classes = labels.cpu()[episodes.images.cpu()]  # (episode, way, image)
     mixed = (classes != classes[:, :, :1]).any(2).any(1).nonzero()
     if len(mixed):
@@ -298,7 +292,7 @@ def check_classes(episodes: Episodes, labels: Tensor) -> None:
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser."""
+    """Apply SplitMix64's finaliser."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -312,13 +306,13 @@ def _fractions(seed: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.fl
 
 
 def _draw_in_turn(fractions: npt.NDArray[np.float64], upper: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """Draw without replacement from range(upper) in each column, by Fisher and Yates; earlier draws know no later ones.
+    """Draw without replacement from range(upper) in each column, by Fisher and Yates.
 
     `fractions`: (draw, column); `upper`: (column,). Returns (draw, column).
     """
     n_draws, n_columns = fractions.shape
     drawn = np.empty((n_draws, n_columns), dtype=np.int32)
-    # Instead of shuffling a list for every column, remember what was moved: place `places[s]` holds `held[s]`.
+    # Instead of shuffling a list for every column, remember the swaps: place `places[s]` holds `held[s]`.
     places, held = np.empty_like(drawn), np.empty_like(drawn)
     for t in range(n_draws):
         places[t] = t + (fractions[t] * (upper - t)).astype(np.int32)

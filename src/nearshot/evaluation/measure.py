@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from torch import Tensor
 from nearshot.checks import is_integer, to_python
 from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name
-from nearshot.evaluation.engine import Job, answer
+from nearshot.evaluation.engine import Tally, answer
 from nearshot.evaluation.episodes import Episodes
 from nearshot.evaluation.features import FeatureSet
 from nearshot.evaluation.statistics import Accuracy, Protocol, interval, with_interval
@@ -72,8 +73,8 @@ def evaluate_features(
     94... ± 0... %
     """
     task = Task.of(features, labels, settings)
-    job = Job.begin(task, task.spec)
-    return _accuracy(task, job, answer(task, [job]))
+    tally = Tally.begin(task, task.spec)
+    return _accuracy(task, tally, answer(task, [tally]))
 
 
 def evaluate_many(
@@ -116,14 +117,14 @@ def evaluate_many(
     extra: TaskSettings = {"centred": True} if wants_centre else {}
     task = Task.of(features, labels, {**settings, **extra, "n_shot": max(n_shots)})
     treatments = [Treatment(bool(task.spec.centred), task.spec.normalise)] if treatments is None else treatments
-    jobs = {}
-    for treatment in treatments:
-        for n_shot in n_shots:
-            spec = replace(task.spec, n_shot=n_shot, centred=treatment.centred, normalise=treatment.normalised)
-            for name, classifier in named.items():
-                jobs[Measured(n_shot, name, treatment)] = Job.begin(task, replace(spec, classifier=classifier), name)
-    digest = answer(task, list(jobs.values()))
-    return {measured: _accuracy(task, job, digest) for measured, job in jobs.items()}
+    tallies = {}
+    for treatment, n_shot in itertools.product(treatments, n_shots):
+        spec = replace(task.spec, n_shot=n_shot, centred=treatment.centred, normalise=treatment.normalised)
+        for name, classifier in named.items():
+            own = replace(spec, classifier=classifier)
+            tallies[Measured(n_shot, name, treatment)] = Tally.begin(task, own, name)
+    digest = answer(task, list(tallies.values()))
+    return {measured: _accuracy(task, tally, digest) for measured, tally in tallies.items()}
 
 
 @dataclass(frozen=True)
@@ -177,10 +178,10 @@ def evaluate_classes(
     {'0': True, '1': True, '2': False, '3': False}
     """
     task = Task.of(features, labels, settings)
-    job = Job.begin(task, task.spec)
-    answer(task, [job])
+    tally = Tally.begin(task, task.spec)
+    answer(task, [tally])
     classes = task.data.labels.cpu()[task.source.draw(0, len(task.source))[:, :, 0]].flatten()  # (episode · way,)
-    percent = 100 * job.n_correct.cpu().double().flatten() / task.spec.n_query
+    percent = 100 * tally.n_correct.cpu().double().flatten() / task.spec.n_query
     names = dict(enumerate(task.data.class_names))
     found = {}
     for label in classes.unique().tolist():
@@ -243,10 +244,10 @@ def score_predictions(
     return Accuracy.of_counts((predictions == truth).flatten(1).sum(1), protocol)
 
 
-def _accuracy(task: Task, job: Job, digest: str) -> Accuracy:
-    inductive = isinstance(job.classify, Classifier) or bool(job.spec.inductive)
-    protocol = replace(task, spec=job.spec).protocol(job.name, digest, inductive=inductive)
-    return Accuracy.of_counts(job.n_correct.sum(1), protocol)
+def _accuracy(task: Task, tally: Tally, digest: str) -> Accuracy:
+    inductive = isinstance(tally.classify, Classifier) or bool(tally.spec.inductive)
+    protocol = replace(task, spec=tally.spec).protocol(tally.name, digest, inductive=inductive)
+    return Accuracy.of_counts(tally.n_correct.sum(1), protocol)
 
 
 def _named(
