@@ -118,7 +118,7 @@ def test_weights_that_know_their_classes_do_not_need_the_training_split(run: Pat
         evaluate_weights(without_note(run), ASKED, data_dir=tmp_path)
 
 
-def test_without_a_record_the_training_split_as_it_is_now_tells(run: Path, tmp_path: Path) -> None:
+def test_without_a_record_the_current_training_split_decides(run: Path, tmp_path: Path) -> None:
     prepare_tiny(tmp_path)
     splits = tmp_path / "tiny" / "16"
     (splits / "leaky").symlink_to(splits / "train")
@@ -130,7 +130,7 @@ def test_without_a_record_the_training_split_as_it_is_now_tells(run: Path, tmp_p
         evaluate_run(run, asked, data_dir=tmp_path)
 
 
-def test_other_pictures_of_the_same_classes_are_measured_with_a_sentence(
+def test_other_images_of_the_same_classes_are_measured_with_a_warning(
     run: Path, data_dir: Path, tmp_path: Path
 ) -> None:
     prepare_tiny(tmp_path, seed=7, split_seed=0)
@@ -142,7 +142,7 @@ def test_other_pictures_of_the_same_classes_are_measured_with_a_sentence(
     assert f"tiny was prepared anew since {run}" in said[0]
 
 
-def test_the_training_split_is_asked_for_knowingly(run: Path, data_dir: Path, split_anew: Path) -> None:
+def test_the_training_split_may_be_requested(run: Path, data_dir: Path, split_anew: Path) -> None:
     asked, said = replace(ASKED, split="train"), list[str]()
     for where in (data_dir, split_anew):
         assert evaluate_weights(the_weights(run), asked, data_dir=where)

@@ -234,7 +234,7 @@ def test_every_method_has_a_title_of_its_own(name: str) -> None:
     assert sum(METHODS[name].title == method.title for method in METHODS.values()) == 1
 
 
-def test_by_default_a_training_warms_up_and_the_papers_do_not() -> None:
+def test_runs_warm_up_by_default_and_the_papers_do_not() -> None:
     """And what is said in two ways is one training."""
     assert TrainConfig(epochs=60).warm_up_epochs == 5
     assert TrainConfig(epochs=1).warm_up_epochs < 1

@@ -165,7 +165,7 @@ def test_another_question_has_another_file(run: Path, data_dir: Path) -> None:
     assert not any(" " in name for name in names)
 
 
-def test_a_measurement_is_of_what_was_asked_for(run: Path, data_dir: Path) -> None:
+def test_a_measurement_follows_the_request(run: Path, data_dir: Path) -> None:
     asked = Request(
         split="val", shots=(2,), classifiers=("knn",), n_way=2, n_query=7, least_images=20, n_episodes=12, seed=3
     )
