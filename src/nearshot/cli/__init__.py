@@ -91,7 +91,7 @@ def _parse(arguments: list[str]) -> Any:
     messages = io.StringIO()
     try:
         with PATHS, redirect_stderr(messages):
-            return _parse_command(*arguments)
+            command = _parse_command(*arguments)
     except SystemExit as leaving:
         error: BaseException = leaving
         while cause := error.__cause__ or error.__context__:
@@ -100,6 +100,8 @@ def _parse(arguments: list[str]) -> Any:
             error = cause
         sys.stderr.write(messages.getvalue())
         raise
+    sys.stderr.write(messages.getvalue())  # such as warnings of imports
+    return command
 
 
 def _parse_command(name: str = "", *arguments: str) -> Any:
