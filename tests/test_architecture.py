@@ -189,7 +189,7 @@ PUBLIC_NAMES: dict[str, set[str]] = {
             AccuracyEstimate Embedder Explanation FewShotClassifier Neighbour SupportFolder export_onnx
             read_support
         """,
-        "nearshot.training": "Hardware METHODS PRESETS RunFolder TrainConfig TrainResult train",
+        "nearshot.training": "Hardware METHODS OwnLoss PRESETS RunFolder TrainConfig TrainResult train",
         "nearshot.experiments": "RECIPES Reproduction Results reproduce",
         "nearshot.models": """
             BACKBONES Backbone BackboneSpec IMAGENET LinearHead Normalisation ProjectionHead build_backbone

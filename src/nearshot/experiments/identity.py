@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from typing import Any
 
+from nearshot.data.augment import Augmentation
 from nearshot.training import TrainConfig
 from nearshot.training.config import BatchKind
 from nearshot.training.methods import batch_kind, resolve_method
@@ -23,7 +23,7 @@ def has_own_loss(config: TrainConfig) -> bool:
     >>> has_own_loss(TrainConfig(method="own-triplet-6759a127")), has_own_loss(TrainConfig(method="nca"))
     (True, False)
     """
-    return re.fullmatch(r"own-\w*(-[0-9a-f]{8})+", config.method_name) is not None
+    return config.method_name.startswith("own-")
 
 
 def batches_of(config: TrainConfig) -> BatchKind:
@@ -49,6 +49,8 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
     for name in ("n_way", "n_query", "n_shot", "images_per_class", "least_images", "batch_size", "batches", "method"):
         del settings[name]
     settings["warm_up"] = config.warm_up_epochs
+    if config.augmentation.crop != "padded" or config.augmentation.padding == Augmentation().padding:
+        del settings["augmentation"]["padding"]  # runs from before there was one keep their identity
     name = config.method_name
     if kind == "episodes":
         shape = config.shape
