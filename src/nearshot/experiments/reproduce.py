@@ -23,8 +23,8 @@ from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
 from nearshot.experiments.executors.base import Place
 from nearshot.experiments.executors.local import LocalMachine, n_cores
-from nearshot.experiments.identity import WATCHING
-from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
+from nearshot.experiments.identity import VALIDATION_SETTINGS
+from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, rename_run_folders
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import ALL, Found, Recipe
 from nearshot.experiments.recipes import RECIPES
@@ -126,6 +126,7 @@ def reproduce(
     folder = Path(results) / "tables" / scale.name
     outcome = Outcome()
     if train_missing:
+        rename_run_folders(Path(runs))
         plan = plan_of(chosen_jobs(jobs_of(recipes, dataset, scale, range(seeds)), only), store, runs)
         plan = plan if train_again else plan.without_again()
         place = place or LocalMachine(store, Path(runs), data_dir, small=scale.is_small)
@@ -233,7 +234,7 @@ def _fits(config: TrainConfig, scale: Scale) -> bool:
     expected = scale.change(replace(config, input_size=PAPER_SIZE))
     defaults = scale.change(TrainConfig(input_size=PAPER_SIZE))
     return expected.input_size == config.input_size and all(
-        getattr(config, name) == getattr(defaults, name) for name in WATCHING
+        getattr(config, name) == getattr(defaults, name) for name in VALIDATION_SETTINGS
     )
 
 
