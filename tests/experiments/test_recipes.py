@@ -174,7 +174,7 @@ def test_without_results_there_is_only_what_is_counted(tmp_path: Path) -> None:
     make_up(tmp_path / "some", ["schedule"], smaller(), dataset="cifar-fs")
     other = reproduce(dataset="mini-imagenet", seeds=1, results=tmp_path / "some", train_missing=False)
     assert (other.tables, other.claims, other.files) == ((), (), ())
-    assert {"trainings (mini-imagenet)", "schedule (mini-imagenet)"} < set(other.not_run)
+    assert {"runs (mini-imagenet)", "schedule (mini-imagenet)"} < set(other.not_run)
     all_of_some = reproduce(dataset="all", seeds=1, results=tmp_path / "some", train_missing=False)
     assert [claims.name for claims in all_of_some.claims] == ["claims-cifar-fs"]  # mini-imagenet was not run
 

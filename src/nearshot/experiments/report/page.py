@@ -11,7 +11,7 @@ from string import Template
 
 from nearshot._version import __version__
 from nearshot.errors import InputError
-from nearshot.experiments.claims.verdicts import numbers_of
+from nearshot.experiments.claims.verdict import count_statuses
 from nearshot.experiments.report.contents import Collected, Part, collect, counted_parts
 from nearshot.experiments.report.parts import (
     ClaimRow,
@@ -77,7 +77,7 @@ def _summary(scales: Sequence[Collected], claims: Sequence[ClaimRow]) -> Html:
         for scale in scales
     ]
     if claims:
-        lines.append(element("li", f"Claims of the paper: {numbers_of(row[4] for row in claims)}."))
+        lines.append(element("li", f"Claims of the paper: {count_statuses(row[4] for row in claims)}."))
     return element("ul", *lines)
 
 
