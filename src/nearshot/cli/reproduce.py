@@ -17,7 +17,7 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import cost_of
 from nearshot.experiments.executors.base import Place, check_gpus_per_run
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
+from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, rename_run_folders
 from nearshot.experiments.plan import Plan, plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import chosen_recipes, collect, reproduce
@@ -189,6 +189,7 @@ def _list(command: Reproduce, scale: Scale, seeds: int, console: Console) -> Non
     """Print a list of the recipes, or of the trainings that --only chooses: what they are, and what is left to do."""
     results = Results(command.results)
     check_gpus_per_run(command.gpus_per_run)
+    rename_run_folders(command.runs)
     n_at_once = LocalMachine(results, command.runs, small=scale.is_small).n_at_once if scale.is_small else 1
     recipes = chosen_recipes(command.names, command.dataset, scale)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,18 +15,30 @@ from typing import Any
 
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.by_class import measure_classes
-from nearshot.experiments.identity import WATCHING, run_id
+from nearshot.experiments.identity import VALIDATION_SETTINGS, run_id
+from nearshot.experiments.locks import is_owned
 from nearshot.experiments.measurement import measure
 from nearshot.experiments.recipe import Recipe
-from nearshot.experiments.results import Measurement, Results, RunResult, result_of
+from nearshot.experiments.results import DAMAGED, Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
 from nearshot.runs.network import TrainedRun
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import open_splits
 from nearshot.training.checkpoint import check_same_training
-from nearshot.training.run_folder import JOB, device_name, run_name
+from nearshot.training.run_folder import run_name
 
-__all__ = ["BUSY", "STOPPED", "InterruptedJobError", "Job", "called", "do", "has_weights", "jobs_of"]
+__all__ = [
+    "BUSY",
+    "STOPPED",
+    "InterruptedJobError",
+    "Job",
+    "called",
+    "chosen_jobs",
+    "do",
+    "has_weights",
+    "jobs_of",
+    "rename_run_folders",
+]
 
 
 STOPPED = 3  # a worker's status where it was asked to stop, and saved
@@ -169,7 +182,6 @@ def do(
         )
         if not outcome.finished:
             raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
-        run.write(JOB, {"n_sharing": n_sharing})  # for whoever measures more of it another time, and elsewhere
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.
@@ -178,8 +190,6 @@ def do(
     evaluations = measure(
         trained, job.measurements, n_episodes=n_episodes, n_way=n_way, adapted_episodes=job.adapted_episodes
     )
-    sharing_then, device_then = _trained_as(run, n_sharing)
-    is_as_trained = (sharing_then, device_then) == (n_sharing, device_name(trained.device))
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, n_episodes=n_episodes, n_way=n_way)
     return result_of(
@@ -188,8 +198,8 @@ def do(
         evaluations,
         by_class=by_class,
         training_seconds=trained_at - started if is_new else None,
-        measuring_seconds=time.perf_counter() - trained_at if is_as_trained else None,
-        n_sharing=sharing_then,
+        measuring_seconds=time.perf_counter() - trained_at if is_new else None,
+        n_sharing=n_sharing,
     )
 
 
@@ -198,18 +208,12 @@ def has_weights(run: RunFolder) -> bool:
     return run.is_finished and all(run.weights_of(int(best["epoch"])).is_file() for best in run.read_best().values())
 
 
-def _trained_as(run: RunFolder, n_sharing: int) -> tuple[int, str | None]:
-    """Return how many jobs shared the device while a run was trained, or `n_sharing` if unknown, and which it was."""
-    job = run.read(JOB) if (run.path / JOB).is_file() else {}  # in which the first runners kept other things
-    return int(job.get("n_sharing", n_sharing)), run.read("result.json")["environment"].get("device")
-
-
 def _begun_as(run_folder: Path, config: TrainConfig) -> TrainConfig:
     """Return the settings that the folder's run was begun with, if they are the same training in other words."""
     if not (run_folder / "config.json").is_file():
         return config
     begun = RunFolder(run_folder).read_config()
-    watching = all(getattr(begun, name) == getattr(config, name) for name in WATCHING)
+    watching = all(getattr(begun, name) == getattr(config, name) for name in VALIDATION_SETTINGS)
     return begun if watching and run_id(begun) == run_id(config) else config
 
 
@@ -221,3 +225,15 @@ def called(command: tuple[str, ...]) -> Iterator[None]:
         yield
     finally:
         sys.argv = before
+
+
+def rename_run_folders(runs: Path) -> None:
+    """Rename the run folders of an earlier version, which computed identities otherwise, to their present names."""
+    for file in sorted(runs.glob("*/config.json")):
+        try:
+            name = run_id(RunFolder(file.parent).read_config())
+        except DAMAGED:
+            continue
+        is_old = re.fullmatch(r"[0-9a-f]{16}", file.parent.name) and file.parent.name != name
+        if is_old and not (runs / name).exists() and not is_owned(file.parent):
+            file.parent.rename(runs / name)

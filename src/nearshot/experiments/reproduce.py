@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -23,10 +22,10 @@ from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import seconds_of
 from nearshot.experiments.executors.base import Place
 from nearshot.experiments.executors.local import LocalMachine, n_cores
-from nearshot.experiments.identity import WATCHING
-from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of
+from nearshot.experiments.identity import VALIDATION_SETTINGS
+from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, rename_run_folders
 from nearshot.experiments.plan import Plan, plan_of
-from nearshot.experiments.recipe import ALL, Found, Recipe
+from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
 from nearshot.experiments.runner import Outcome, run_jobs
@@ -37,7 +36,7 @@ from nearshot.text import counted, tell
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import describe_environment
 
-__all__ = ["Outputs", "Reproduction", "chosen_recipes", "collect", "outputs_of", "reproduce", "write_outputs"]
+__all__ = ["Reproduction", "chosen_recipes", "collect", "reproduce", "write_outputs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,17 +125,24 @@ def reproduce(
     folder = Path(results) / "tables" / scale.name
     outcome = Outcome()
     if train_missing:
+        rename_run_folders(Path(runs))
         plan = plan_of(chosen_jobs(jobs_of(recipes, dataset, scale, range(seeds)), only), store, runs)
         plan = plan if train_again else plan.without_again()
         place = place or LocalMachine(store, Path(runs), data_dir, small=scale.is_small)
         limit = None if minutes is None else _limit(minutes, store, place, Path(runs))
         outcome = _run(plan, store, place, console, Path(results) / scale.name / "last-run.json", limit)
     found = Found(store, scale, tuple(range(seeds)), episode)
-    outputs = outputs_of(recipes, found, dataset)
-    claims = [claims_as_table(found, about) for about in outputs.datasets]
-    files = write_outputs([*outputs.tables, *claims], outputs.figures, folder)
-    tables, figures = tuple(outputs.tables), tuple(outputs.figures)
-    return Reproduction(outcome, tables, figures, tuple(files), tuple(claims), tuple(outputs.not_run))
+    made = [outputs_of(recipe, found, chosen) for recipe in recipes for chosen in recipe.on(dataset, scale)]
+    tables = tuple(table for one in made for table in one.tables)
+    figures = tuple(figure for one in made for figure in one.figures)
+    claims = tuple(claims_as_table(found, about) for about in dict.fromkeys(one.dataset for one in made if one.runs))
+    files = write_outputs([*tables, *claims], figures, folder)
+    missing: dict[str, list[str]] = {}
+    for one in made:
+        if not one.tables:
+            missing.setdefault(one.recipe.name, []).append(found.on(one.dataset))
+    not_run = tuple(f"{name} ({', '.join(on)})" for name, on in missing.items())
+    return Reproduction(outcome, tables, figures, tuple(files), claims, not_run)
 
 
 def _limit(minutes: float, results: Results, place: Place, runs: Path) -> TimeLimit:
@@ -233,49 +239,8 @@ def _fits(config: TrainConfig, scale: Scale) -> bool:
     expected = scale.change(replace(config, input_size=PAPER_SIZE))
     defaults = scale.change(TrainConfig(input_size=PAPER_SIZE))
     return expected.input_size == config.input_size and all(
-        getattr(config, name) == getattr(defaults, name) for name in WATCHING
+        getattr(config, name) == getattr(defaults, name) for name in VALIDATION_SETTINGS
     )
-
-
-class Outputs(NamedTuple):
-    """What recipes make of what was found.
-
-    Attributes:
-        tables: with the rows that something was run for.
-        figures: of what was run.
-        datasets: those that recipes were trained on.
-        not_run: recipes that there is nothing of, with the datasets.
-    """
-
-    tables: list[Table]
-    figures: list[Figure]
-    datasets: list[str]
-    not_run: list[str]
-
-
-def outputs_of(recipes: Sequence[Recipe], found: Found, dataset: str | None) -> Outputs:
-    """Return the tables and figures of some recipes, made from what was found; none where nothing was run."""
-    tables: list[Table] = []
-    figures: list[Figure] = []
-    datasets: list[str] = []
-    missing: dict[str, list[str]] = {}
-    for recipe in recipes:
-        for chosen in recipe.on(dataset, found.scale):
-            wanted = recipe.wanted(chosen)
-            there = found.of_seeds_that_ran(one.config for one in wanted)
-            made: list[Table] = []
-            if not wanted:
-                made = [table for table in recipe.tables(there, chosen) if table.rows]
-            elif any(there.runs(one.config) for one in wanted):
-                datasets.append(chosen)
-                made = [table.without_empty_rows() for table in recipe.tables(there, chosen) if table.has_ours]
-            if made:
-                tables += made
-                figures += recipe.figures(there, chosen)
-            else:
-                missing.setdefault(recipe.name, []).append(found.on(chosen))
-    not_run = [f"{name} ({', '.join(on)})" for name, on in missing.items()]
-    return Outputs(tables, figures, list(dict.fromkeys(datasets)), not_run)
 
 
 def write_outputs(tables: Sequence[Table], figures: Sequence[Figure], folder: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.executors.base import SECONDS_TO_SAVE, check_gpus_per_run
 from nearshot.experiments.jobs import BUSY, STOPPED, Job
 from nearshot.experiments.locks import ELSEWHERE
-from nearshot.experiments.results import Results, trainings_a_gpu
+from nearshot.experiments.results import Results, runs_per_gpu
 
 __all__ = ["LocalMachine", "n_cores"]
 
@@ -63,7 +63,7 @@ class LocalMachine:
         gpus = _visible_gpus()
         own = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if gpus and not gpus_per_run else {})
         self.uses_gpus = bool(gpus) and gpus_per_run > 0
-        self.n_sharing = trainings_a_gpu(gpus_per_run) if self.uses_gpus else 1  # a GPU
+        self.n_sharing = runs_per_gpu(gpus_per_run) if self.uses_gpus else 1  # a GPU
         if self.uses_gpus:
             self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(self.n_sharing) for gpu in gpus]
         elif small:

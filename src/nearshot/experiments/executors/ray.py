@@ -23,7 +23,7 @@ from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
 from nearshot.experiments.executors.base import SECONDS_TO_SAVE, check_gpus_per_run
 from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
 from nearshot.experiments.locks import ELSEWHERE, owning
-from nearshot.experiments.results import Results, RunResult, trainings_a_gpu
+from nearshot.experiments.results import Results, RunResult, runs_per_gpu
 from nearshot.training import Hardware
 from nearshot.training.signals import handling
 
@@ -66,7 +66,7 @@ class RayCluster:
     ) -> None:
         check_gpus_per_run(gpus_per_run)
         self.results, self.runs, self.gpus_per_run = results, runs, gpus_per_run
-        self.n_sharing = trainings_a_gpu(gpus_per_run)
+        self.n_sharing = runs_per_gpu(gpus_per_run)
         self.data_dir = None if data_dir is None else str(Path(data_dir).absolute())
         self.ray = connected_ray()
         self._check_room()
