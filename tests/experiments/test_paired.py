@@ -232,7 +232,7 @@ def test_one_network_measured_in_two_ways_is_one_network(
     sides = [(config, Measurement("val", 5, name)) for name in ("centroid", "soft")]
     verdict = judge(([paired_difference(Found(results, PAPER, seeds), "", *sides)], ABOVE))
     assert verdict.status == status
-    assert ("plus 0.5 point for seed variance" in verdict.text) == (len(seeds) == 1)
+    assert ("plus 0.5 points for seed variance" in verdict.text) == (len(seeds) == 1)
 
 
 def test_the_margin_for_one_network_is_what_seeds_were_measured_to_differ_by() -> None:

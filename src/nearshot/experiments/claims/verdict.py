@@ -161,7 +161,7 @@ def _margins(differences: Sequence[PairedDifference]) -> str:
     """Return the margins in points; where they differ, with what each is for."""
     margins = sorted({one.margin for one in differences if one.margin}, reverse=True)
     if len(margins) == 1:
-        return f"{margins[0]:g} point{'s' if margins[0] > 1 else ''}"
+        return f"{margins[0]:g} point{'' if margins[0] == 1 else 's'}"
     kinds = {margin: sorted({one.kind for one in differences if one.margin == margin}) for margin in margins}
     return " or ".join(f"{margin:g} ({' and '.join(kinds[margin])})" for margin in margins) + " points"
 
