@@ -9,13 +9,14 @@ from typing import NamedTuple
 from nearshot.experiments.paired import Side, paired_cell, paired_difference
 from nearshot.experiments.paper import Number
 from nearshot.experiments.paper_configs import SHOTS
-from nearshot.experiments.recipe import Found, Wanted, like
+from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Row, Table, beside, cell
 from nearshot.training import TrainConfig
 
 __all__ = ["BOTH_SHOTS", "AccuracyTable", "Line", "both_shots"]
 
+PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
 BOTH_SHOTS = tuple(f"{shot}-shot" for shot in SHOTS)
 
 
@@ -92,9 +93,11 @@ class AccuracyTable:
             self.notes(found),
         )
 
-    def tables(self, found: Found, dataset: str) -> list[Table]:
-        """Return the table alone, as a recipe does."""
-        return [self.table(found, dataset)]
+    def recipe(self, title: str, datasets: tuple[str, ...] = PAPER_DATASETS, *, measured: bool = False) -> Recipe:
+        """Return a recipe with this table alone; `measured` if its runs are measured after training."""
+        wanted = self.measured_runs if measured else self.runs
+        name = self.name.removesuffix("-{on}")
+        return Recipe(name, title, datasets, wanted, lambda found, dataset: [self.table(found, dataset)])
 
     def _row(self, found: Found, line: Line, first: Line) -> Row:
         paper = line.paper if line.paper and found.scale.is_papers else (None,) * len(line.sides)
@@ -103,6 +106,5 @@ class AccuracyTable:
             ours = None if side is None else found.pooled(*side)
             cells += beside([ours], [number]) if self.with_paper else (cell(ours),)
             if self.paired:
-                known = side is not None and against is not None
-                cells.append(paired_cell(paired_difference(found, "", side, against) if known else None))
+                cells.append(paired_cell(paired_difference(found, "", side, against) if side and against else None))
         return (*line.labels, *cells)

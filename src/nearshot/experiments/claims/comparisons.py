@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import scipy.stats
@@ -56,9 +57,12 @@ EXCEPTIONS: dict[tuple[Setup, Setup], tuple[int, ...]] = {
 EXCEPTIONS_IN_WORDS = "(i) 5-shot m+n=16 against m+n=8; (ii) 1-shot m+n=8 against 5-shot m+n=32 at batch 128"
 
 
-def _both_shots(name: str, first: TrainConfig, second: TrainConfig, classifier: str = "centroid") -> list[Compared]:
-    """Compare two runs on the validation split with one shot and with five."""
-    measured = [Measurement("val", shot, classifier) for shot in SHOTS]
+def _both_shots(
+    name: str, configs: Iterable[TrainConfig], classifier: str = "centroid", split: str = "val"
+) -> list[Compared]:
+    """Compare two runs with one shot and with five."""
+    first, second = configs
+    measured = [Measurement(split, shot, classifier) for shot in SHOTS]
     return [Compared(f"{name}, {one.n_shot}-shot", (first, one), (second, one)) for one in measured]
 
 
@@ -70,85 +74,65 @@ def _by(classifier: str) -> str:
     return "" if classifier == "centroid" else f", {classifier}"
 
 
-# One network, measured in two ways.
+def nca_features(*compared: tuple[str, Measurement, Measurement]) -> Comparisons:
+    """NCA's features, measured in two ways."""
+    return lambda dataset: [
+        Compared(name, (PRESETS[f"{dataset}-nca"], first), (PRESETS[f"{dataset}-nca"], second))
+        for name, first, second in compared
+    ]
 
 
-def classifiers(dataset: str) -> list[Compared]:
-    """Nearest centroid against soft assignment, soft assignment against k-NN, with NCA's features."""
-    config = PRESETS[f"{dataset}-nca"]
-    return [
-        Compared(f"{first} minus {second}, {split}", *((config, Measurement(split, 5, by)) for by in (first, second)))
+classifiers = nca_features(
+    *(
+        (f"{first} minus {second}, {split}", Measurement(split, 5, first), Measurement(split, 5, second))
         for first, second in (("centroid", "soft"), ("soft", "knn"))
         for split in ("val", "test")
-    ]
-
-
-def treatments(dataset: str) -> list[Compared]:
-    """Centred and normalised features against all others."""
-    config = PRESETS[f"{dataset}-nca"]
-    return [
-        Compared(
-            f"centred and normalised minus {other}, {shot}-shot",
-            (config, Measurement("val", shot, "centroid")),
-            (config, Measurement("val", shot, "centroid", treatment=other)),
-        )
+    )
+)
+treatments = nca_features(
+    *(
+        (f"centred and normalised minus {other}, {one.n_shot}-shot", one, replace(one, treatment=other))
         for other in ("raw", "centred", "normalised")
-        for shot in SHOTS
-    ]
+        for one in (Measurement("val", shot, "centroid") for shot in SHOTS)
+    )
+)
+several_layers = nca_features(
+    *(
+        (f"several layers minus the last, {last.n_shot}-shot", replace(last, layers=LAYERS), last)
+        for last in (Measurement("test", shot, "centroid") for shot in SHOTS)
+    )
+)
 
 
-def several_layers(dataset: str) -> list[Compared]:
-    """Features of several layers against those of the last."""
-    config = PRESETS[f"{dataset}-nca"]
-    return [
-        Compared(
-            f"several layers minus the last, {shot}-shot",
-            (config, Measurement("test", shot, "centroid", LAYERS)),
-            (config, Measurement("test", shot, "centroid")),
-        )
-        for shot in SHOTS
-    ]
+def adapted_and_plain(adapted: str, *names: str) -> Comparisons:
+    """Adapted features against the same features unchanged, of the last layer or several; five shots."""
+    layers = {"last layer": (), "several layers": LAYERS}
+    plain = [(name, Measurement("test", 5, "centroid", layers[name])) for name in names]
+    return nca_features(
+        *((f"{adapted} minus plain, {name}, 5-shot", replace(one, adapted=adapted), one) for name, one in plain)
+    )
 
 
-def adapted_and_plain(adapted: str, *choices_of_layers: tuple[int, ...]) -> Comparisons:
-    """Adapted features against the same features unchanged, for each choice of layers; five shots."""
-    return lambda dataset: [
-        Compared(
-            f"{adapted} minus plain, {'several layers' if layers else 'last layer'}, 5-shot",
-            (PRESETS[f"{dataset}-nca"], Measurement("test", 5, "centroid", layers, adapted)),
-            (PRESETS[f"{dataset}-nca"], Measurement("test", 5, "centroid", layers)),
-        )
-        for layers in choices_of_layers
-    ]
-
-
-# Two networks, measured alike.
-
-
-def on_test(name: str, better: str, other: str) -> Comparisons:
-    """Presets on the test split for each episodic method, with the classifier that it is reported with."""
-    return lambda dataset: [
-        Compared(
-            f"{name.format(short)}, {classifier}, {shot}-shot",
-            (PRESETS[f"{dataset}-{better.format(method)}"], Measurement("test", shot, classifier)),
-            (PRESETS[f"{dataset}-{other.format(method)}"], Measurement("test", shot, classifier)),
+def on_test(name: str, *presets: str) -> Comparisons:
+    """Two presets on the test split for each episodic method, with the classifier that it is reported with."""
+    return lambda dataset: _flat(
+        _both_shots(
+            f"{name.format(short)}, {classifier}",
+            (PRESETS[f"{dataset}-{preset.format(method)}"] for preset in presets),
+            classifier,
+            "test",
         )
         for method, (short, classifier) in METHODS.items()
-        for shot in SHOTS
-    ]
+    )
 
 
 def nca_and_contrastive(dataset: str) -> list[Compared]:
     """NCA against both supervised contrastive losses: the published one, and Khosla et al.'s."""
     *contrastive, nca = supcon.ROWS
-    return [
-        Compared(
-            f"NCA minus {row}, {shot}-shot",
-            *((supcon.row_config(dataset, one), Measurement("test", shot, "centroid")) for one in (nca, row)),
-        )
+    return _flat(
+        _both_shots(f"NCA minus {row}", (supcon.row_config(dataset, one) for one in (nca, row)), split="test")
         for row in contrastive
-        for shot in SHOTS
-    ]
+    )
 
 
 def schedules(dataset: str) -> list[Compared]:
@@ -156,8 +140,7 @@ def schedules(dataset: str) -> list[Compared]:
     return _flat(
         _both_shots(
             f"{short}, the paper's schedule minus SimpleShot's",
-            schedule.row_config(dataset, f"{short} (the paper's)"),
-            schedule.row_config(dataset, f"{short} (SimpleShot's schedule)"),
+            (schedule.row_config(dataset, f"{short} ({one})") for one in ("the paper's", "SimpleShot's schedule")),
         )
         for short in ("PN", "NCA")
     )
@@ -167,7 +150,7 @@ def choices(first: int, second: int, classifier: str = "centroid") -> Comparison
     """Two of the choices that the text discusses, by their places in `CHOICES`."""
     names = CHOICES[first], CHOICES[second]
     return lambda dataset: _both_shots(
-        f"{names[0]} minus {names[1]}{_by(classifier)}", *(choice_config(dataset, one) for one in names), classifier
+        f"{names[0]} minus {names[1]}{_by(classifier)}", (choice_config(dataset, one) for one in names), classifier
     )
 
 
@@ -178,8 +161,7 @@ def rows(
     return lambda dataset: _flat(
         _both_shots(
             f"row {first} minus row {second}, batch {size}{_by(classifier)}",
-            ablations.row_config(dataset, first, size),
-            ablations.row_config(dataset, second, size),
+            (ablations.row_config(dataset, row, size) for row in (first, second)),
             classifier,
         )
         for first, second in compared
@@ -193,7 +175,7 @@ def rows(
 def _setups(dataset: str, method: str, size: int, first: Setup, second: Setup, where: str) -> list[Compared]:
     return _both_shots(
         f"{setup_name(method, first)} minus {setup_name(method, second)}{where}",
-        *(setup_config(dataset, method, size, setup) for setup in (first, second)),
+        (setup_config(dataset, method, size, setup) for setup in (first, second)),
         METHODS[method][1],
     )
 
@@ -220,7 +202,7 @@ def five_shots_and_one(dataset: str) -> list[Compared]:
     return _flat(
         _both_shots(
             f"{short} 5-shot minus 1-shot training, m+n=8, batch {size}, {classifier}",
-            *(setup_config(dataset, method, size, (shot, 8)) for shot in (5, 1)),
+            (setup_config(dataset, method, size, (shot, 8)) for shot in (5, 1)),
             classifier,
         )
         for method, (short, classifier) in METHODS.items()

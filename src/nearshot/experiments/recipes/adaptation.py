@@ -11,12 +11,13 @@ minute on an H200 (0.06 s an episode for fine-tuning).
 from __future__ import annotations
 
 from nearshot.experiments.accuracy_table import AccuracyTable, Line
+from nearshot.experiments.paired import Side
 from nearshot.experiments.paper import ADAPTATION
-from nearshot.experiments.recipe import Found, Recipe
+from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
 from nearshot.training import PRESETS
 
-__all__ = ["LAYERS", "RECIPE", "about_paired"]
+__all__ = ["LAYERS", "RECIPE", "about_paired", "nca_sides"]
 
 LAYERS = (2, 3, 4)
 ROWS: dict[str, tuple[tuple[int, ...], str | None]] = {  # row: (layers, adaptation)
@@ -28,11 +29,11 @@ ROWS: dict[str, tuple[tuple[int, ...], str | None]] = {  # row: (layers, adaptat
 }
 
 
-def _line(dataset: str, row: str) -> Line:
-    layers, adapted = ROWS[row]
-    one, five = ((PRESETS[f"{dataset}-nca"], Measurement("test", shot, "centroid", layers, adapted)) for shot in (1, 5))
-    # Adapting needs two images of a class.
-    return Line((row,), [one if adapted is None else None, five], ADAPTATION[row][dataset] if row in ADAPTATION else ())
+def nca_sides(dataset: str, split: str, layers: tuple[int, ...], adapted: str | None) -> list[Side | None]:
+    """Return the measurements of NCA's features with one shot, where nothing is adapted, and with five."""
+    measured = [Measurement(split, shot, "centroid", layers, adapted) for shot in (1, 5)]
+    one, five = ((PRESETS[f"{dataset}-nca"], measurement) for measurement in measured)
+    return [one if adapted is None else None, five]  # adapting needs two images of a class
 
 
 def about_paired(found: Found, against: str) -> str:
@@ -47,7 +48,10 @@ TABLE = AccuracyTable(
     "adaptation-{on}",
     "Several layers and adapting to the support set (Appendix G): {on}, test split, nearest centroid",
     ("features",),
-    lambda dataset: [_line(dataset, row) for row in ROWS],
+    lambda dataset: [
+        Line((row,), nca_sides(dataset, "test", *features), ADAPTATION[row][dataset] if row in ADAPTATION else ())
+        for row, features in ROWS.items()
+    ],
     with_paper=True,
     paired=True,
     notes=lambda found: (
@@ -56,10 +60,4 @@ TABLE = AccuracyTable(
         about_paired(found, "NCA"),
     ),
 )
-RECIPE = Recipe(
-    name="adaptation",
-    title="Appendix G: several layers, fine-tuning, a Mahalanobis matrix",
-    datasets=("cifar-fs", "mini-imagenet"),
-    wanted=TABLE.measured_runs,
-    tables=TABLE.tables,
-)
+RECIPE = TABLE.recipe("Appendix G: several layers, fine-tuning, a Mahalanobis matrix", measured=True)

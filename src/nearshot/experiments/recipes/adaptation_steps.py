@@ -9,10 +9,7 @@ both lost on CIFAR-FS, so this table varies each alone. Time beyond the run: a m
 from __future__ import annotations
 
 from nearshot.experiments.accuracy_table import AccuracyTable, Line
-from nearshot.experiments.recipe import Recipe
-from nearshot.experiments.recipes.adaptation import about_paired
-from nearshot.experiments.results import Measurement
-from nearshot.training import PRESETS
+from nearshot.experiments.recipes.adaptation import about_paired, nca_sides
 
 __all__ = ["RECIPE"]
 
@@ -30,24 +27,12 @@ ROWS: dict[str, tuple[tuple[int, ...], str | None]] = {  # row: (layers, adaptat
 }
 
 
-def _line(dataset: str, row: str) -> Line:
-    layers, adapted = ROWS[row]
-    one, five = ((PRESETS[f"{dataset}-nca"], Measurement("val", shot, "centroid", layers, adapted)) for shot in (1, 5))
-    return Line((row,), [one if adapted is None else None, five])  # adapting needs two images of a class
-
-
 TABLE = AccuracyTable(
     "adaptation-steps-{on}",
     "Which layers, and how far to fine-tune: {on}, validation split, nearest centroid",
     ("NCA's features",),
-    lambda dataset: [_line(dataset, row) for row in ROWS],
+    lambda dataset: [Line((row,), nca_sides(dataset, "val", *features)) for row, features in ROWS.items()],
     paired=True,
     notes=lambda found: (about_paired(found, "the embedding"),),
 )
-RECIPE = Recipe(
-    name="adaptation-steps",
-    title="Not in the paper: which layers, and how many steps of fine-tuning",
-    datasets=("cifar-fs", "mini-imagenet"),
-    wanted=TABLE.measured_runs,
-    tables=TABLE.tables,
-)
+RECIPE = TABLE.recipe("Not in the paper: which layers, and how many steps of fine-tuning", measured=True)

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
 from nearshot.experiments.paper_configs import figure_config
-from nearshot.experiments.recipe import Recipe
 from nearshot.training import TrainConfig
 
 __all__ = ["CHOICES", "RECIPE", "choice_config"]
@@ -57,10 +56,4 @@ TABLE = AccuracyTable(
     lambda dataset: [_line(dataset, choice) for choice in CHOICES],
     notes=lambda found: ("Cosine distances are divided by a temperature of 0.1: at 1 they hardly differ.",),
 )
-RECIPE = Recipe(
-    name="choices",
-    title="Section 2.2, Appendix F: statements about choices",
-    datasets=("cifar-fs", "mini-imagenet"),
-    wanted=TABLE.runs,
-    tables=TABLE.tables,
-)
+RECIPE = TABLE.recipe("Section 2.2, Appendix F: statements about choices")

@@ -16,7 +16,6 @@ from typing import Any
 
 from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
 from nearshot.experiments.paper_configs import SHOTS, figure_config
-from nearshot.experiments.recipe import Recipe
 
 __all__ = ["RECIPE"]
 
@@ -46,10 +45,4 @@ TABLE = AccuracyTable(
     lambda dataset: [_line(dataset, variant) for variant in VARIANTS],
     tuple(f"{title} {shot}-shot" for title in METHODS.values() for shot in SHOTS),
 )
-RECIPE = Recipe(
-    name="floor",
-    title="Beyond the paper: the floor of the published arithmetic, and what can replace it",
-    datasets=("cifar-fs", "mini-imagenet"),
-    wanted=TABLE.runs,
-    tables=TABLE.tables,
-)
+RECIPE = TABLE.recipe("Beyond the paper: the floor of the published arithmetic, and what can replace it")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
 from nearshot.experiments.paper_configs import SHOTS, figure_config
-from nearshot.experiments.recipe import Recipe
 from nearshot.training import METHODS
 
 __all__ = ["RECIPE"]
@@ -32,10 +31,6 @@ TABLE = AccuracyTable(
     lambda dataset: [_line(dataset, method) for method in METHODS],
     tuple(f"{shot}-shot {classifier}" for classifier in CLASSIFIERS for shot in SHOTS),
 )
-RECIPE = Recipe(
-    name="methods",
-    title="Every method, trained alike (not in the paper)",
-    datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
-    wanted=TABLE.runs,
-    tables=TABLE.tables,
+RECIPE = TABLE.recipe(
+    "Every method, trained alike (not in the paper)", ("cifar-fs", "mini-imagenet", "tiered-imagenet")
 )

@@ -12,7 +12,6 @@ from __future__ import annotations
 from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
 from nearshot.experiments.paper import SCHEDULE
 from nearshot.experiments.paper_configs import figure_config, simpleshot_schedule
-from nearshot.experiments.recipe import Recipe
 from nearshot.training import TrainConfig
 
 __all__ = ["RECIPE", "row_config"]
@@ -33,10 +32,4 @@ TABLE = AccuracyTable(
     ],
     with_paper=True,
 )
-RECIPE = Recipe(
-    name="schedule",
-    title="Appendix F: SimpleShot's schedule against the paper's",
-    datasets=("cifar-fs", "mini-imagenet"),
-    wanted=TABLE.runs,
-    tables=TABLE.tables,
-)
+RECIPE = TABLE.recipe("Appendix F: SimpleShot's schedule against the paper's")

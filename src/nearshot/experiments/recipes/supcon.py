@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
 from nearshot.experiments.paper import SUPCON
-from nearshot.experiments.recipe import Recipe
 from nearshot.training import PRESETS, TrainConfig
 
 __all__ = ["RECIPE", "ROWS", "row_config"]
@@ -41,10 +40,4 @@ TABLE = AccuracyTable(
     place=("Appendix C", "mini-imagenet"),
     with_paper=True,
 )
-RECIPE = Recipe(
-    name="supcon",
-    title="Appendix C: the supervised contrastive loss",
-    datasets=("mini-imagenet", "cifar-fs"),
-    wanted=TABLE.measured_runs,
-    tables=TABLE.tables,
-)
+RECIPE = TABLE.recipe("Appendix C: the supervised contrastive loss", ("mini-imagenet", "cifar-fs"), measured=True)

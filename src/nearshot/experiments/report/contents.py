@@ -124,8 +124,7 @@ def compared_with_paper(scales: Sequence[ScaleContents]) -> Iterator[Compared]:
     for scale, part, table in tables:
         for place in (i for i, heading in enumerate(table.headings) if heading == "difference"):
             for row in table.rows:
-                ours, paper, difference = row[place - 2 : place + 1]
-                cells = isinstance(ours, Cell) and isinstance(paper, Cell) and isinstance(difference, Cell)
-                if cells and difference.value is not None:
+                cells = [item for item in row[place - 2 : place + 1] if isinstance(item, Cell)]
+                if len(cells) == 3 and cells[2].value is not None:
                     name = ", ".join(item for item in row if isinstance(item, str))
-                    yield Compared(scale, part, name, table.headings[place - 2], ours, paper, difference)
+                    yield Compared(scale, part, name, table.headings[place - 2], *cells)
