@@ -8,13 +8,34 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from nearshot.experiments.claims import Claim, Verdict, check_claims
+from nearshot.experiments.identity import run_id
 from nearshot.experiments.recipe import ALL, Found, Recipe, RecipeOutputs, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Results, RunResult
 from nearshot.experiments.scales import OWN, PAPER, Scale, scale_named
 from nearshot.experiments.tables import Cell
+from nearshot.training import TrainConfig
 
 __all__ = ["Compared", "JudgedClaim", "ScaleContents", "claims_of", "compared_with_paper", "counted_parts", "scales_of"]
+
+
+class _ReadOnce(Results):
+    """Results in memory: a page looks up each of them many times."""
+
+    def __init__(self, results: Results) -> None:
+        super().__init__(results.folder)
+        self._all = list(results)
+        self._by_id = {(run.scale, run.id): run for run in self._all}
+        self._ids: dict[TrainConfig, str] = {}
+
+    def get(self, config: TrainConfig, scale: str) -> RunResult | None:
+        """Return a run's result, or None if it is missing."""
+        if config not in self._ids:
+            self._ids[config] = run_id(config)
+        return self._by_id.get((scale, self._ids[config]))
+
+    def __iter__(self) -> Iterator[RunResult]:
+        return iter(self._all)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +74,7 @@ def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleConte
         results: the folder.
         scales: scales of one's own, beside those that are known by name.
     """
-    own = {scale.name: scale for scale in scales}
+    results, own = _ReadOnce(results), {scale.name: scale for scale in scales}
     by_scale: dict[str, list[RunResult]] = {}
     for run in results:
         by_scale.setdefault(run.scale, []).append(run)
