@@ -20,7 +20,7 @@ from rich.console import Console
 
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
-from nearshot.experiments.paired import gap
+from nearshot.experiments.paired import paired_difference
 from nearshot.experiments.paper import (
     ADAPTATION,
     BATCH_SIZE_TABLE,
@@ -237,7 +237,7 @@ def test_csv_has_the_intervals_of_differences(tmp_path: Path) -> None:
     sides = [(PRESETS[f"cifar-fs-{name}"], Measurement("test", 5, "centroid")) for name in ("nca", "prototypical")]
     for seeds, over in (((0, 1), "training seeds"), ((1,), "episodes")):
         found = Found(made_up, PAPER, seeds)
-        expected = gap(found, "NCA − PN", *sides)
+        expected = paired_difference(found, "NCA − PN", *sides)
         assert expected is not None
         header, first, *_ = csv.reader(io.StringIO(RECIPES["comparison"].tables(found, "cifar-fs")[1].as_csv()))
         row = dict(zip(header, first, strict=True))
@@ -250,9 +250,12 @@ def test_csv_has_the_intervals_of_differences(tmp_path: Path) -> None:
         assert "5-shot test paper ±" not in row
         header, plain, layers, *_ = csv.reader(io.StringIO(RECIPES["adaptation"].tables(found, "cifar-fs")[0].as_csv()))
         gained = dict(zip(header, layers, strict=True))
-        assert float(gained["1-shot gain ±"]) > 0
-        assert (gained["1-shot gain ± is over"], gained["1-shot gain seeds"]) == (over, str(len(seeds)))
-        assert dict(zip(header, plain, strict=True))["1-shot gain ±"] == ""
+        assert float(gained["1-shot paired difference ±"]) > 0
+        assert (gained["1-shot paired difference ± is over"], gained["1-shot paired difference seeds"]) == (
+            over,
+            str(len(seeds)),
+        )
+        assert dict(zip(header, plain, strict=True))["1-shot paired difference ±"] == ""
 
 
 def test_who_is_ahead_is_told_by_split_and_seed(tmp_path: Path) -> None:

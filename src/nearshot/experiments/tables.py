@@ -22,7 +22,7 @@ from nearshot.io import atomic_write
 __all__ = ["Cell", "Figure", "Interval", "Row", "Table", "beside", "cell", "difference", "marked", "signed"]
 
 MISSING = "–"
-SHORTER = {"difference": "diff.", "row": "#"}  # headings in a terminal
+SHORTER = {"difference": "diff.", "paired difference": "paired", "row": "#"}  # headings in a terminal
 LEAST_TEXT = 10  # columns for a text in a terminal
 INTERVALS = ("±", "± between seeds", "± as the paper has it", "seeds")  # in CSV, after an accuracy
 OF_DIFFERENCES = ("±", "± is over", "seeds", "by seed")  # in CSV, after a difference of two trainings
