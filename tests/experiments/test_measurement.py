@@ -15,8 +15,7 @@ from tiny import prepare_tiny
 from nearshot.data import Store
 from nearshot.devices import Precision
 from nearshot.evaluation import Adam, evaluate_features, sample_episodes
-from nearshot.experiments.by_class import measure_classes
-from nearshot.experiments.measurement import FINE_TUNED, measure
+from nearshot.experiments.measurement import FINE_TUNED, measure, measure_classes
 from nearshot.experiments.results import Measurement
 from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.by_class import measure_classes
 from nearshot.experiments.identity import VALIDATION_SETTINGS, run_id
 from nearshot.experiments.locks import is_locked
-from nearshot.experiments.measurement import measure
+from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import DAMAGED, Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
@@ -78,22 +77,14 @@ class Job:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the job as JSON can hold it."""
-        measurements = [vars(one) | {"layers": list(one.layers)} for one in self.measurements]
-        return {
-            "config": self.config.as_dict(),
-            "scale": self.scale,
-            "measurements": measurements,
-            "wanted_by": list(self.wanted_by),
-            "adapted_episodes": self.adapted_episodes,
-        }
+        names = {"measurements": [one.name for one in self.measurements], "wanted_by": list(self.wanted_by)}
+        return vars(self) | {"config": self.config.as_dict()} | names
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
         """Return the job of the values that `as_dict` returned."""
-        measurements = (Measurement(**one | {"layers": tuple(one["layers"])}) for one in values["measurements"])
-        config = TrainConfig.from_dict(values["config"])
-        names, n_episodes = tuple(values["wanted_by"]), int(values["adapted_episodes"])
-        return cls(config, values["scale"], tuple(measurements), names, n_episodes)
+        config, measurements = TrainConfig.from_dict(values["config"]), map(Measurement.named, values["measurements"])
+        return cls(config, values["scale"], tuple(measurements), tuple(values["wanted_by"]), values["adapted_episodes"])
 
 
 def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds: Iterable[int]) -> list[Job]:

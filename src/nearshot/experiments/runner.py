@@ -6,7 +6,7 @@ import signal
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -55,7 +55,6 @@ def run_jobs(
     *,
     console: Console,
     limit: TimeLimit | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Run all jobs that are not done. A job that fails does not stop the rest; Ctrl-C and SIGTERM leave all resumable.
 
@@ -67,9 +66,8 @@ def run_jobs(
         executor: where they run.
         console: where progress is shown.
         limit: jobs that would not end in time are not started. Jobs that were started are finished.
-        clock: the present time in seconds.
     """
-    queue = _Queue(jobs, executor, console, limit, clock)
+    queue = _Queue(jobs, executor, console, limit)
     with (
         Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
         handling(_exit, signal.SIGTERM),
@@ -93,15 +91,8 @@ def run_jobs(
 class _Queue:
     """Jobs that wait, run, are held by other processes, or ended."""
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        executor: Executor,
-        console: Console,
-        limit: TimeLimit | None,
-        clock: Callable[[], float],
-    ) -> None:
-        self.n_jobs, self.executor, self.console, self.limit, self.clock = len(jobs), executor, console, limit, clock
+    def __init__(self, jobs: Sequence[Job], executor: Executor, console: Console, limit: TimeLimit | None) -> None:
+        self.n_jobs, self.executor, self.console, self.limit = len(jobs), executor, console, limit
         # Each is asked once: another process may finish one meanwhile.
         is_done = {job.id: job.is_done(executor.results) for job in jobs}
         self.outcome = Outcome(done=[job for job in jobs if is_done[job.id]])
@@ -112,7 +103,7 @@ class _Queue:
         self._next_check: dict[str, float] = {}
         self._allowed = self._in_time()
         self._seconds: list[float] = []  # that jobs took
-        self._next_table = clock()
+        self._next_table = time.monotonic()
 
     @property
     def has_work(self) -> bool:
@@ -128,20 +119,20 @@ class _Queue:
             if job.is_done(self.executor.results) or self._is_locked(job):
                 self._hold(job)
             else:
-                self.running[job.id] = (job, self.clock())
+                self.running[job.id] = (job, time.monotonic())
                 self.executor.start(job)
 
     def collect(self) -> None:
         """Move jobs that ended, here and in other processes, and those that other processes gave up."""
         before = len(self.waiting), len(self.running)
         for job, problem in self.executor.ended():
-            seconds = self.clock() - self.running.pop(job.id)[1]
+            seconds = time.monotonic() - self.running.pop(job.id)[1]
             if problem == LOCKED:
                 self._hold(job)
             else:
                 self._seconds.append(seconds)
                 self._end(job, problem, f"in {seconds:.0f} s")
-        now = self.clock()
+        now = time.monotonic()
         for job in list(self.held.values()):
             if job.is_done(self.executor.results):
                 del self.held[job.id]
@@ -155,7 +146,7 @@ class _Queue:
 
     def show(self, live: Live) -> None:
         """Show a table of the running jobs, at most twice a second."""
-        now = self.clock()
+        now = time.monotonic()
         if now < self._next_table:
             return
         self._next_table = now + SECONDS_BETWEEN_TABLES
@@ -183,7 +174,7 @@ class _Queue:
         """Leave a job to another process; say so once, and check it less often each time it was tried in vain."""
         self.held[job.id] = job
         pause = min(SECONDS_BETWEEN_CHECKS * 2 ** self._n_tries[job.id], MOST_SECONDS_BETWEEN_CHECKS)
-        self._next_check[job.id] = self.clock() + pause
+        self._next_check[job.id] = time.monotonic() + pause
         self._n_tries[job.id] += 1
         if self._n_tries[job.id] == 1 and not job.is_done(self.executor.results):
             tell(self.console, f"{job.name} is locked by another process; waiting for it.")

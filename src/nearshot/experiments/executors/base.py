@@ -46,16 +46,16 @@ class Executor(Protocol):
         """
 
     def stop(self) -> None:
-        """Ask all jobs to save and stop, and wait for them."""
+        """Ask all jobs to save and stop, and wait for them; by default none runs between calls."""
 
     def close(self) -> None:
-        """Release processes that were kept for further jobs."""
+        """Release processes that were kept for further jobs; by default there are none."""
 
     def log_of(self, job: Job) -> Path:
         """Return the path of a job's log."""
 
 
-class ThisProcess:
+class ThisProcess(Executor):
     """Run one job after the other in this process, for small jobs and for debugging."""
 
     n_at_once = n_sharing = 1
@@ -82,12 +82,6 @@ class ThisProcess:
         """Yield the jobs that ended."""
         ended, self._ended = self._ended, []
         return ended
-
-    def stop(self) -> None:
-        """Do nothing: no job runs between calls."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def log_of(self, job: Job) -> Path:
         """Return the path of a job's log: its metrics."""

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
-from nearshot.experiments.executors.base import SECONDS_TO_SAVE, check_gpus_per_run
+from nearshot.experiments.executors.base import SECONDS_TO_SAVE, Executor, check_gpus_per_run
 from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
 from nearshot.experiments.locks import LOCKED, run_lock
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
@@ -51,7 +51,7 @@ class Report:
     node: str
 
 
-class RayCluster:
+class RayCluster(Executor):
     """The Ray cluster of this machine or of RAY_ADDRESS. No cluster is started.
 
     Args:
@@ -114,9 +114,6 @@ class RayCluster:
         list(self.ended())  # keep results that came meanwhile
         for _, future in self.running.values():
             self.ray.cancel(future, force=True)
-
-    def close(self) -> None:
-        """Do nothing: Ray manages its workers."""
 
     def log_of(self, job: Job) -> Path:
         """Return the path of a job's log; of a failed job its end, which is always on this machine."""
