@@ -298,7 +298,7 @@ def test_a_duration_is_in_whole_minutes_or_tenths_of_hours(seconds: float, words
     assert rough_duration(seconds) == words
 
 
-@pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32"], ["--steps", "2"], []])
+@pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32", "--steps", "2"]])
 def test_the_list_has_names_and_costs(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,9 +10,7 @@ __all__ = ["BATCH_SIZES", "SHOTS", "TITLES", "TRAINING_CLASSES", "episodes_of", 
 
 BATCH_SIZES = (128, 256, 512)
 SHOTS = (1, 5)
-TRAINING_CLASSES = dict.fromkeys(
-    ("cifar-fs", "mini-imagenet"), (64, 600)
-)  # classes, and images of each
+TRAINING_CLASSES = dict.fromkeys(("cifar-fs", "mini-imagenet"), (64, 600))  # classes, and images of each
 TITLES = {"centroid": "nearest centroid", "soft": "soft assignment", "knn": "k-NN"}
 
 
