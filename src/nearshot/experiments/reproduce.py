@@ -136,6 +136,7 @@ def reproduce(
     """
     options = replace(options or ReproductionOptions(), **settings)  # type: ignore[arg-type]
     _check(names, options, scale)
+    episode = EpisodeShape(*options.episode) if options.episode else None
     recipes, seeds = chosen_recipes(names, options.dataset, scale), range(options.n_seeds(scale))
     results, runs = Results(options.results), Path(options.runs)
     outcome = Outcome()
@@ -146,7 +147,7 @@ def reproduce(
         executor = executor or LocalMachine(results, runs, options.data_dir, small=scale.is_small)
         summary = results.folder / scale.name / "last-run.json"
         outcome = _run(plan, executor, console or Console(stderr=True), summary, options.minutes)
-    found = Found(results, scale, tuple(seeds), EpisodeShape(*options.episode) if options.episode else None)
+    found = Found(results, scale, tuple(seeds), episode)
     made = [outputs_of(recipe, found, on) for recipe in recipes for on in recipe.on(options.dataset, scale)]
     tables = tuple(table for one in made for table in one.tables)
     figures = tuple(figure for one in made for figure in one.figures)

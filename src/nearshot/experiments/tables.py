@@ -62,6 +62,21 @@ class Cell:
     accuracy: PooledAccuracy | None = field(default=None, repr=False, compare=False)
     interval: Interval | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it shows a result of ours."""
+        return self.accuracy is not None or self.interval is not None
+
+    def further(self, kinds: Sequence[str]) -> list[float | str]:
+        """Return the values for the columns `INTERVALS` or `OF_DIFFERENCES` in CSV; empty where there are none."""
+        accuracy, interval = self.accuracy, self.interval
+        if kinds == OF_DIFFERENCES and interval is not None:
+            return [interval.half, interval.over, len(interval.by_seed), " ".join(map(str, interval.by_seed))]
+        if kinds != INTERVALS or accuracy is None:
+            return [""] * len(kinds)
+        between = "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
+        return [accuracy.interval95, between, accuracy.paper95, len(accuracy.per_seed)]
+
     def __str__(self) -> str:
         return self.text
 
@@ -170,18 +185,18 @@ class Table:
         writer.writerow([*(name for names in headings for name in names), "scale and seeds"])
         for row in self.rows:
             values: list[float | str] = []
-            for item, kinds in zip(row, more, strict=True):
-                values += [_number_or_text(item), *_intervals(item, kinds)]
+            for text, kinds in zip(row, more, strict=True):
+                item = text if isinstance(text, Cell) else Cell(text)
+                values += [str(item) if item.value is None else item.value, *item.further(kinds)]
             writer.writerow([*values, self.label])
         return buffer.getvalue()
 
     def _more_in_csv(self, place: int) -> tuple[str, ...]:
         """Return the further columns of a column in CSV."""
-        items = [row[place] for row in self.rows]
-        if any(_interval_in(item) for item in items):
+        items = [item for row in self.rows if isinstance(item := row[place], Cell)]
+        if any(item.interval for item in items):
             return OF_DIFFERENCES
-        is_measured = self.headings[place] != "difference" and any(_accuracy_in(item) for item in items)
-        return INTERVALS if is_measured else ()
+        return INTERVALS if self.headings[place] != "difference" and any(item.accuracy for item in items) else ()
 
     def _numbers(self) -> list[bool]:
         """Return for each column whether it holds numbers, which are aligned to the right."""
@@ -222,26 +237,7 @@ class Figure:
 
 
 def _is_ours(row: Row) -> bool:
-    return any(_accuracy_in(item) is not None or _interval_in(item) is not None for item in row)
-
-
-def _accuracy_in(item: Cell | str) -> PooledAccuracy | None:
-    return item.accuracy if isinstance(item, Cell) else None
-
-
-def _interval_in(item: Cell | str) -> Interval | None:
-    return item.interval if isinstance(item, Cell) else None
-
-
-def _intervals(item: Cell | str, kinds: Sequence[str]) -> list[float | str]:
-    """Return the values for the columns `INTERVALS` or `OF_DIFFERENCES`; empty where there are none."""
-    accuracy, interval = _accuracy_in(item), _interval_in(item)
-    if kinds == OF_DIFFERENCES and interval is not None:
-        return [interval.half, interval.over, len(interval.by_seed), " ".join(map(str, interval.by_seed))]
-    if kinds != INTERVALS or accuracy is None:
-        return [""] * len(kinds)
-    between = "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
-    return [accuracy.interval95, between, accuracy.paper95, len(accuracy.per_seed)]
+    return any(isinstance(item, Cell) and item.is_ours for item in row)
 
 
 def _unique(headings: Sequence[str]) -> list[str]:
@@ -257,10 +253,6 @@ def _unique(headings: Sequence[str]) -> list[str]:
             own = heading
         named.append(heading if heading == own else f"{own} {heading}".strip())
     return named
-
-
-def _number_or_text(item: Cell | str) -> float | str:
-    return item.value if isinstance(item, Cell) and item.value is not None else str(item)
 
 
 def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
