@@ -187,7 +187,7 @@ PUBLIC_NAMES = {
         "TrainResult",
         "train",
     },
-    "nearshot.experiments": {"RECIPES", "Reproduction", "ReproductionOptions", "Results", "reproduce"},
+    "nearshot.experiments": {"RECIPES", "Reproduction", "Results", "reproduce"},
     "nearshot.models": {
         "BACKBONES",
         "IMAGENET",
