@@ -36,7 +36,7 @@ FOUND = {
 class MoreAugmentation(Augmentation):
     """One setting more."""
 
-    padding: int = 0
+    blur: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ def test_a_new_setting_with_a_default_leaves_the_identity_unchanged(preset: str)
     same = vars(config) | {"augmentation": MoreAugmentation(**vars(config.augmentation))}
     more = MoreConfig(**same)
     assert "margin" in more.as_dict()
-    assert "padding" in more.as_dict()["augmentation"]
+    assert "blur" in more.as_dict()["augmentation"]
     assert run_id(more) == run_id(config)
     assert run_id(replace(more, margin=0.6)) != run_id(config)
-    assert run_id(replace(more, augmentation=replace(more.augmentation, padding=4))) != run_id(config)  # type: ignore[call-arg]
+    assert run_id(replace(more, augmentation=replace(more.augmentation, blur=4))) != run_id(config)  # type: ignore[call-arg]
 
 
 def test_runs_that_differ_in_one_setting_differ_in_their_identity() -> None:

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli._tables import Entry, print_entries
-from nearshot.cli._warnings import saying_warnings
+from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import describe_cost
 from nearshot.experiments.executors.base import Executor, check_gpus_per_run
@@ -65,7 +65,7 @@ class Reproduce(ReproductionOptions):
 
     def run(self, console: Console) -> None:
         """Run, print the tables, and name the files; unreadable files are named and skipped."""
-        with saying_warnings(LeftOutWarning, others=True):
+        with print_warnings(LeftOutWarning, others=True):
             scale = smaller(self.input_size, self.steps, self.quick)
             if self.list:
                 self._list(scale, console)

@@ -1,12 +1,20 @@
 """Accuracy over episodes: sampling, classifiers, statistics, and guards against leaks."""
 
 from nearshot.evaluation.adaptation import Adam, evaluate_fine_tuned, evaluate_mahalanobis
-from nearshot.evaluation.classifiers import CLASSIFIERS
+from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, knn
 from nearshot.evaluation.episodes import Episodes, read_episodes, sample_episodes, write_episodes
 from nearshot.evaluation.features import FeatureSet, embed, load_features, prepare_features, save_features
 from nearshot.evaluation.guards import check_distinct_content, check_unseen_classes
-from nearshot.evaluation.measure import Measured, Treatment, evaluate_features, evaluate_many, score_predictions
-from nearshot.evaluation.per_class import ClassAccuracy, evaluate_classes
+from nearshot.evaluation.measure import (
+    ClassAccuracy,
+    Measured,
+    Treatment,
+    evaluate_classes,
+    evaluate_features,
+    evaluate_many,
+    score_predictions,
+)
+from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.evaluation.statistics import (
     Accuracy,
     Comparison,
@@ -22,8 +30,10 @@ __all__ = [
     "Accuracy",
     "Adam",
     "ClassAccuracy",
+    "Classifier",
     "Comparison",
     "Episodes",
+    "EvaluationSpec",
     "FeatureSet",
     "Measured",
     "PooledAccuracy",
@@ -38,6 +48,7 @@ __all__ = [
     "evaluate_fine_tuned",
     "evaluate_mahalanobis",
     "evaluate_many",
+    "knn",
     "load_features",
     "pool_seeds",
     "prepare_features",

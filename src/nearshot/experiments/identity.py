@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 from typing import Any
 
 from nearshot.training import TrainConfig
@@ -31,7 +30,7 @@ def has_own_loss(config: TrainConfig) -> bool:
     >>> has_own_loss(TrainConfig(method="own-triplet-6759a127")), has_own_loss(TrainConfig(method="nca"))
     (True, False)
     """
-    return re.fullmatch(r"own-\w*(-[0-9a-f]{8})+", config.method_name) is not None
+    return config.method_name.startswith("own-")
 
 
 def batches_of(config: TrainConfig) -> BatchKind:
@@ -74,6 +73,8 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
     if config.schedule != "steps":
         unused.update(("milestones", "decay"))
     settings = {setting: value for setting, value in config.as_dict().items() if setting not in unused}
+    if config.augmentation.crop != "padded":
+        del settings["augmentation"]["padding"]
     return settings | {"method": name, "batches": batches, "warm_up": config.warm_up_epochs}
 
 

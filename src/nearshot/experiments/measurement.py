@@ -69,7 +69,7 @@ def measure(
         request = Request(
             split=one.split,
             shots=(one.n_shot,),
-            classifiers=(one.classifier,),  # type: ignore[arg-type]
+            classifiers=(one.classifier,),
             layers=one.layers,
             n_way=n_way,
             n_episodes=n_episodes if one.adapted is None else min(n_episodes, adapted_episodes),

@@ -15,7 +15,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from nearshot.checks import is_whole
+from nearshot.checks import is_integer
 from nearshot.devices import chosen_device
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, NearshotError, look_up
@@ -33,7 +33,7 @@ from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.io import atomic_write
-from nearshot.text import counted, tell
+from nearshot.text import counted, print_line
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import describe_environment
 
@@ -74,7 +74,7 @@ class ReproductionOptions:
     def n_seeds(self, scale: Scale) -> int:
         """Return the number of training seeds at a scale."""
         seeds = scale.n_seeds if self.seeds is None else self.seeds
-        if not is_whole(seeds) or seeds < 1:
+        if not is_integer(seeds) or seeds < 1:
             raise InputError(f"seeds must be at least 1 (got {seeds}).")
         return seeds
 
@@ -228,7 +228,7 @@ def _check(names: Sequence[str], options: ReproductionOptions, scale: Scale) -> 
 def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, minutes: float | None) -> Outcome:
     """Log the plan, run it, and write a summary with its duration."""
     for sentence in plan.sentences():
-        tell(console, sentence)
+        print_line(console, sentence)
     is_on_cpu = isinstance(executor, LocalMachine) and not executor.uses_gpus
     environment = describe_environment(torch.device("cpu") if is_on_cpu else chosen_device())
     began, limit = time.perf_counter(), None
@@ -247,11 +247,11 @@ def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, min
     if not plan.left:
         return outcome
     seconds, n_new = time.perf_counter() - began, len(outcome.done) - len(plan.done)
-    tell(console, f"Done: {n_new} of {counted(len(plan.left), 'run')} in {seconds / 60:.1f} minutes.")
+    print_line(console, f"Done: {n_new} of {counted(len(plan.left), 'run')} in {seconds / 60:.1f} minutes.")
     if outcome.left:
-        tell(console, f"Not started, as the time was too short: {counted(len(outcome.left), 'run')}.")
+        print_line(console, f"Not started, as the time was too short: {counted(len(outcome.left), 'run')}.")
     if outcome.elsewhere:
-        tell(console, f"Still locked by another process: {counted(len(outcome.elsewhere), 'run')}.")
+        print_line(console, f"Still locked by another process: {counted(len(outcome.elsewhere), 'run')}.")
     content = {
         "seconds": round(seconds, 1),
         "done_before": len(plan.done),

@@ -18,7 +18,7 @@ from rich.table import Table
 from nearshot.experiments.costs import TimeLimit, rough_duration
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.jobs import LOCKED, Job, is_locked
-from nearshot.text import tell
+from nearshot.text import print_line
 from nearshot.training.signals import handling
 
 __all__ = ["Failure", "Outcome", "run_jobs"]
@@ -176,7 +176,7 @@ class _Queue:
         self._next_check[job.id] = time.monotonic() + pause
         self._n_tries[job.id] += 1
         if self._n_tries[job.id] == 1 and not job.is_done(self.executor.results):
-            tell(self.console, f"{job.name} is locked by another process; waiting for it.")
+            print_line(self.console, f"{job.name} is locked by another process; waiting for it.")
 
     def _end(self, job: Job, problem: str | None, how: str) -> None:
         if problem is None:
@@ -187,7 +187,7 @@ class _Queue:
             self.outcome.failed.append(Failure(job, problem, self.executor.log_of(job)))
         if not self.console.is_terminal:  # where the live table is not shown
             state = "done" if problem is None else "stopped" if problem == "" else "failed"
-            tell(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {state} {how}")
+            print_line(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {state} {how}")
 
     def _seconds_left(self, now: float) -> float:
         """Estimate the time that is left, by the estimates of the limit or by the jobs that ended."""
