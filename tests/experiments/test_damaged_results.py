@@ -94,7 +94,7 @@ def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFix
         captured = capsys.readouterr()
         assert captured.err.count(str(path)) == 1
         assert captured.err.startswith(f"nearshot: warning: {path} is damaged (")
-    assert "schedule: 3 of 4 trainings done" in captured.out
+    assert "3 of 4 runs done" in captured.out
     assert (tmp_path / "report.html").is_file()
     assert (tmp_path / "tables" / "quick" / "schedule-glyphs.md").is_file()
 

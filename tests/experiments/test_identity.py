@@ -14,7 +14,7 @@ from nearshot.data.augment import Augmentation
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.jobs import jobs_of, rename_run_folders
-from nearshot.experiments.locks import owning
+from nearshot.experiments.locks import run_lock
 from nearshot.experiments.scales import OWN, QUICK, scale_named
 from nearshot.training import PRESETS, TrainConfig
 
@@ -111,7 +111,7 @@ def test_run_folders_of_an_earlier_version_are_renamed(tmp_path: Path) -> None:
     for name in ("0" * 16, "mine"):
         (tmp_path / name / "config.json").write_text(json.dumps(config.as_dict()))
     (tmp_path / ("1" * 16) / "config.json").write_text("{")
-    with owning(tmp_path / ("0" * 16)):
+    with run_lock(tmp_path / ("0" * 16)):
         rename_run_folders(tmp_path)
     assert not (tmp_path / run_id(config)).exists()  # another process is at work there
     rename_run_folders(tmp_path)

@@ -95,7 +95,7 @@ def validation_id(config: TrainConfig) -> str:
 
 
 def _hash_of_changes(settings: dict[str, Any], kind: type[TrainConfig]) -> str:
-    defaults = _defaults(kind)
+    defaults = _defaults(kind)  # type: ignore[arg-type]  # a type is hashable
     changed = {name: value for name, value in settings.items() if name not in defaults or value != defaults[name]}
     return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
 

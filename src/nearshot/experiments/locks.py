@@ -1,4 +1,4 @@
-"""Whose a training is: one process's at a time, though several commands may want it."""
+"""Per-run lock: one process works on a run at a time, though several commands may need it."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from pathlib import Path
 from nearshot.errors import InputError, NearshotError
 from nearshot.io import FileLock
 
-__all__ = ["ELSEWHERE", "BusyJobError", "is_owned", "owning"]
+__all__ = ["LOCKED", "LockedRunError", "is_locked", "run_lock"]
 
-ELSEWHERE = "Another process is at this training."
-LOCK = ".job-lock"  # in a run's folder; the run's own is held while it trains, and not while it is measured
+LOCKED = "Another process holds the lock of this run."
+LOCK = ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
 
 
-class BusyJobError(NearshotError):
-    """Another process is at a job."""
+class LockedRunError(NearshotError):
+    """Another process holds the lock of a run."""
 
 
 @contextmanager
-def owning(run_folder: Path) -> Iterator[None]:
-    """Keep others from a job until its result is written, or until this process ends, however it ends."""
+def run_lock(run_folder: Path) -> Iterator[None]:
+    """Hold the lock of a run until its result is written, or until this process ends."""
     try:
         run_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"The run's folder {run_folder} cannot be made: {error.strerror}.") from error
+        raise InputError(f"The run folder {run_folder} cannot be created: {error.strerror}.") from error
     lock = FileLock(run_folder / LOCK)
     if not lock.acquire():
-        raise BusyJobError(ELSEWHERE)
+        raise LockedRunError(LOCKED)
     try:
         yield
     finally:
         lock.release()
 
 
-def is_owned(run_folder: Path) -> bool:
-    """Whether a process is at a job."""
+def is_locked(run_folder: Path) -> bool:
+    """Return whether a process holds the lock of a run."""
     if not (run_folder / LOCK).is_file():
         return False
     lock = FileLock(run_folder / LOCK)
     try:
         is_free = lock.acquire()
     except NearshotError:
-        return False  # nobody can tell; whoever wants the job is told what is wrong
+        return False  # unknown; starting the run reports the reason
     lock.release()
     return not is_free
