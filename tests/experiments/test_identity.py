@@ -13,8 +13,7 @@ from made_up import make_up
 from nearshot.data.augment import Augmentation
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.identity import run_id
-from nearshot.experiments.jobs import jobs_of, rename_run_folders
-from nearshot.experiments.locks import run_lock
+from nearshot.experiments.jobs import jobs_of, rename_run_folders, run_lock
 from nearshot.experiments.scales import OWN, QUICK, scale_named
 from nearshot.training import PRESETS, TrainConfig
 

@@ -25,15 +25,15 @@ from nearshot.experiments.costs import (
     SECONDS_TO_MEASURE,
     SECONDS_TO_START,
     describe_cost,
-    duration,
     estimates,
     images_of,
+    rough_duration,
     seconds_left,
 )
 from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.jobs import Job, chosen_jobs, do, jobs_of
 from nearshot.experiments.measurement import TREATMENTS
-from nearshot.experiments.plan import Plan, plan_of
+from nearshot.experiments.plan import JobPlan, plan_of
 from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.results import Measurement, RunResult
 from nearshot.experiments.scales import PAPER, QUICK, smaller
@@ -61,8 +61,8 @@ def with_more(job: Job) -> Job:
 def test_jobs_are_classified_by_what_is_left(done: Path, tmp_path: Path) -> None:
     results, runs = Results(done / "results"), done / "runs"
     first, second = tiny_job(), tiny_job(seed=1)
-    assert plan_of([first, second], results, runs) == Plan(runs, done=(first,), trained=(second,))
-    assert plan_of([with_more(first)], results, runs) == Plan(runs, measured=(with_more(first),))
+    assert plan_of([first, second], results, runs) == JobPlan(runs, done=(first,), trained=(second,))
+    assert plan_of([with_more(first)], results, runs) == JobPlan(runs, measured=(with_more(first),))
     assert plan_of([first], results, runs).sentences() == []
     gone = plan_of([with_more(first)], results, tmp_path)
     assert gone.states() == {first.id: "to train again"}
@@ -72,7 +72,7 @@ def test_jobs_are_classified_by_what_is_left(done: Path, tmp_path: Path) -> None
 
 def test_a_plan_counts_all_and_names_the_first_three(tmp_path: Path) -> None:
     jobs = tuple(tiny_job(seed) for seed in range(8))
-    plan = Plan(tmp_path, jobs[:1], jobs[1:2], jobs[2:3], jobs[3:])
+    plan = JobPlan(tmp_path, jobs[:1], jobs[1:2], jobs[2:3], jobs[3:])
     assert plan.left == jobs[1:]
     names = ", ".join(job.name for job in jobs[3:6])
     everything, more, again = plan.sentences()
@@ -295,10 +295,10 @@ def test_without_results_estimates_are_by_known_machines(
     ("seconds", "words"), [(0, "1 min"), (89, "1 min"), (91, "2 min"), (3590, "60 min"), (3600, "1.0 h")]
 )
 def test_a_duration_is_in_whole_minutes_or_tenths_of_hours(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert rough_duration(seconds) == words
 
 
-@pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32"], ["--steps", "2"], []])
+@pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32", "--steps", "2"]])
 def test_the_list_has_names_and_costs(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

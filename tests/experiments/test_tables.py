@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from made_up import make_up
 from rich.console import Console
 
+from nearshot.cli import main
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.paired import paired_difference
@@ -202,6 +203,15 @@ def test_numbers_are_whole_in_a_terminal(width: int, our_tables: list[Table]) ->
         words = set(shown.split())
         numbers = [str(item).replace("± ", "±") for row in table.rows for item in row if isinstance(item, Cell)]
         assert {word for text in numbers for word in text.split()} <= words, table.name
+
+
+def test_a_file_has_120_columns(
+    results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    command = ["reproduce", "batch-size", "--tables-only", "--dataset", "cifar-fs", "--results", str(results.folder)]
+    assert main(command) == 0
+    assert 80 < max(map(len, capsys.readouterr().out.splitlines())) <= 120
 
 
 @given(

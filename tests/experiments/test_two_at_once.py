@@ -20,8 +20,7 @@ from tiny_jobs import tiny_job
 from nearshot.experiments.costs import TimeLimit
 from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import Job
-from nearshot.experiments.locks import LOCK, LOCKED, LockedRunError, is_locked, run_lock
+from nearshot.experiments.jobs import LOCK, LOCKED, Job, LockedRunError, is_locked, run_lock
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import run_jobs
 
@@ -73,8 +72,8 @@ def test_each_is_trained_once_and_both_have_all(executor: ThisProcess, tmp_path:
 def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
     executor: ThisProcess, tmp_path: Path
 ) -> None:
-    job, other = tiny_job(0, epochs=80), tiny_job(1)
-    process = another(tmp_path, epochs=80, seeds=[0])
+    job, other = tiny_job(0, epochs=40), tiny_job(1)
+    process = another(tmp_path, epochs=40, seeds=[0])
     said, metrics = io.StringIO(), executor.runs / job.id / "metrics.jsonl"
     until(lambda: metrics.is_file() and metrics.read_text().count("\n") > 2)
 
@@ -90,7 +89,7 @@ def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
     assert not outcome.failed
     assert said.getvalue().count(WAITING) == 1
     assert f"{job.name} done in" in said.getvalue()
-    assert metrics.read_text().count("\n") == 80
+    assert metrics.read_text().count("\n") == 40
 
 
 @pytest.mark.slow

@@ -79,14 +79,14 @@ class Reproduce(ReproductionOptions):
     def _reproduce(self, scale: Scale, console: Console) -> None:
         progress = Console(stderr=True, highlight=False)
         done = reproduce(self.names, self, scale=scale, executor=self._executor(scale), console=progress)
-        is_wide = console.is_terminal or "COLUMNS" in os.environ
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console.width = WIDTH_OF_FILES
         for table in (*done.tables, *(done.claims if self.all else ())):
             if table in done.claims:  # without the reasons, which are long
                 note = f"The reasons are in {table.name}.md, and in the page of `nearshot report`."
                 short = tuple(row[:3] for row in table.rows)
                 table = replace(table, headings=table.headings[:3], rows=short, notes=(*table.notes, note))  # noqa: PLW2901
-            width = console.width if is_wide else WIDTH_OF_FILES
-            console.print(table.for_terminal(), soft_wrap=False, crop=False, width=width)
+            console.print(table.for_terminal(), soft_wrap=False, crop=False)
             console.print()
         if done.not_run:
             console.print(f"Nothing has been run yet for: {', '.join(done.not_run)}.")

@@ -16,7 +16,7 @@ from nearshot.experiments.paper_configs import TRAINING_CLASSES
 from nearshot.experiments.results import Results, RunResult
 from nearshot.training import RunFolder, TrainConfig
 
-__all__ = ["Estimate", "TimeLimit", "describe_cost", "duration", "estimates", "images_of", "seconds_left"]
+__all__ = ["Estimate", "TimeLimit", "describe_cost", "estimates", "images_of", "rough_duration", "seconds_left"]
 
 # Images of the training splits, for datasets that may not be prepared here.
 TRAINING_IMAGES = {name: n_classes * n_images for name, (n_classes, n_images) in TRAINING_CLASSES.items()}
@@ -106,7 +106,9 @@ def describe_cost(jobs: Sequence[Job], results: Results, n_at_once: int = 1) -> 
     many = f"{images / 1e6:,.1f} M" if images >= 1e6 else f"{images / 1e3:,.0f} k"
     where = statistics.mode(one.where for one in expected)
     parallel = f", {n_at_once} at once" if n_at_once > 1 else ""
-    return f"{many} images, about {duration(sum(one.seconds for one in expected) / n_at_once)} on {where}{parallel}"
+    return (
+        f"{many} images, about {rough_duration(sum(one.seconds for one in expected) / n_at_once)} on {where}{parallel}"
+    )
 
 
 def seconds_left(jobs: Sequence[Job], results: Results, runs: Path, device: str) -> list[float]:
@@ -149,10 +151,10 @@ class TimeLimit:
         return [job for job in jobs if self.expected[job.id] <= self.left]
 
 
-def duration(seconds: float) -> str:
+def rough_duration(seconds: float) -> str:
     """Return a time in words.
 
-    >>> duration(50), duration(600), duration(9000)
+    >>> rough_duration(50), rough_duration(600), rough_duration(9000)
     ('1 min', '10 min', '2.5 h')
     """
     if seconds >= 3600:

@@ -15,11 +15,11 @@ from typing import Any
 
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.identity import VALIDATION_SETTINGS, run_id
-from nearshot.experiments.locks import is_locked
 from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import DAMAGED, Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
+from nearshot.io import FileLock
 from nearshot.runs.network import TrainedRun
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import open_splits
@@ -27,19 +27,31 @@ from nearshot.training.checkpoint import check_same_training
 from nearshot.training.run_folder import run_name
 
 __all__ = [
+    "LOCKED",
     "InterruptedJobError",
     "Job",
+    "LockedRunError",
     "called",
     "chosen_jobs",
     "do",
     "has_weights",
+    "is_locked",
     "jobs_of",
     "rename_run_folders",
+    "run_lock",
 ]
+
+
+LOCKED = "Another process holds the lock of this run."
+LOCK = ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
 
 
 class InterruptedJobError(NearshotError):
     """A job received a signal to stop and saved a checkpoint."""
+
+
+class LockedRunError(NearshotError):
+    """Another process holds the lock of a run."""
 
 
 @dataclass(frozen=True)
@@ -220,3 +232,32 @@ def rename_run_folders(runs: Path) -> None:
         is_old = re.fullmatch(r"[0-9a-f]{16}", file.parent.name) and file.parent.name != name
         if is_old and not (runs / name).exists() and not is_locked(file.parent):
             file.parent.rename(runs / name)
+
+
+@contextmanager
+def run_lock(run_folder: Path) -> Iterator[None]:
+    """Hold the lock of a run until its result is written, or until this process ends."""
+    try:
+        run_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"The run folder {run_folder} cannot be created: {error.strerror}.") from error
+    lock = FileLock(run_folder / LOCK)
+    if not lock.acquire():
+        raise LockedRunError(LOCKED)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(run_folder: Path) -> bool:
+    """Return whether a process holds the lock of a run."""
+    if not (run_folder / LOCK).is_file():
+        return False
+    lock = FileLock(run_folder / LOCK)
+    try:
+        is_free = lock.acquire()
+    except NearshotError:
+        return False  # unknown; starting the run reports the reason
+    lock.release()
+    return not is_free

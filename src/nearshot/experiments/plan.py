@@ -11,11 +11,11 @@ from nearshot.experiments.results import Results
 from nearshot.text import counted
 from nearshot.training import RunFolder
 
-__all__ = ["Plan", "plan_of"]
+__all__ = ["JobPlan", "plan_of"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """Jobs by what is left to do.
 
     Attributes:
@@ -73,7 +73,7 @@ class Plan:
         return said
 
 
-def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_again: bool = True) -> Plan:
+def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_again: bool = True) -> JobPlan:
     """Classify jobs by what is left to do.
 
     Args:
@@ -94,7 +94,7 @@ def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_ag
         else:
             both = tuple(dict.fromkeys((*job.measurements, *result.measurements)))
             again.append(replace(job, measurements=both))
-    plan = Plan(Path(runs), tuple(done), tuple(measured), tuple(trained), tuple(again))
+    plan = JobPlan(Path(runs), tuple(done), tuple(measured), tuple(trained), tuple(again))
     return plan if train_again else replace(plan, again=(), skipped=plan.again)
 
 

@@ -25,7 +25,7 @@ from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine, n_cores
 from nearshot.experiments.identity import VALIDATION_SETTINGS
 from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, rename_run_folders
-from nearshot.experiments.plan import Plan, plan_of
+from nearshot.experiments.plan import JobPlan, plan_of
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
@@ -79,7 +79,7 @@ class ReproductionOptions:
         return seeds
 
 
-class Settings(TypedDict, total=False):
+class _Settings(TypedDict, total=False):
     """The fields of `ReproductionOptions` as keywords."""
 
     dataset: str | None
@@ -122,7 +122,7 @@ def reproduce(
     scale: Scale = PAPER,
     executor: Executor | None = None,
     console: Console | None = None,
-    **settings: Unpack[Settings],
+    **settings: Unpack[_Settings],
 ) -> Reproduction:
     """Run what is missing for some tables and figures, and write them, with the paper's numbers beside ours.
 
@@ -224,7 +224,7 @@ def _check(names: Sequence[str], options: ReproductionOptions, scale: Scale) -> 
         raise InputError(f"minutes must be positive (got {options.minutes:g}).")
 
 
-def _run(plan: Plan, executor: Executor, console: Console, summary: Path, minutes: float | None) -> Outcome:
+def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, minutes: float | None) -> Outcome:
     """Log the plan, run it, and write a summary with its duration."""
     for sentence in plan.sentences():
         tell(console, sentence)

@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from nearshot.experiments.costs import TimeLimit, duration
+from nearshot.experiments.costs import TimeLimit, rough_duration
 from nearshot.experiments.executors.base import Executor
-from nearshot.experiments.jobs import Job
-from nearshot.experiments.locks import LOCKED, is_locked
+from nearshot.experiments.jobs import LOCKED, Job, is_locked
 from nearshot.text import tell
 from nearshot.training.signals import handling
 
@@ -153,7 +152,7 @@ class _Queue:
         n_later = len(self.waiting) - len(self._allowed)
         parts = [f"{len(self.outcome.done)} done", f"{len(self.running)} running", f"{len(self._allowed)} left"]
         parts += [f"{len(self.held)} in another process"] if self.held else []
-        parts += [f"about {duration(self._seconds_left(now))} to go"] if self._seconds or self.limit else []
+        parts += [f"about {rough_duration(self._seconds_left(now))} to go"] if self._seconds or self.limit else []
         parts += [f"{n_later} for another time"] if n_later else []
         parts += [f"{len(self.outcome.failed)} failed"] if self.outcome.failed else []
         table = Table(title=", ".join(parts))

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.jobs import InterruptedJobError, Job, do
-from nearshot.experiments.locks import run_lock
+from nearshot.experiments.jobs import InterruptedJobError, Job, do, run_lock
 from nearshot.experiments.results import Results
 from nearshot.training import Hardware
 
@@ -47,9 +46,11 @@ class Executor(Protocol):
 
     def stop(self) -> None:
         """Ask all jobs to save and stop, and wait for them; by default none runs between calls."""
+        return
 
     def close(self) -> None:
         """Release processes that were kept for further jobs; by default there are none."""
+        return
 
     def log_of(self, job: Job) -> Path:
         """Return the path of a job's log."""

@@ -18,8 +18,7 @@ from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
 from nearshot.errors import InputError
 from nearshot.experiments.executors.base import BUSY, SECONDS_TO_SAVE, STOPPED, check_gpus_per_run
-from nearshot.experiments.jobs import Job
-from nearshot.experiments.locks import LOCKED
+from nearshot.experiments.jobs import LOCKED, Job
 from nearshot.experiments.results import Results, runs_per_gpu
 
 __all__ = ["LocalMachine", "n_cores"]

@@ -21,13 +21,12 @@ from typing import Any
 
 from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
 from nearshot.experiments.executors.base import SECONDS_TO_SAVE, Executor, check_gpus_per_run
-from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
-from nearshot.experiments.locks import LOCKED, run_lock
+from nearshot.experiments.jobs import LOCKED, InterruptedJobError, Job, called, do, run_lock
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
 from nearshot.training import Hardware
 from nearshot.training.signals import handling
 
-__all__ = ["RayCluster", "Report", "do_on_node"]
+__all__ = ["NodeReport", "RayCluster", "do_on_node"]
 
 RETRIES = 10  # of a job whose worker is lost; not for ever, since it may be the job that brings its worker down
 LINES_OF_LOG = 100
@@ -35,7 +34,7 @@ SECONDS_TO_CONNECT = 10.0
 
 
 @dataclass(frozen=True)
-class Report:
+class NodeReport:
     """What a node returns.
 
     Attributes:
@@ -123,18 +122,18 @@ class RayCluster(Executor):
     def _end_of_log(self, job: Job) -> Path:
         return self.runs / job.id / "log-end.txt"
 
-    def _report(self, future: Any) -> Report:
+    def _report(self, future: Any) -> NodeReport:
         errors = self.ray.exceptions
         try:
-            report: Report = self.ray.get(future)
+            report: NodeReport = self.ray.get(future)
         except errors.TaskCancelledError:
-            return Report(None, "", "", "Ray")
+            return NodeReport(None, "", "", "Ray")
         except errors.RayError as error:  # the worker was lost too often, or could not start
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            return Report(None, lines[-1], str(error), "Ray")
+            return NodeReport(None, lines[-1], str(error), "Ray")
         return report
 
-    def _settle(self, job: Job, report: Report) -> str | None:
+    def _settle(self, job: Job, report: NodeReport) -> str | None:
         """Write the result, or the end of the log; return the error message."""
         problem = report.problem
         if report.content is not None:
@@ -199,7 +198,7 @@ def do_on_node(
     hardware: Hardware,
     command: tuple[str, ...],
     n_sharing: int = 1,
-) -> Report:
+) -> NodeReport:
     """Run a job, or what is left of it, on the node where Ray started it.
 
     Args:
@@ -219,10 +218,10 @@ def do_on_node(
         with run_lock(log.parent):  # before anything is written to its log
             return _do_in_log(train, log, command, node)
     except NearshotError as error:  # such as a lock
-        return Report(None, str(error), "", node)
+        return NodeReport(None, str(error), "", node)
 
 
-def _do_in_log(train: Callable[[], RunResult], log: Path, command: tuple[str, ...], node: str) -> Report:
+def _do_in_log(train: Callable[[], RunResult], log: Path, command: tuple[str, ...], node: str) -> NodeReport:
     content, problem = None, ""
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
         sys.stderr.write(f"on {node}, process {os.getpid()}\n")
@@ -237,7 +236,7 @@ def _do_in_log(train: Callable[[], RunResult], log: Path, command: tuple[str, ..
         except Exception as error:  # any error belongs in the log, and the other jobs continue
             traceback.print_exc()
             problem = f"{type(error).__name__}: {error}"
-    return Report(content, problem, _end_of(log), node)
+    return NodeReport(content, problem, _end_of(log), node)
 
 
 def _saving_when_cancelled() -> AbstractContextManager[None]:

@@ -14,14 +14,13 @@ from typing import Any
 
 from nearshot.errors import NearshotError
 from nearshot.experiments.executors.base import BUSY, STOPPED
-from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
-from nearshot.experiments.locks import LockedRunError, run_lock
+from nearshot.experiments.jobs import InterruptedJobError, Job, LockedRunError, called, do, run_lock
 from nearshot.experiments.results import Results
 
-__all__ = ["main"]
+__all__ = ["work"]
 
 
-def main() -> None:
+def work() -> None:
     """Run the jobs of the input, and answer each."""
     answers = os.dup(1)
     for line in sys.stdin:
@@ -54,4 +53,4 @@ def _run(task: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    work()
