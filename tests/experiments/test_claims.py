@@ -10,7 +10,7 @@ import pytest
 from known import DATASET, SEEDS, put, verdict
 from made_up import make_up
 
-from nearshot.experiments.claims import CLAIMS, check_claims, claims_as_table
+from nearshot.experiments.claims import CLAIMS, check_claims
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.paper import BATCH_SIZE_TABLE
 from nearshot.experiments.paper_configs import BATCH_SIZES
@@ -47,15 +47,7 @@ def test_what_was_judged_comes_first_and_in_the_papers_order(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("better", "seeds", "status"),
-    [
-        (2.0, (0,), "confirmed"),
-        (-2.0, (0,), "contradicted"),
-        (0.7, (0,), "undecided"),  # with one seed it may be chance
-        (-0.7, (0,), "undecided"),
-        (0.7, (0, 1, 2), "confirmed"),
-        (-0.7, (0, 1, 2), "contradicted"),
-        (0.0, (0, 1, 2), "undecided"),
-    ],
+    [(2.0, (0,), "confirmed"), (-0.7, (0,), "undecided"), (-0.7, (0, 1, 2), "contradicted")],
 )
 def test_nca_above_all_episodes(better: float, seeds: tuple[int, ...], status: str, tmp_path: Path) -> None:
     results = Results(tmp_path)
@@ -178,8 +170,6 @@ def test_a_comparison_says_by_which_classifier(tmp_path: Path) -> None:
     found = verdict(results, "nca-on-test", SEEDS).text
     for what in ("NCA minus PN, centroid", "NCA minus MN, soft"):
         assert all(f"{what}, {shot}-shot: +" in found for shot in (1, 5))
-    table = claims_as_table(Found(results, PAPER, SEEDS), DATASET)
-    assert "nearest centroid" in table.notes[-1]
 
 
 def test_fine_tuning_is_judged_on_the_last_layer_and_on_several(tmp_path: Path) -> None:

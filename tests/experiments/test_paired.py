@@ -1,4 +1,4 @@
-"""Differences of trainings, and judging them."""
+"""Paired differences, and verdicts on them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from nearshot.training import PRESETS
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_scale_that_makes_one_training_of_two_decides_nothing(tmp_path: Path) -> None:
+def test_a_scale_that_merges_two_runs_gives_no_difference(tmp_path: Path) -> None:
     results = Results(tmp_path)
     put(results, choice_config(DATASET, CHOICES[0]), 60.0)
     one_for_all = replace(PAPER, change=lambda config: replace(config, backbone="resnet12"))
@@ -109,7 +109,7 @@ def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_
     ],
 )
 def test_what_a_difference_counts_for(difference: float, interval: float, words: set[str]) -> None:
-    """Luck, where it is allowed for, widens it as its interval does."""
+    """A margin widens it as its interval does."""
     for one in (
         PairedDifference("", difference, interval, 1),
         PairedDifference("", difference, interval - 0.3, 1, margin=0.3),
@@ -184,28 +184,31 @@ def test_two_seeds_that_agree_very_well_need_no_margin() -> None:
     assert two.interval95 == pytest.approx(float(scipy.stats.t.isf(0.025, 1)) * 0.01 / math.sqrt(2))
 
 
-def test_what_an_interval_is_of_is_said() -> None:
-    three, single = PairedDifference("a", 2.0, 0.2, 3, freedom=2), PairedDifference("b", 2.0, 0.1, 1)
-    assert differences_in_words([three]).endswith("(3 seeds, ± between seeds)")
-    assert differences_in_words([single]).endswith("(one seed, ± over episodes)")
-    assert differences_in_words([three, single]).endswith(
-        "(1 or 3 seeds, ± between seeds, or over episodes where they are too few)"
-    )
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ("three", "(3 seeds, ± between seeds)"),
+        ("one", "(one seed, ± over episodes)"),
+        ("three one", "(1 or 3 seeds, ± between seeds, or over episodes where they are too few)"),
+        ("test", "(one seed, ± over episodes; plus 2.5 points for seed variance)"),
+        ("val", "(one seed, ± over episodes; plus 1 point for seed variance)"),
+        ("test val", "; plus 2.5 (test, 1-shot) or 1 (val, 1-shot) points for seed variance)"),
+    ],
+)
+def test_intervals_and_margins_are_named(kinds: str, words: str) -> None:
+    known = {
+        "three": PairedDifference("a", 2.0, 0.2, 3, freedom=2),
+        "one": PairedDifference("b", 2.0, 0.1, 1),
+        "test": PairedDifference("c", 2.0, 0.1, 1, 2.5, "test, 1-shot"),
+        "val": PairedDifference("d", 2.0, 0.1, 1, 1.0, "val, 1-shot"),
+    }
+    assert differences_in_words([known[kind] for kind in kinds.split()]).endswith(words)
 
 
-def test_six_gaps_are_told_and_the_rest_counted() -> None:
-    told = judge(([PairedDifference(f"gap {number}", 9.0 - number, 0.1, 1) for number in range(8)], ABOVE)).text
-    assert [f"gap {number}: " in told for number in range(8)] == [False] * 2 + [True] * 6
+def test_six_differences_are_listed_and_the_rest_counted() -> None:
+    told = judge(([PairedDifference(f"difference {number}", 9.0 - number, 0.1, 1) for number in range(8)], ABOVE)).text
+    assert [f"difference {number}: " in told for number in range(8)] == [False] * 2 + [True] * 6
     assert "; and 2 more (one seed" in told
-
-
-def test_three_seeds_speak_for_themselves() -> None:
-    """Differences of +0.5, +0.4 and −0.65 points, of few that can be had: a mean of 0.1 that is not sure to 0.05."""
-    differences = torch.tensor([0.49, 0.41, -0.65], dtype=torch.float64)
-    spread = float(differences.std())
-    (three,) = pool_spread([PairedDifference("a", float(differences.mean()), 9.0, 3, 0.0, "", spread, 2, 0.05, 1.0)])
-    assert three.interval95 == pytest.approx(float(scipy.stats.t.isf(0.025, 2)) * spread / math.sqrt(3))
-    assert three.margin == 0
 
 
 def test_the_pooled_spread_is_no_more_sure_than_it_says() -> None:
@@ -251,17 +254,13 @@ def test_the_margin_for_one_network_is_what_seeds_were_measured_to_differ_by() -
                 largest[what[0]] = max(largest[what[0]], seeds.spread)
     assert {what: math.ceil(4 * spread) / 2 for what, spread in largest.items()} == MEASURED_TWICE
     classifier, treatment, adapted, layers = (f"{largest[what]:.2f}" for what in MEASURED_TWICE)
-    said = [
-        " ".join(text.split()) for text in (seed_margin.__doc__ or "", (ROOT / "docs" / "reproduce.md").read_text())
-    ]
-    assert f" are {classifier}, {treatment}, {adapted} and {layers}, and the margin is two of them" in said[0]
-    assert f"(at most {classifier}, {treatment} and {adapted}, {layers}), rounded up" in said[1]
+    documented = " ".join((seed_margin.__doc__ or "").split())
+    assert f" are {classifier}, {treatment}, {adapted} and {layers}, and the margin is two of them" in documented
 
 
 def test_what_differs_in_two_ways_has_the_larger_margin() -> None:
     plain, both = Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", (2, 3, 4), "fine-tuned")
-    assert seed_margin(plain, both) == seed_margin(both, plain) == MEASURED_TWICE["layers"]
-    assert seed_margin(plain, plain) == 0
+    assert (seed_margin(plain, both), seed_margin(both, plain), seed_margin(plain, plain)) == (1.5, 1.5, 0.0)
 
 
 def test_how_much_seeds_differ_is_taken_from_all_comparisons() -> None:
@@ -328,18 +327,6 @@ def test_one_seed_has_more_chance_in_it_on_the_test_split(split: str, status: st
     assert f"(one seed, ± over episodes; plus {allowed} for seed variance)" in verdict.text
 
 
-def test_the_margin_is_said_for_the_gaps_that_are_told() -> None:
-    gaps = [
-        PairedDifference("a", 2.0, 0.1, 1, margin, kind)
-        for margin, kind in ((2.5, "test, 1-shot"), (1.0, "val, 1-shot"))
-    ]
-    assert "; plus 2.5 points for" in differences_in_words(gaps[:1])
-    assert "; plus 1 point for" in differences_in_words(gaps[1:])
-    gaps.append(gaps[1]._replace(kind="val, 5-shot"))
-    assert "; plus 2.5 (test, 1-shot) or 1 (val, 1-shot and val, 5-shot) points for" in differences_in_words(gaps)
-    assert "plus" not in differences_in_words([gaps[0]._replace(margin=0.0)])
-
-
 def test_those_least_beyond_doubt_come_first_by_interval_and_margin() -> None:
     sure, unsure = (
         PairedDifference("sure", 1.5, 0.1, 1, 1.0, "val, 1-shot"),
@@ -385,7 +372,7 @@ def test_limits_hold_or_fail_and_what_fills_them_never_holds(
         assert not limits.hold(one)
 
 
-def test_it_is_said_where_one_seed_could_never_confirm() -> None:
+def test_a_verdict_names_too_few_seeds() -> None:
     level = PairedDifference("a", 0.0, 0.1, 1, 1.0)
     assert judge(([level], NONE)).text.endswith(". One seed cannot confirm this.")
     assert judge(([level, None], NONE)).text.endswith(

@@ -11,7 +11,6 @@ import scipy.stats
 import torch
 
 from nearshot.evaluation import Accuracy, Comparison, compare
-from nearshot.experiments.identity import run_id
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Interval, cell, signed
@@ -138,13 +137,12 @@ def paired_difference(found: Found, name: str, better: Side, other: Side) -> Pai
     None where either is missing, or where a scale turns both into the same run.
     """
     (config, measured), (other_config, other_measured) = better, other
-    if measured == other_measured and run_id(found.scale.change(config)) == run_id(found.scale.change(other_config)):
-        return None
     others = {run.seed: run for run in found.runs(other_config) if run.has(other_measured)}
+    pairs = [(run, others[run.seed]) for run in found.runs(config) if run.seed in others and run.has(measured)]
+    if measured == other_measured and any(run.id == second.id for run, second in pairs):
+        return None
     comparisons = [
-        compare(*_shared_episodes(run.accuracy(measured), others[run.seed].accuracy(other_measured)))
-        for run in found.runs(config)
-        if run.seed in others and run.has(measured)
+        compare(*_shared_episodes(run.accuracy(measured), second.accuracy(other_measured))) for run, second in pairs
     ]
     margin = seed_margin(measured, other_measured if config == other_config else None)
     return over_seeds(name, comparisons, margin=margin, kind=kind_of(measured))

@@ -12,6 +12,7 @@ centre crops only. Validation split. Time: five minutes a run on an H200 at 84×
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
 from nearshot.experiments.paper_configs import figure_config
@@ -30,6 +31,7 @@ CHOICES = (
 )
 
 
+@cache
 def choice_config(dataset: str, choice: str) -> TrainConfig:
     """Return the settings of a choice; batches of 512."""
     nca, matching = (figure_config(dataset, method, 512) for method in ("nca", "matching"))

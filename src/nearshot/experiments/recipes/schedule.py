@@ -9,6 +9,8 @@ weight decay 1e-4. Expected on CIFAR-FS: PN 53.76 / 68.54 against 59.60 / 74.64,
 
 from __future__ import annotations
 
+from functools import cache
+
 from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
 from nearshot.experiments.paper import SCHEDULE
 from nearshot.experiments.paper_configs import figure_config, simpleshot_schedule
@@ -17,6 +19,7 @@ from nearshot.training import TrainConfig
 __all__ = ["RECIPE", "row_config"]
 
 
+@cache
 def row_config(dataset: str, row: str) -> TrainConfig:
     """Return the settings of a row of the paper's table."""
     config = figure_config(dataset, "nca" if row.startswith("NCA") else "prototypical", 256)

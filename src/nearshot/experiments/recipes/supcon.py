@@ -10,6 +10,7 @@ Time: five minutes a run on an H200 at 84×84.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
 from nearshot.experiments.paper import SUPCON
@@ -20,6 +21,7 @@ __all__ = ["RECIPE", "ROWS", "row_config"]
 ROWS = ("SupCon, as published", "SupCon, Khosla et al.'s", "NCA")
 
 
+@cache
 def row_config(dataset: str, row: str) -> TrainConfig:
     """Return the settings of a row."""
     published = PRESETS[f"{dataset}-supcon"]

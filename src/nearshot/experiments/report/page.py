@@ -62,17 +62,16 @@ def _page(scales: Sequence[ScaleContents]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    functions = (
-        counted,
-        difference_bar,
-        number_columns,
-        largest_difference,
-        runs_behind,
-        image_of,
-        anchor_of,
-        duration,
+    environment.globals.update(
+        anchor_of=anchor_of,
+        counted=counted,
+        difference_bar=difference_bar,
+        duration=duration,
+        image_of=image_of,
+        largest_difference=largest_difference,
+        number_columns=number_columns,
+        runs_behind=runs_behind,
     )
-    environment.globals.update({function.__name__: function for function in functions})
     files = resources.files("nearshot.experiments.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
     claims, compared = claims_of(scales), list(compared_with_paper(scales))
