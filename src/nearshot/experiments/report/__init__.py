@@ -1,4 +1,4 @@
-"""The report: one page of HTML with everything that was run, which needs nothing but itself."""
+"""The report: one self-contained page of HTML with all results."""
 
 from nearshot.experiments.report.page import write_report
 
