@@ -279,8 +279,8 @@ def test_the_papers_schedule_is_to_be_considerably_better(
     better: float, seeds: tuple[int, ...], status: str, tmp_path: Path
 ) -> None:
     for short in ("PN", "NCA"):
-        put(Results(tmp_path), schedule.row_config(DATASET, f"{short} (SimpleShot's schedule)"), 60.0, seeds=seeds)
-        put(Results(tmp_path), schedule.row_config(DATASET, f"{short} (the paper's)"), 60.0 + better, seeds=seeds)
+        put(Results(tmp_path), schedule.schedule_config(DATASET, f"{short} (SimpleShot's schedule)"), 60.0, seeds=seeds)
+        put(Results(tmp_path), schedule.schedule_config(DATASET, f"{short} (the paper's)"), 60.0 + better, seeds=seeds)
     found = verdict(Results(tmp_path), "schedule", seeds)
     assert found.status == status
     assert "NCA, the paper's schedule minus SimpleShot's, 5-shot: +" in found.text
@@ -288,9 +288,9 @@ def test_the_papers_schedule_is_to_be_considerably_better(
 
 def test_nca_is_held_against_both_supervised_contrastive_losses(tmp_path: Path) -> None:
     for row, mean in zip(supcon.ROWS, (60.0, 66.0, 70.0), strict=True):
-        put(Results(tmp_path), supcon.row_config(DATASET, row), mean)
+        put(Results(tmp_path), supcon.supcon_config(DATASET, row), mean)
     assert verdict(Results(tmp_path), "contrastive").status == "confirmed"
-    put(Results(tmp_path), supcon.row_config(DATASET, "SupCon, Khosla et al.'s"), 75.0)
+    put(Results(tmp_path), supcon.supcon_config(DATASET, "SupCon, Khosla et al.'s"), 75.0)
     found = verdict(Results(tmp_path), "contrastive")
     assert found.status == "contradicted"
     assert found.text.startswith("Contradicted by 2 of 4: NCA minus SupCon, Khosla et al.'s, ")

@@ -14,13 +14,13 @@ from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Row, Table, beside, cell
 from nearshot.training import TrainConfig
 
-__all__ = ["BOTH_SHOTS", "AccuracyTable", "Line", "both_shots"]
+__all__ = ["BOTH_SHOTS", "AccuracyRow", "AccuracyTable", "both_shots"]
 
 PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
 BOTH_SHOTS = tuple(f"{shot}-shot" for shot in SHOTS)
 
 
-class Line(NamedTuple):
+class AccuracyRow(NamedTuple):
     """A row.
 
     Attributes:
@@ -58,7 +58,7 @@ class AccuracyTable:
     name: str
     title: str
     labels: tuple[str, ...]
-    lines: Callable[[str], Sequence[Line]]
+    lines: Callable[[str], Sequence[AccuracyRow]]
     columns: tuple[str, ...] = BOTH_SHOTS
     place: tuple[str, str] | None = None
     with_paper: bool = False
@@ -99,7 +99,7 @@ class AccuracyTable:
         name = self.name.removesuffix("-{on}")
         return Recipe(name, title, datasets, wanted, lambda found, dataset: [self.table(found, dataset)])
 
-    def _row(self, found: Found, line: Line, first: Line) -> Row:
+    def _row(self, found: Found, line: AccuracyRow, first: AccuracyRow) -> Row:
         paper = line.paper if line.paper and found.scale.is_papers else (None,) * len(line.sides)
         cells: list[Cell] = []
         for side, against, number in zip(line.sides, first.sides, paper, strict=True):

@@ -130,7 +130,7 @@ def nca_and_contrastive(dataset: str) -> list[Compared]:
     """NCA against both supervised contrastive losses: the published one, and Khosla et al.'s."""
     *contrastive, nca = supcon.ROWS
     return _flat(
-        _both_shots(f"NCA minus {row}", (supcon.row_config(dataset, one) for one in (nca, row)), split="test")
+        _both_shots(f"NCA minus {row}", (supcon.supcon_config(dataset, one) for one in (nca, row)), split="test")
         for row in contrastive
     )
 
@@ -140,7 +140,7 @@ def schedules(dataset: str) -> list[Compared]:
     return _flat(
         _both_shots(
             f"{short}, the paper's schedule minus SimpleShot's",
-            (schedule.row_config(dataset, f"{short} ({one})") for one in ("the paper's", "SimpleShot's schedule")),
+            (schedule.schedule_config(dataset, f"{short} ({one})") for one in ("the paper's", "SimpleShot's schedule")),
         )
         for short in ("PN", "NCA")
     )

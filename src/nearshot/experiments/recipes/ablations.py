@@ -17,7 +17,7 @@ from functools import cache, partial
 
 from matplotlib.figure import Figure as Drawing
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable
 from nearshot.experiments.figures import dots, heading, new_drawing
 from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS, TITLES, episodes_of, figure_config
 from nearshot.experiments.recipe import Found, Recipe, Wanted
@@ -58,10 +58,10 @@ def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     }[row]
 
 
-def _lines(rows: Mapping[int, str], classifier: str, dataset: str) -> list[Line]:
+def _lines(rows: Mapping[int, str], classifier: str, dataset: str) -> list[AccuracyRow]:
     measured = [Measurement("val", shot, classifier) for shot in SHOTS]
     return [
-        Line(
+        AccuracyRow(
             (str(row), title),
             [(row_config(dataset, row, size), one) for one in measured for size in BATCH_SIZES],
         )

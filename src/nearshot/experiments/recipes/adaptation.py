@@ -10,7 +10,7 @@ minute on an H200 (0.06 s an episode for fine-tuning).
 
 from __future__ import annotations
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable
 from nearshot.experiments.paired import Side
 from nearshot.experiments.paper import ADAPTATION
 from nearshot.experiments.recipe import Found
@@ -49,7 +49,9 @@ TABLE = AccuracyTable(
     "Several layers and adapting to the support set (Appendix G): {on}, test split, nearest centroid",
     ("features",),
     lambda dataset: [
-        Line((row,), nca_sides(dataset, "test", *features), ADAPTATION[row][dataset] if row in ADAPTATION else ())
+        AccuracyRow(
+            (row,), nca_sides(dataset, "test", *features), ADAPTATION[row][dataset] if row in ADAPTATION else ()
+        )
         for row, features in ROWS.items()
     ],
     with_paper=True,

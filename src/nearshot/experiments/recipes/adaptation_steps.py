@@ -8,7 +8,7 @@ both lost on CIFAR-FS, so this table varies each alone. Time beyond the run: a m
 
 from __future__ import annotations
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable
 from nearshot.experiments.recipes.adaptation import about_paired, nca_sides
 
 __all__ = ["RECIPE"]
@@ -31,7 +31,7 @@ TABLE = AccuracyTable(
     "adaptation-steps-{on}",
     "Which layers, and how far to fine-tune: {on}, validation split, nearest centroid",
     ("NCA's features",),
-    lambda dataset: [Line((row,), nca_sides(dataset, "val", *features)) for row, features in ROWS.items()],
+    lambda dataset: [AccuracyRow((row,), nca_sides(dataset, "val", *features)) for row, features in ROWS.items()],
     paired=True,
     notes=lambda found: (about_paired(found, "the embedding"),),
 )

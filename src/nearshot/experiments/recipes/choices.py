@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.paper_configs import figure_config
 from nearshot.training import TrainConfig
 
@@ -46,9 +46,9 @@ def choice_config(dataset: str, choice: str) -> TrainConfig:
     }[choice]
 
 
-def _line(dataset: str, choice: str) -> Line:
+def _line(dataset: str, choice: str) -> AccuracyRow:
     classifier = "soft" if choice.startswith("MN") else "centroid"
-    return Line((choice,), both_shots(choice_config(dataset, choice), classifier=classifier))
+    return AccuracyRow((choice,), both_shots(choice_config(dataset, choice), classifier=classifier))
 
 
 TABLE = AccuracyTable(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable
 from nearshot.experiments.measurement import TREATMENTS
 from nearshot.experiments.paper import CLASSIFIERS_TABLE
 from nearshot.experiments.recipe import Recipe, Wanted
@@ -30,14 +30,14 @@ def _wanted(dataset: str) -> Sequence[Wanted]:
     return [Wanted(PRESETS[f"{dataset}-nca"], tuple(dict.fromkeys(measurements)))]
 
 
-def _line(dataset: str, name: str) -> Line:
+def _line(dataset: str, name: str) -> AccuracyRow:
     sides = [(PRESETS[f"{dataset}-nca"], Measurement(split, 5, name)) for split in SPLITS]
-    return Line((CLASSIFIERS[name],), sides, CLASSIFIERS_TABLE[dataset][name])
+    return AccuracyRow((CLASSIFIERS[name],), sides, CLASSIFIERS_TABLE[dataset][name])
 
 
-def _treatment(dataset: str, name: str) -> Line:
+def _treatment(dataset: str, name: str) -> AccuracyRow:
     measured = [Measurement("val", shot, "centroid", treatment=name) for shot in (1, 5)]
-    return Line((name,), [(PRESETS[f"{dataset}-nca"], one) for one in measured])
+    return AccuracyRow((name,), [(PRESETS[f"{dataset}-nca"], one) for one in measured])
 
 
 TABLES = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.paired import paired_cell, paired_difference
 from nearshot.experiments.paper import COMPARISON, QUOTED
 from nearshot.experiments.recipe import Found, Recipe, Wanted
@@ -41,9 +41,9 @@ PAIRS = {  # of rows with the same classifier
 ORDER = ("nca", "prototypical", "matching", "simpleshot", "prototypical-snell", "matching-snell")
 
 
-def _line(dataset: str, row: str) -> Line:
+def _line(dataset: str, row: str) -> AccuracyRow:
     method, classifier = ROWS[row]
-    return Line((row,), both_shots(PRESETS[f"{dataset}-{method}"], "test", classifier), COMPARISON[row][dataset])
+    return AccuracyRow((row,), both_shots(PRESETS[f"{dataset}-{method}"], "test", classifier), COMPARISON[row][dataset])
 
 
 TABLE = AccuracyTable(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.paper_configs import SHOTS, figure_config
 
 __all__ = ["RECIPE"]
@@ -32,9 +32,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _line(dataset: str, variant: str) -> Line:
+def _line(dataset: str, variant: str) -> AccuracyRow:
     configs = (replace(figure_config(dataset, method, 512), **VARIANTS[variant]) for method in METHODS)
-    return Line((variant,), [side for config in configs for side in both_shots(config)])
+    return AccuracyRow((variant,), [side for config in configs for side in both_shots(config)])
 
 
 TABLE = AccuracyTable(

@@ -10,7 +10,7 @@ a run on an H200 at 84×84.
 
 from __future__ import annotations
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.paper_configs import SHOTS, figure_config
 from nearshot.training import METHODS
 
@@ -19,9 +19,11 @@ __all__ = ["RECIPE"]
 CLASSIFIERS = ("centroid", "soft")
 
 
-def _line(dataset: str, method: str) -> Line:
+def _line(dataset: str, method: str) -> AccuracyRow:
     config = figure_config(dataset, method, 512)
-    return Line((METHODS[method].title,), [side for one in CLASSIFIERS for side in both_shots(config, classifier=one)])
+    return AccuracyRow(
+        (METHODS[method].title,), [side for one in CLASSIFIERS for side in both_shots(config, classifier=one)]
+    )
 
 
 TABLE = AccuracyTable(

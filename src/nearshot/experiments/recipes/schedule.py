@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from functools import cache
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.paper import SCHEDULE
 from nearshot.experiments.paper_configs import figure_config, simpleshot_schedule
 from nearshot.training import TrainConfig
 
-__all__ = ["RECIPE", "row_config"]
+__all__ = ["RECIPE", "schedule_config"]
 
 
 @cache
-def row_config(dataset: str, row: str) -> TrainConfig:
+def schedule_config(dataset: str, row: str) -> TrainConfig:
     """Return the settings of a row of the paper's table."""
     config = figure_config(dataset, "nca" if row.startswith("NCA") else "prototypical", 256)
     return simpleshot_schedule(config) if "SimpleShot" in row else config
@@ -31,7 +31,8 @@ TABLE = AccuracyTable(
     "SimpleShot's schedule and the paper's (Appendix F): {on}, validation split, nearest centroid",
     ("trained with",),
     lambda dataset: [
-        Line((row,), both_shots(row_config(dataset, row)), paper[dataset]) for row, paper in SCHEDULE.items()
+        AccuracyRow((row,), both_shots(schedule_config(dataset, row)), paper[dataset])
+        for row, paper in SCHEDULE.items()
     ],
     with_paper=True,
 )

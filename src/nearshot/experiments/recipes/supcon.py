@@ -12,26 +12,26 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from nearshot.experiments.accuracy_table import AccuracyTable, Line, both_shots
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.paper import SUPCON
 from nearshot.training import PRESETS, TrainConfig
 
-__all__ = ["RECIPE", "ROWS", "row_config"]
+__all__ = ["RECIPE", "ROWS", "supcon_config"]
 
 ROWS = ("SupCon, as published", "SupCon, Khosla et al.'s", "NCA")
 
 
 @cache
-def row_config(dataset: str, row: str) -> TrainConfig:
+def supcon_config(dataset: str, row: str) -> TrainConfig:
     """Return the settings of a row."""
     published = PRESETS[f"{dataset}-supcon"]
     variants = (published, replace(published, supcon_variant="khosla", temperature=0.1), PRESETS[f"{dataset}-nca"])
     return variants[ROWS.index(row)]
 
 
-def _line(dataset: str, row: str) -> Line:
+def _line(dataset: str, row: str) -> AccuracyRow:
     printed = SUPCON if row == ROWS[0] and dataset == "mini-imagenet" else ()
-    return Line((row,), both_shots(row_config(dataset, row), "test"), printed)
+    return AccuracyRow((row,), both_shots(supcon_config(dataset, row), "test"), printed)
 
 
 TABLE = AccuracyTable(

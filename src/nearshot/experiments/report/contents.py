@@ -16,7 +16,15 @@ from nearshot.experiments.scales import OWN, PAPER, Scale, scale_named
 from nearshot.experiments.tables import Cell
 from nearshot.training import TrainConfig
 
-__all__ = ["Compared", "JudgedClaim", "ScaleContents", "claims_of", "compared_with_paper", "counted_parts", "scales_of"]
+__all__ = [
+    "JudgedClaim",
+    "PaperNumber",
+    "ScaleContents",
+    "claims_of",
+    "compared_with_paper",
+    "counted_parts",
+    "scales_of",
+]
 
 
 class _ReadOnce(Results):
@@ -127,7 +135,7 @@ def claims_of(scales: Sequence[ScaleContents]) -> list[JudgedClaim]:
     return judged
 
 
-class Compared(NamedTuple):
+class PaperNumber(NamedTuple):
     """A number of ours and the paper's."""
 
     scale: ScaleContents
@@ -139,7 +147,7 @@ class Compared(NamedTuple):
     difference: Cell
 
 
-def compared_with_paper(scales: Sequence[ScaleContents]) -> Iterator[Compared]:
+def compared_with_paper(scales: Sequence[ScaleContents]) -> Iterator[PaperNumber]:
     """Yield all numbers that the paper has too: the columns ours, paper, difference of every table."""
     tables = ((scale, part, table) for scale in scales for part in scale.parts for table in part.tables)
     for scale, part, table in tables:
@@ -148,4 +156,4 @@ def compared_with_paper(scales: Sequence[ScaleContents]) -> Iterator[Compared]:
                 cells = [item for item in row[place - 2 : place + 1] if isinstance(item, Cell)]
                 if len(cells) == 3 and cells[2].value is not None:
                     name = ", ".join(item for item in row if isinstance(item, str))
-                    yield Compared(scale, part, name, table.headings[place - 2], *cells)
+                    yield PaperNumber(scale, part, name, table.headings[place - 2], *cells)
