@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from layouts import class_folders, write_folder
 from locks import locked
 
+from nearshot.data.walk import Skipped, files_matching
 from nearshot.errors import InputError
 from nearshot.estimator.folders import find_pictures, read_support
 from nearshot.estimator.inputs import read_each
-from nearshot.estimator.walk import Skipped, files_matching
 
 
 @pytest.fixture

@@ -61,9 +61,9 @@ class Making:
     def classifier_of(self, support: Path) -> FewShotClassifier:
         """Return the classifier of a support folder or a bundle; what is odd about it is said on the error output."""
         # scikit-learn takes a second, which the help need not wait for
+        from nearshot.data.walk import about_linked  # noqa: PLC0415
         from nearshot.estimator import FewShotClassifier  # noqa: PLC0415
         from nearshot.estimator.folders import read_support  # noqa: PLC0415
-        from nearshot.estimator.walk import about_linked  # noqa: PLC0415
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
         with saying_warnings():

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from nearshot.data.datasets.base import SPLITS, is_picture
 from nearshot.data.images import FORMATS
+from nearshot.data.walk import Skipped, files_matching, files_under, locked_error
 from nearshot.errors import InputError
-from nearshot.estimator.walk import Skipped, files_matching, files_under, locked_error
 
 __all__ = ["Found", "SupportFolder", "find_pictures", "read_support"]
 
