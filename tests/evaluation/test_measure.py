@@ -28,13 +28,13 @@ from nearshot.evaluation import (
     Measured,
     Protocol,
     Treatment,
-    answering,
+    engine,
     compare,
     evaluate_features,
     evaluate_fine_tuned,
     evaluate_mahalanobis,
     evaluate_many,
-    nearness,
+    similarity,
     prepare_features,
     sample_episodes,
     score_predictions,
@@ -313,8 +313,8 @@ def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatc
     expected = measure()
     small = {"GATHERED_BYTES_EXACTLY": 1, "EPISODES_AT_ONCE_CPU": 3, "LEAST_EPISODES_PER_RUN": 7}
     for name, value in small.items():
-        monkeypatch.setattr(answering, name, value)
-    monkeypatch.setattr(nearness, "CACHE_BYTES", 1)
+        monkeypatch.setattr(engine, name, value)
+    monkeypatch.setattr(similarity, "CACHE_BYTES", 1)
     for key, accuracy in measure().items():
         assert torch.equal(accuracy.per_episode, expected[key].per_episode)
         assert accuracy.protocol == expected[key].protocol
@@ -330,7 +330,7 @@ def test_counts_of_very_many_queries_do_not_overflow(n_query: int) -> None:
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_threads_give_each_result_once_and_in_order(n_threads: int) -> None:
-    found = answering.in_threads(lambda i: torch.tensor(i * i), range(20), n_threads)
+    found = engine.in_threads(lambda i: torch.tensor(i * i), range(20), n_threads)
     assert [int(square) for square in found] == [i * i for i in range(20)]
 
 
@@ -348,7 +348,7 @@ def test_nearness_rounds_less_than_a_third_of_the_tolerance(offset: float) -> No
     (ours, exact), length = found, wanted.squares.max().sqrt()
     assert ours.to_images is not None
     assert exact.to_images is not None
-    allowed = answering.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
+    allowed = engine.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
     assert (ours.to_images - exact.to_images).abs().max() < allowed
     assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
 
@@ -375,7 +375,7 @@ def test_threads_are_left_as_they_were() -> None:
     evaluate_features(FEATURES, LABELS, n_episodes=300)
     assert torch.get_num_threads() == before
     with pytest.raises(RuntimeError, match="in a thread"):
-        list(answering.in_threads(_fail, range(9), n_threads=2))
+        list(engine.in_threads(_fail, range(9), n_threads=2))
     assert torch.get_num_threads() == before
 
 

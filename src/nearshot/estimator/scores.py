@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
-from nearshot.evaluation.classifiers import ClassifierName, soft_scores
+from nearshot.evaluation.classifiers import SOFT, ClassifierName
 from nearshot.evaluation.ties import TIE, n_behind, tied_nearest
 
 __all__ = ["PAIRS_AT_ONCE", "Support", "class_means", "class_scores", "in_blocks", "n_voters", "tie_tolerance"]
@@ -75,7 +75,7 @@ def class_scores(query: Tensor, support: Support, classifier: ClassifierName, n_
         squares = squared_euclidean(rows, support.features)
         of_classes = squares[:, order].split(counts, dim=1)
         if classifier == "soft":
-            scores.append(torch.stack([soft_scores(-d2.T[None, None]).values[0, 0] for d2 in of_classes], 1))
+            scores.append(SOFT.scores(-squares[:, order], support.counts))
         else:
             nearest = torch.stack([d2.amin(1) for d2 in of_classes], 1)  # (query, class)
             voters = tied_nearest(squares, n_voters(support, n_neighbors), tie_tolerance(squares))

@@ -1,7 +1,7 @@
 """Accuracy over episodes: sampling, classifiers, statistics, and guards against leaks."""
 
 from nearshot.evaluation.adaptation import Adam, evaluate_fine_tuned, evaluate_mahalanobis
-from nearshot.evaluation.classifiers import CLASSIFIERS
+from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, knn
 from nearshot.evaluation.episodes import Episodes, read_episodes, sample_episodes, write_episodes
 from nearshot.evaluation.features import FeatureSet, embed, load_features, prepare_features, save_features
 from nearshot.evaluation.guards import check_distinct_content, check_unseen_classes
@@ -22,6 +22,7 @@ __all__ = [
     "Accuracy",
     "Adam",
     "ClassAccuracy",
+    "Classifier",
     "Comparison",
     "Episodes",
     "FeatureSet",
@@ -38,6 +39,7 @@ __all__ = [
     "evaluate_fine_tuned",
     "evaluate_mahalanobis",
     "evaluate_many",
+    "knn",
     "load_features",
     "pool_seeds",
     "prepare_features",

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.errors import InputError, look_up
-from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, ClassifierName, classifier_name
+from nearshot.errors import InputError
+from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name, find_classifier
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes
 from nearshot.evaluation.features import check_evaluation_mode, check_one_label_each, prepare_features
 from nearshot.evaluation.statistics import Accuracy, Protocol
+from nearshot.evaluation.ties import first_best
 from nearshot.progress import with_progress
 
 __all__ = ["Adam", "evaluate_fine_tuned", "evaluate_mahalanobis"]
@@ -88,7 +89,7 @@ def evaluate_fine_tuned(
     episodes: Episodes | None = None,
     features: Callable[[nn.Module, Tensor], Tensor] | None = None,
     optimiser: Adam | None = None,
-    classifier: ClassifierName | Classifier = "centroid",
+    classifier: str | FeatureClassifier = "centroid",
     centre: Tensor | None = None,
     normalise: bool = True,
     episodes_at_once: int | None = None,
@@ -183,7 +184,7 @@ def evaluate_mahalanobis(
     seed: int = 0,
     episodes: Episodes | None = None,
     optimiser: Adam | None = None,
-    classifier: ClassifierName | Classifier = "centroid",
+    classifier: str | FeatureClassifier = "centroid",
     centre: Tensor | None = None,
     normalise: bool = True,
     episodes_at_once: int = 16,
@@ -229,7 +230,7 @@ class _Questions:
     def __init__(
         self,
         shape: EpisodeShape,
-        classifier: ClassifierName | Classifier,
+        classifier: str | FeatureClassifier,
         centre: Tensor | None,
         normalise: bool,
         *,
@@ -239,9 +240,8 @@ class _Questions:
     ) -> None:
         self.shape, self.name, self.prepared = shape, classifier_name(classifier), prepared
         self.centre, self.normalise = centre, normalise
-        is_name = isinstance(classifier, str)
-        self.classify = look_up(CLASSIFIERS, classifier, "classifier") if isinstance(classifier, str) else classifier
-        if inductive is None and (needs_word or not is_name):
+        self.classify = find_classifier(classifier)
+        if inductive is None and (needs_word or not isinstance(self.classify, Classifier)):
             raise InputError(
                 "A function of your own is given all queries of an episode: say inductive=True if it looks at each "
                 "alone, or inductive=False; the result will carry it."
@@ -256,7 +256,8 @@ class _Questions:
             features = flat.view(n_episodes, -1, dim)
         support, query = features[:, : self.shape.n_support], features[:, self.shape.n_support :]
         truth = torch.arange(self.shape.n_way, device=query.device).repeat_interleave(self.shape.n_query)
-        answers = self.classify(support.unflatten(1, (self.shape.n_way, self.shape.n_shot)), query).argmax(2)
+        scores = self.classify(support.unflatten(1, (self.shape.n_way, self.shape.n_shot)), query)
+        answers = first_best(scores) if isinstance(self.classify, Classifier) else scores.argmax(2)
         return (answers == truth).sum(1).cpu()
 
     def result(

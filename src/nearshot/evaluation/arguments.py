@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.errors import InputError, look_up
-from nearshot.evaluation.classifiers import BUILT_IN, CLASSIFIERS, Classifier, ClassifierName, classifier_name
+from nearshot.errors import InputError
+from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name, find_classifier
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes
 from nearshot.evaluation.features import FeatureSet, check_one_label_each
 
@@ -66,31 +66,25 @@ def source_of(
 
 
 def functions_of(
-    classifiers: Sequence[ClassifierName] | Mapping[str, ClassifierName | Classifier], inductive: bool | None
-) -> dict[str, Classifier]:
-    """Return classifiers by their names; whether one looks at each query alone must be known."""
+    classifiers: Sequence[str] | Mapping[str, str | FeatureClassifier], inductive: bool | None
+) -> dict[str, FeatureClassifier]:
+    """Return classifiers by their names. For a function of features, `inductive` must be given."""
     if isinstance(classifiers, str):
         raise InputError(f"classifiers must be several names; for one, write [{classifiers!r}].")
     entries = classifiers if isinstance(classifiers, Mapping) else _named(classifiers)
-    functions: dict[str, Classifier] = {}
-    for name, entry in entries.items():
-        if isinstance(entry, str):
-            functions[name] = look_up(CLASSIFIERS, entry, "classifier")
-        elif not callable(entry):
-            raise InputError(f"A classifier is a name or a function, not {entry!r}.")
-        elif inductive is None and entry not in BUILT_IN:
+    functions = {name: find_classifier(entry) for name, entry in entries.items()}
+    for name, function in functions.items():
+        if inductive is None and not isinstance(function, Classifier):
             raise InputError(
                 f"Does {name!r} look at each query alone? It is given all queries of an episode, so say inductive=True "
                 "or inductive=False; the result will carry it."
             )
-        else:
-            functions[name] = entry
     return functions
 
 
-def _named(classifiers: Sequence[ClassifierName]) -> dict[str, ClassifierName]:
-    """Return classifiers by their names, which functions have to be given."""
-    own = [classifier_name(one) for one in classifiers if not isinstance(one, str)]
+def _named(classifiers: Sequence[str | FeatureClassifier]) -> dict[str, str | FeatureClassifier]:
+    """Return classifiers by their names; functions of features have none of their own."""
+    own = [classifier_name(one) for one in classifiers if not isinstance(one, str | Classifier)]
     if own:
         raise InputError(f"A classifier of your own needs a name here: {{{own[0]!r}: …}} instead of […].")
-    return {name: name for name in classifiers}
+    return {classifier_name(one): one for one in classifiers}

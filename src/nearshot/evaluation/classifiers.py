@@ -1,182 +1,200 @@
-"""The three classifiers of Section 2.3, for many episodes at once.
+"""The classifiers of Section 2.3, each defined once, as class scores computed from similarities.
 
-A classifier is a function of `support` (episode, way, shot, dim) and `query` (episode, query, dim) that returns scores
-(episode, query, way); the way with the highest score is the answer.
+The episode engine, `FewShotClassifier` and the ONNX export all answer through these definitions. To add a classifier,
+add an entry to `CLASSIFIERS`:
+
+>>> def nearest_neighbour(similarities: Tensor, class_sizes: Tensor) -> Tensor:
+...     return best_of_class(similarities, class_sizes)
+>>> own = Classifier("nearest", nearest_neighbour)  # CLASSIFIERS["nearest"] = own
+>>> support = torch.tensor([[[0.0], [2.0]], [[5.0], [9.0]]])  # (class, image, dim)
+>>> own(support, torch.tensor([[3.0], [6.0]])).argmax(-1)
+tensor([0, 1])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from nearshot.errors import InputError
+from nearshot.errors import InputError, look_up
 from nearshot.evaluation.ties import TIE, n_behind, tied_nearest
 
 __all__ = [
-    "BUILT_IN",
+    "CENTROID",
     "CLASSIFIERS",
-    "FROM_IMAGES",
+    "KNN",
+    "SOFT",
     "Classifier",
     "ClassifierName",
-    "Scores",
+    "FeatureClassifier",
+    "best_of_class",
+    "class_of_points",
     "classifier_name",
-    "k_nearest_neighbours",
-    "nearest_centroid",
-    "neighbour_scores",
-    "soft_assignment",
-    "soft_scores",
+    "find_classifier",
+    "knn",
+    "similarities",
 ]
 
-Classifier = Callable[[Tensor, Tensor], Tensor]
-ClassifierName = Literal["centroid", "soft", "knn"]
+ClassifierName = str  # a key of CLASSIFIERS; not a Literal, since users add entries
+FeatureClassifier = Callable[[Tensor, Tensor], Tensor]
+"""A function of `support` (episode, class, shot, dim) and `query` (episode, query, dim) that returns scores
+(episode, query, class). A `Classifier` is one."""
 
 
-class Scores(NamedTuple):
-    """What a classifier makes of episodes.
+@dataclass(frozen=True)
+class Classifier:
+    """A classifier: scores for classes, computed from similarities; the class with the highest score is the answer.
+
+    `scores` must treat each query on its own, so that the protocol is inductive. To be exported to ONNX, it must use
+    tensor operations whose shapes depend on the shapes of its arguments only, not on their values.
 
     Attributes:
-        values: (episode, way, query); the way with the highest is the answer.
-        gap: (episode, query) a difference between nearnesses that decided before the values did, if one did.
+        name: the name in results and messages.
+        scores: a function of `similarities` (…, query, point), minus the squared distances, and `class_sizes` (class,)
+            int64, the number of points of each class. Points are grouped by class: first all of class 0, then all of
+            class 1, and so on. It returns scores (…, query, class).
+        prototypes: whether the points are the class means, one per class, rather than the support images.
     """
 
-    values: Tensor
-    gap: Tensor | None = None
+    name: str
+    scores: Callable[[Tensor, Tensor], Tensor]
+    prototypes: bool = False
+
+    def __call__(self, support: Tensor, query: Tensor) -> Tensor:
+        """Return the scores (…, query, class) of `query` (…, query, dim) for `support` (…, class, shot, dim)."""
+        points = support.mean(-2, keepdim=True) if self.prototypes else support
+        class_sizes = torch.full(points.shape[-3:-2], points.shape[-2], device=points.device)
+        return self.scores(similarities(points.flatten(-3, -2), query), class_sizes)
 
 
-def nearest_centroid(support: Tensor, query: Tensor) -> Tensor:
-    """Score a class by how near its mean support embedding is: minus the squared distance, up to the query's length.
+def similarities(points: Tensor, query: Tensor) -> Tensor:
+    """Return −‖q − p‖², (…, query, point), of `points` (…, point, dim) and `query` (…, query, dim).
 
-    >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])  # classes around 1 and 7
-    >>> nearest_centroid(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)
-    tensor([[0, 1]])
+    >>> similarities(torch.tensor([[0.0], [5.0]]), torch.tensor([[3.0]]))
+    tensor([[-9., -4.]])
     """
-    return _nearness(*_around_zero(support.mean(2, keepdim=True), query))[:, :, 0].transpose(1, 2)
+    # A common offset changes no distance, but would cost digits in 2qp − ‖p‖² − ‖q‖².
+    offset = points.mean(-2, keepdim=True)
+    points, query = points - offset, query - offset
+    products = 2 * (query @ points.mT)
+    return products - points.square().sum(-1)[..., None, :] - query.square().sum(-1, keepdim=True)
 
 
-def soft_assignment(support: Tensor, query: Tensor) -> Tensor:
-    """Score a class by the log of Σ exp(−d²) over its support images, up to what is the same for all classes.
+def class_of_points(class_sizes: Tensor, n_points: int) -> Tensor:
+    """Return the class of each point, (point,) int64, for points grouped by class.
 
-    >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])
-    >>> soft_assignment(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)
-    tensor([[0, 1]])
+    >>> class_of_points(torch.tensor([2, 1]), 3)
+    tensor([0, 0, 1])
     """
-    return soft_scores(_nearness(*_around_zero(support, query))).values.transpose(1, 2)
+    places = torch.arange(n_points, device=class_sizes.device)
+    return (places[:, None] >= class_sizes.cumsum(0)).sum(1)
 
 
-def k_nearest_neighbours(
-    support: Tensor, query: Tensor, k: int | None = None, *, ties: Literal["nearest", "first"] = "nearest"
+def best_of_class(similarities: Tensor, class_sizes: Tensor) -> Tensor:
+    """Return the similarity of each class's nearest point, (…, query, class).
+
+    >>> best_of_class(torch.tensor([[-9.0, -1.0, -4.0]]), torch.tensor([2, 1]))
+    tensor([[-1., -4.]])
+    """
+    classes = class_of_points(class_sizes, similarities.shape[-1]).expand(similarities.shape)
+    lowest = similarities.new_full((*similarities.shape[:-1], len(class_sizes)), -torch.inf)
+    return lowest.scatter_reduce(-1, classes, similarities, "amax")
+
+
+def _sum_by_class(values: Tensor, class_sizes: Tensor) -> Tensor:
+    """Add up (…, query, point) to (…, query, class); a matrix product is fast and can be exported."""
+    classes = torch.arange(len(class_sizes), device=values.device)
+    return values @ (class_of_points(class_sizes, values.shape[-1])[:, None] == classes).to(values)
+
+
+def _centroid_scores(similarities: Tensor, class_sizes: Tensor) -> Tensor:
+    """Nearest centroid: the similarity to the class mean."""
+    return similarities
+
+
+def _soft_scores(similarities: Tensor, class_sizes: Tensor) -> Tensor:
+    """Soft assignment: the log of the mean of exp(−d²) over the class's images.
+
+    The mean rather than the sum, so that more images do not make a class more likely. It is computed by exp(x) − 1:
+    where all distances are tiny, exp(x) has no digits left.
+    """
+    largest = best_of_class(similarities, class_sizes)
+    classes = class_of_points(class_sizes, similarities.shape[-1])
+    sums = _sum_by_class((similarities - largest[..., classes]).expm1(), class_sizes)
+    return largest + (sums / class_sizes).log1p()
+
+
+def _knn_scores(
+    similarities: Tensor, class_sizes: Tensor, *, k: int | None = None, ties: Literal["nearest", "first"] = "nearest"
 ) -> Tensor:
-    """Score a class by how many of the k nearest support images are its.
+    """k-NN: the votes of the k nearest images, plus a fraction under 1 that decides between equally many votes."""
+    n_points, n_classes = similarities.shape[-1], len(class_sizes)
+    if k is not None and k > n_points:
+        raise InputError(f"k must be at most {n_points}, the number of support images (got {k}).")
+    tolerance = TIE * similarities.abs().amax(-1, keepdim=True)
+    voters = tied_nearest(-similarities, class_sizes.amin(0) if k is None else k, tolerance)
+    votes = _sum_by_class(voters.to(similarities), class_sizes)
+    if ties == "nearest":
+        ahead = n_behind(-best_of_class(similarities, class_sizes), tolerance)
+    else:
+        ahead = n_classes - 1 - torch.arange(n_classes, device=votes.device)
+    return votes + ahead / n_classes
+
+
+def knn(k: int | None = None, ties: Literal["nearest", "first"] = "nearest") -> Classifier:
+    """Return a k-NN classifier.
+
+    Of images that are equally far, the first are the nearer ones. Of classes that still tie, the first wins.
 
     Args:
-        support: (episode, way, shot, dim).
-        query: (episode, query, dim).
-        k: how many neighbours vote; by default the number of shots. Use `functools.partial` for another.
+        k: how many neighbours vote; by default as many as the smallest class has images.
         ties: of classes with equally many votes, the one with the nearest image wins, or the first. The latter is what
-            taking the mode of the labels does, as in scikit-learn; it costs more than a point of 5-shot accuracy.
+            scikit-learn does; it costs more than a point of 5-shot accuracy.
 
-    Of images that are equally far, the first are the nearer ones; of classes whose nearest images are, the first is
-    the answer.
-
-    >>> support = torch.tensor([[[[0.0], [2.0]], [[5.0], [9.0]]]])
-    >>> k_nearest_neighbours(support, torch.tensor([[[3.0], [6.0]]])).argmax(-1)  # of 2 and 5, 2 is nearer to 3
-    tensor([[0, 1]])
+    >>> knn(k=3).name
+    'knn(k=3)'
     """
-    n_way, n_shot = support.shape[1:3]
-    k = n_shot if k is None else k
-    if not 1 <= k <= n_way * n_shot:
-        raise InputError(f"k-NN with k = {k} does not fit a support of {n_way} ways × {n_shot} shots; lower k.")
-    points, query = _around_zero(support, query)
-    distance = -_nearness(points, query).permute(0, 3, 1, 2)  # (episode, query, way, shot), up to the query's length
-    size = query.square().sum(2) + points.square().sum(3).amax((1, 2))[:, None]
-    tolerance = TIE * size[:, :, None]  # (episode, query, 1)
-    voters = tied_nearest(distance.flatten(2), k, tolerance).unflatten(2, (n_way, n_shot))
-    votes = voters.sum(3).to(distance)  # (episode, query, way)
-    # Under 1 decides between equals: it is highest for the way with the nearest support image, or for the first.
-    if ties == "nearest":
-        ahead = n_behind(distance.amin(3), tolerance)
-    elif ties == "first":
-        ahead = torch.arange(n_way, device=votes.device).flip(0)
-    else:
-        raise InputError(f"ties must be 'nearest' or 'first', not {ties!r}.")
-    scores: Tensor = votes + ahead.to(votes) / n_way
-    return scores
+    if k is not None and k < 1:
+        raise InputError(f"k must be at least 1 (got {k}).")
+    if ties not in ("nearest", "first"):
+        raise InputError(f"ties must be 'nearest' or 'first' (got {ties!r}).")
+    given = ([] if k is None else [f"k={k}"]) + ([] if ties == "nearest" else [f"ties={ties!r}"])
+    name = f"knn({', '.join(given)})" if given else "knn"
+    return Classifier(name, partial(_knn_scores, k=k, ties=ties))
+
+
+CENTROID = Classifier("centroid", _centroid_scores, prototypes=True)
+SOFT = Classifier("soft", _soft_scores)
+KNN = knn()
+CLASSIFIERS: dict[str, Classifier] = {"centroid": CENTROID, "soft": SOFT, "knn": KNN}
+"""The classifiers by name. Add an entry to use it wherever a classifier is named."""
+
+
+def find_classifier(classifier: str | FeatureClassifier) -> FeatureClassifier:
+    """Return a classifier by its name in `CLASSIFIERS`, or the given callable unchanged."""
+    if isinstance(classifier, str):
+        return look_up(CLASSIFIERS, classifier, "classifier")
+    if not callable(classifier):
+        raise InputError(f"classifier must be a name or a function (got {classifier!r}).")
+    return classifier
 
 
 def classifier_name(classifier: str | Callable[..., Tensor]) -> str:
-    """Return what to call a classifier, or another function, in a result.
+    """Return the name of a classifier, or of another function, for a result.
 
-    >>> classifier_name(partial(k_nearest_neighbours, k=3))
-    'k_nearest_neighbours(k=3)'
+    >>> classifier_name(partial(max, 3)), classifier_name(knn(k=3))
+    ('max(3)', 'knn(k=3)')
     """
     if isinstance(classifier, str):
         return classifier
+    if isinstance(classifier, Classifier):
+        return classifier.name
     if isinstance(classifier, partial):
         given = [*map(repr, classifier.args), *(f"{key}={value!r}" for key, value in classifier.keywords.items())]
         return f"{classifier_name(classifier.func)}({', '.join(given)})"
     return str(getattr(classifier, "__name__", None) or type(classifier).__name__)
-
-
-def soft_scores(nearness: Tensor) -> Scores:
-    """Soft assignment from the nearness to the support images, (episode, way, shot, query).
-
-    The log of the mean exponential, by exp(x) − 1: where all distances are tiny, exp(x) has no digits left.
-    """
-    largest = nearness.amax(2, keepdim=True)
-    return Scores(largest[:, :, 0] + (nearness - largest).expm1_().mean(2).log1p_())
-
-
-def neighbour_scores(nearness: Tensor) -> Scores:
-    """k-NN from the nearness to the support images, with k the number of shots: that of each way's nearest image.
-
-    Only the ways with the most votes take part; the others have −∞. Where the last neighbour that votes is hardly
-    nearer than the first that does not, the gap says so.
-    """
-    last_in, first_out = _largest(nearness.flatten(1, 2), k=nearness.shape[2])
-    votes = (nearness >= last_in[:, None, None]).sum(2, dtype=torch.int32)  # (episode, way, query)
-    outvoted = votes < votes.amax(1, keepdim=True)
-    return Scores(nearness.amax(2).masked_fill_(outvoted, -torch.inf), last_in - first_out)
-
-
-def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k-th and the (k + 1)-th largest along dimension 1 of (episode, point, query)."""
-    if values.device.type != "cpu":
-        largest = values.topk(k + 1, dim=1).values
-        return largest[:, k - 1], largest[:, k]
-    # NumPy, since it partitions short rows several times faster than torch finds their largest.
-    n_points = values.shape[1]
-    rows = np.ascontiguousarray(values.numpy().swapaxes(1, 2))
-    rows.partition((n_points - k - 1, n_points - k), axis=2)
-    ordered = torch.from_numpy(rows)
-    return ordered[:, :, n_points - k], ordered[:, :, n_points - k - 1]
-
-
-def _around_zero(points: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
-    """Move the features of each episode to around zero, where 2qs − ‖s‖² has its digits; no distance changes."""
-    offset = points.mean((1, 2))  # (episode, dim)
-    return points - offset[:, None, None], query - offset[:, None]
-
-
-def _nearness(points: Tensor, query: Tensor) -> Tensor:
-    """‖q‖² − ‖q − s‖² for every point and query, (episode, way, shot, query)."""
-    flat = points.flatten(1, 2)  # (episode, way · shot, dim)
-    squares = flat.square().sum(2, keepdim=True)
-    products: Tensor = torch.baddbmm(squares, flat, query.transpose(1, 2), beta=-1, alpha=2)
-    return products.view(*points.shape[:3], -1)
-
-
-CLASSIFIERS: Mapping[ClassifierName, Classifier] = MappingProxyType(
-    {"centroid": nearest_centroid, "soft": soft_assignment, "knn": k_nearest_neighbours}
-)
-"""The classifiers by name."""
-BUILT_IN = frozenset(CLASSIFIERS.values())
-# Those that need the nearness to each support image, as functions of it; they can share it.
-FROM_IMAGES: Mapping[Classifier, Callable[[Tensor], Scores]] = MappingProxyType(
-    {soft_assignment: soft_scores, k_nearest_neighbours: neighbour_scores}
-)

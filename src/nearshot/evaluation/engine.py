@@ -19,11 +19,12 @@ from torch import Tensor
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation.classifiers import BUILT_IN, FROM_IMAGES, Classifier, Scores
+from nearshot.evaluation.classifiers import Classifier, FeatureClassifier
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, QuestionDigest
 from nearshot.evaluation.features import prepare_features
 from nearshot.evaluation.guards import ContentGuard
-from nearshot.evaluation.similarity import Nearness, NearnessFinder, NearnessOfEpisodes
+from nearshot.evaluation.similarity import FAST, Nearness, NearnessFinder, Scores
+from nearshot.evaluation.ties import first_best
 from nearshot.progress import with_progress
 
 __all__ = ["Job", "Treated", "answer"]
@@ -45,12 +46,12 @@ class Job:
 
     n_shot: int
     name: str
-    classify: Classifier
+    classify: FeatureClassifier
     n_correct: Tensor  # (episode, way)
 
     @classmethod
     def begin(
-        cls, n_shot: int, name: str, classify: Classifier, source: EpisodeSource | Episodes, device: torch.device
+        cls, n_shot: int, name: str, classify: FeatureClassifier, source: EpisodeSource | Episodes, device: torch.device
     ) -> Job:
         """Return a job with nothing counted yet."""
         dtype = torch.int16 if source.shape.n_query < 2**15 else torch.int32  # there may be millions of them
@@ -70,13 +71,19 @@ class Treated:
         """Return the features centred and normalised."""
         return prepare_features(self.features, centre=self.centre, normalise=self.normalise).contiguous()
 
+    def prepared_exactly(self, rows: Tensor | None = None) -> Tensor:
+        """Return the features of all images, or of some, prepared in float64."""
+        given = self.features if rows is None else self.features[rows]
+        centre = None if self.centre is None else self.centre.double()
+        return prepare_features(given.double(), centre=centre, normalise=self.normalise)
+
 
 def answer(
     treated: Sequence[Treated], source: EpisodeSource | Episodes, content: Tensor | None, progress: bool | None
 ) -> str:
     """Go through the episodes once and count every job's correct answers; return the digest of the questions."""
     device = treated[0].features.device
-    own = any(job.classify not in BUILT_IN for group in treated for job in group.jobs)
+    own = any(not isinstance(job.classify, Classifier) for group in treated for job in group.jobs)
     respondents = [respondent for group in treated for respondent in _respondents(group, source.shape)]
     # A function of the user's may not bear many threads, and may want gradients.
     n_threads = torch.get_num_threads() if device.type == "cpu" and not own else 1
@@ -129,14 +136,14 @@ def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: 
         torch.set_num_threads(before)  # a thread's setting is what new threads, and the matrix library, start with
 
 
-class _BuiltIn:
-    """Answers for the built-in classifiers, which share what they look at: nearness alone."""
+class _Fast:
+    """Answers for the built-in classifiers, which share the similarities."""
 
     def __init__(self, group: Treated, jobs: Sequence[Job], prepared: Tensor, shape: EpisodeShape) -> None:
         self.group, self.jobs, self.shape = group, jobs, shape
         features = _around_zero(prepared)
-        means = sorted({job.n_shot for job in jobs if job.classify not in FROM_IMAGES})
-        images_wanted = any(job.classify in FROM_IMAGES for job in jobs)
+        means = sorted({job.n_shot for job in jobs if _uses_means(job)})
+        images_wanted = any(not _uses_means(job) for job in jobs)
         self.nearness = Nearness(features, shape, tuple(means), images_wanted)
         self.at_once = EPISODES_AT_ONCE_CPU
         if features.device.type != "cpu":
@@ -155,7 +162,7 @@ class _BuiltIn:
             some = rows[offset : offset + self.at_once]
             nearness = finder.of(some)
             for job in self.jobs:
-                n_correct, is_unsure = count_correct(_scores(job, nearness), self.tolerance)
+                n_correct, is_unsure = count_correct(FAST[job.classify](nearness, job.n_shot), self.tolerance)
                 job.n_correct[start + offset : start + offset + len(some)] = n_correct
                 unsure[job].append(is_unsure)
         for job, masks in unsure.items():
@@ -166,15 +173,13 @@ class _BuiltIn:
 
     def _count_exactly(self, job: Job, rows: Tensor) -> Tensor:
         """Count the correct answers of episodes in float64."""
-        centre = None if self.group.centre is None else self.group.centre.double()
-        given = self.group.features[rows.flatten()].double()
-        prepared = prepare_features(given, centre=centre, normalise=self.group.normalise)
+        prepared = self.group.prepared_exactly(rows.flatten())
         support, query = _split(prepared.view(*rows.shape, -1), self.shape)
-        return _count(job.classify(support[:, :, : job.n_shot], query), self.shape)
+        return _count(job.classify, job.classify(support[:, :, : job.n_shot], query), self.shape)
 
 
-class _Own:
-    """Answers for functions of the user's, which get the features themselves."""
+class _Direct:
+    """Answers by calling classifiers with the features of the support and query images."""
 
     def __init__(self, jobs: Sequence[Job], prepared: Tensor, shape: EpisodeShape) -> None:
         self.jobs, self.prepared, self.shape = jobs, prepared, shape
@@ -187,19 +192,28 @@ class _Own:
             some = rows[offset : offset + self.at_once]
             support, query = _split(self.prepared[some], self.shape)
             for job in self.jobs:
-                scores = job.classify(support[:, :, : job.n_shot].clone(), query.clone())  # theirs to change
+                scores = job.classify(support[:, :, : job.n_shot].clone(), query.clone())  # functions may change them
                 _check_scores(scores, query, self.shape.n_way, job.name)
-                job.n_correct[start + offset : start + offset + len(some)] = _count(scores, self.shape)
+                job.n_correct[start + offset : start + offset + len(some)] = _count(job.classify, scores, self.shape)
 
 
-def _respondents(group: Treated, shape: EpisodeShape) -> Iterator[_BuiltIn | _Own]:
-    prepared = group.prepared()
-    built_in = [job for job in group.jobs if job.classify in BUILT_IN]
-    own = [job for job in group.jobs if job.classify not in BUILT_IN]
-    if own:
-        yield _Own(own, prepared, shape)
-    if built_in:
-        yield _BuiltIn(group, built_in, prepared, shape)
+def _respondents(group: Treated, shape: EpisodeShape) -> Iterator[_Fast | _Direct]:
+    """Yield what answers the jobs: fast paths, definitions in float64, and the user's functions of features."""
+    fast = [job for job in group.jobs if job.classify in FAST]
+    defined = [job for job in group.jobs if isinstance(job.classify, Classifier) and job.classify not in FAST]
+    own = [job for job in group.jobs if not isinstance(job.classify, Classifier)]
+    if fast or own:
+        prepared = group.prepared()
+        if own:
+            yield _Direct(own, prepared, shape)
+        if fast:
+            yield _Fast(group, fast, prepared, shape)
+    if defined:
+        yield _Direct(defined, group.prepared_exactly(), shape)
+
+
+def _uses_means(job: Job) -> bool:
+    return isinstance(job.classify, Classifier) and job.classify.prototypes
 
 
 def count_correct(scores: Scores, tolerance: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,17 +238,12 @@ def count_correct(scores: Scores, tolerance: Tensor) -> tuple[Tensor, Tensor]:
     return n_correct, smallest <= tolerance
 
 
-def _scores(job: Job, nearness: NearnessOfEpisodes) -> Scores:
-    if nearness.to_images is None or job.classify not in FROM_IMAGES:
-        return Scores(nearness.to_means[job.n_shot])
-    return FROM_IMAGES[job.classify](nearness.to_images[:, :, : job.n_shot])
-
-
-def _count(scores: Tensor, shape: EpisodeShape) -> Tensor:
-    """Count correct answers, (episode, way), by scores (episode, query, way); of equals, the first is the answer."""
+def _count(classify: FeatureClassifier, scores: Tensor, shape: EpisodeShape) -> Tensor:
+    """Count correct answers, (episode, way), by scores (episode, query, way); of ties, the first is the answer."""
+    # Scores of a definition have rounding errors; those of a user's function are compared as they are.
+    answers = first_best(scores) if isinstance(classify, Classifier) else scores.max(2).indices
     truth = torch.arange(shape.n_way, device=scores.device).repeat_interleave(shape.n_query)  # (query,)
-    is_correct = (scores.max(2).indices == truth).view(-1, shape.n_way, shape.n_query)
-    return is_correct.sum(2, dtype=torch.int32)
+    return (answers == truth).view(-1, shape.n_way, shape.n_query).sum(2, dtype=torch.int32)
 
 
 def _around_zero(features: Tensor) -> Tensor:

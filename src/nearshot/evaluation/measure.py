@@ -12,7 +12,7 @@ from torch import Tensor
 from nearshot.checks import is_whole, plain
 from nearshot.errors import InputError
 from nearshot.evaluation.arguments import as_feature_set, functions_of, source_of
-from nearshot.evaluation.classifiers import BUILT_IN, Classifier, ClassifierName, classifier_name
+from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name
 from nearshot.evaluation.engine import Job, Treated, answer
 from nearshot.evaluation.episodes import Episodes, SmallClasses
 from nearshot.evaluation.features import FeatureSet
@@ -45,7 +45,7 @@ def evaluate_features(
     n_shot: int | None = None,
     n_query: int = 15,
     n_episodes: int = 10_000,
-    classifier: ClassifierName | Classifier = "centroid",
+    classifier: str | FeatureClassifier = "centroid",
     centre: Tensor | None = None,
     normalise: bool = True,
     seed: int = 0,
@@ -119,7 +119,7 @@ def evaluate_many(
     n_shots: Sequence[int] = (1, 5),
     n_query: int = 15,
     n_episodes: int = 10_000,
-    classifiers: Sequence[ClassifierName] | Mapping[str, ClassifierName | Classifier] = ("centroid", "soft", "knn"),
+    classifiers: Sequence[str] | Mapping[str, str | FeatureClassifier] = ("centroid", "soft", "knn"),
     treatments: Sequence[Treatment] | None = None,
     centre: Tensor | None = None,
     seed: int = 0,
@@ -210,7 +210,7 @@ def evaluate_many(
                 classifier=measured.classifier,
                 centred=measured.treatment.centred,
                 normalised=measured.treatment.normalised,
-                inductive=job.classify in BUILT_IN or bool(inductive),
+                inductive=isinstance(job.classify, Classifier) or bool(inductive),
             ),
         )
         for measured, job in jobs.items()

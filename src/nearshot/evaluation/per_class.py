@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearshot.errors import FileFormatError
 from nearshot.evaluation.arguments import as_feature_set, functions_of, source_of
-from nearshot.evaluation.classifiers import Classifier, ClassifierName, classifier_name
+from nearshot.evaluation.classifiers import FeatureClassifier, classifier_name
 from nearshot.evaluation.engine import Job, Treated, answer
 from nearshot.evaluation.episodes import Episodes, SmallClasses
 from nearshot.evaluation.features import FeatureSet
@@ -59,7 +59,7 @@ def evaluate_classes(
     n_shot: int | None = None,
     n_query: int = 15,
     n_episodes: int = 10_000,
-    classifier: ClassifierName | Classifier = "centroid",
+    classifier: str | FeatureClassifier = "centroid",
     centre: Tensor | None = None,
     normalise: bool = True,
     seed: int = 0,

@@ -10,15 +10,18 @@ of few points with many queries is twice as fast as torch's. Elsewhere they are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nearshot.episode_shape import EpisodeShape
+from nearshot.evaluation.classifiers import CENTROID, KNN, SOFT, Classifier
 
-__all__ = ["Nearness", "NearnessFinder", "NearnessOfEpisodes"]
+__all__ = ["FAST", "Nearness", "NearnessFinder", "NearnessOfEpisodes", "Scores"]
 
 CACHE_BYTES = 2**20
 
@@ -138,3 +141,62 @@ class NearnessFinder:
             torch.sum(sums.square(), 2, out=self.squares[n][:n_episodes])
             if not self.wanted.images_wanted:
                 torch.bmm(sums, query, out=products[:n_episodes])
+
+
+class Scores(NamedTuple):
+    """The scores of a fast path.
+
+    Attributes:
+        values: (episode, way, query); the way with the highest is the answer.
+        gap: (episode, query) the smallest difference between similarities that decided before the values did, if any.
+    """
+
+    values: Tensor
+    gap: Tensor | None = None
+
+
+def _centroid_scores(nearness: NearnessOfEpisodes, n_shot: int) -> Scores:
+    return Scores(nearness.to_means[n_shot])
+
+
+def _soft_scores(nearness: NearnessOfEpisodes, n_shot: int) -> Scores:
+    to_images = _to_images(nearness, n_shot)
+    largest = to_images.amax(2, keepdim=True)
+    return Scores(largest[:, :, 0] + (to_images - largest).expm1_().mean(2).log1p_())
+
+
+def _knn_scores(nearness: NearnessOfEpisodes, n_shot: int) -> Scores:
+    """Return the similarity of each way's nearest image; ways that do not have the most votes have −∞."""
+    to_images = _to_images(nearness, n_shot)
+    last_in, first_out = _largest(to_images.flatten(1, 2), k=n_shot)
+    votes = (to_images >= last_in[:, None, None]).sum(2, dtype=torch.int32)  # (episode, way, query)
+    outvoted = votes < votes.amax(1, keepdim=True)
+    return Scores(to_images.amax(2).masked_fill_(outvoted, -torch.inf), last_in - first_out)
+
+
+def _to_images(nearness: NearnessOfEpisodes, n_shot: int) -> Tensor:
+    if nearness.to_images is None:
+        raise RuntimeError("The similarities to images were not computed.")
+    return nearness.to_images[:, :, :n_shot]
+
+
+def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k-th and the (k + 1)-th largest along dimension 1 of (episode, point, query)."""
+    if values.device.type != "cpu":
+        largest = values.topk(k + 1, dim=1).values
+        return largest[:, k - 1], largest[:, k]
+    # NumPy partitions short rows several times faster than torch finds their largest values.
+    n_points = values.shape[1]
+    rows = np.ascontiguousarray(values.numpy().swapaxes(1, 2))
+    rows.partition((n_points - k - 1, n_points - k), axis=2)
+    ordered = torch.from_numpy(rows)
+    return ordered[:, :, n_points - k], ordered[:, :, n_points - k - 1]
+
+
+# Faster equivalents of the built-in definitions. A classifier that is not one of these very objects is computed by its
+# own definition.
+FAST: dict[Classifier, Callable[[NearnessOfEpisodes, int], Scores]] = {
+    CENTROID: _centroid_scores,
+    SOFT: _soft_scores,
+    KNN: _knn_scores,
+}

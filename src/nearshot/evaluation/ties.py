@@ -1,8 +1,8 @@
-"""Which images are nearest, and which class is ahead, where several are equally near.
+"""Ties: which images are nearest, and which class wins, where several are equally near.
 
-Distances come from matrix products, whose last digits depend on how many rows are multiplied at once. So what differs
-by less than rounding could make it is a tie, and a tie is decided by order: the first image, the first class. The
-answer about a picture is then the same alone and among others, here and in an exported file.
+Distances come from matrix products, whose last digits depend on how many rows are multiplied at once. Differences
+within the rounding error therefore count as ties, and a tie goes to the first image or class. An image then gets the
+same answer alone and in a batch, here and in an exported file.
 """
 
 from __future__ import annotations
@@ -12,58 +12,59 @@ from torch import Tensor
 
 __all__ = ["TIE", "first_best", "n_behind", "nearest_in_order", "tied_nearest"]
 
-# As a share of the largest distance or score. In float64, products of 4,096 dimensions that are summed one after the
-# other round by an eighth of it; in float32, whose digits are far coarser, ties are what is equal to the last one.
+# The tolerance, relative to the largest distance or score. In float64, products of 4,096 dimensions that are summed one
+# after the other round by an eighth of it. In float32 only equal values are ties.
 TIE = 2.0**-42
 
 
-def tied_nearest(distances: Tensor, k: int, tolerance: Tensor) -> Tensor:
-    """Return which k images are the nearest, (…, image) of truth values; of those tied for the last places, the first.
+def tied_nearest(distances: Tensor, k: int | Tensor, tolerance: Tensor) -> Tensor:
+    """Return a mask of the k nearest images, (…, image); of those tied for the last places, the first.
 
     Args:
-        distances: (…, image), or anything that is less where an image is nearer.
-        k: how many.
-        tolerance: (…, 1) what differs by no more is tied.
+        distances: (…, image), or any value that is lower for a nearer image.
+        k: how many; a number or a tensor with one.
+        tolerance: (…, 1) the largest difference that counts as a tie.
 
     >>> tied_nearest(torch.tensor([3.0, 1.0, 3.0, 2.0]), 3, torch.tensor([0.1]))
     tensor([ True,  True, False,  True])
     """
-    last = distances.topk(k, dim=-1, largest=False, sorted=False).values.amax(-1, keepdim=True)
+    # A sort, not topk: its shapes do not depend on k, which an ONNX graph computes.
+    place = torch.as_tensor(k, device=distances.device).reshape(1) - 1
+    last = distances.sort(dim=-1).values.index_select(-1, place)
     sure = distances < last - tolerance
     tied = ~sure & (distances <= last + tolerance)
     return sure | (tied & (tied.cumsum(-1) <= k - sure.sum(-1, keepdim=True)))
 
 
 def nearest_in_order(distances: Tensor, k: int, tolerance: Tensor) -> Tensor:
-    """Return the places of the k nearest images, nearest first and of tied ones the first; (row, k).
+    """Return the indices of the k nearest images, nearest first and of tied ones the first; (row, k).
 
     Args:
         distances: (row, image).
         k: how many.
-        tolerance: (row, 1) what differs by no more is tied.
+        tolerance: (row, 1) the largest difference that counts as a tie.
 
     >>> nearest_in_order(torch.tensor([[3.0, 1.01, 3.0, 1.0]]), 3, torch.tensor([[0.1]]))
     tensor([[1, 3, 0]])
     """
     places = tied_nearest(distances, k, tolerance).nonzero()[:, 1].view(-1, k)  # in the order of the images
     values, order = distances.gather(1, places).sort(dim=1)
-    steps = torch.zeros_like(order)  # how many real steps there are from the nearest to each
+    steps = torch.zeros_like(order)  # the number of steps above the tolerance from the nearest to each
     steps[:, 1:] = (values.diff(dim=1) > tolerance).cumsum(1)
     return places.gather(1, torch.zeros_like(order).scatter_(1, order, steps).argsort(dim=1, stable=True))
 
 
 def n_behind(nearest: Tensor, tolerance: Tensor) -> Tensor:
-    """Return how many classes each is nearer than, (…, class) of int64; tied ones have equally many behind them.
+    """Return how many classes are farther than each class, (…, class) int64; tied classes have equal counts.
 
     Args:
         nearest: (…, class) the distance of each class's nearest image.
-        tolerance: (…, 1) what differs by no more is tied.
+        tolerance: (…, 1) the largest difference that counts as a tie.
 
     >>> n_behind(torch.tensor([[1.0, 5.0, 1.0]]), torch.tensor([[0.1]]))
     tensor([[1, 0, 1]])
     """
-    in_order = nearest.sort(dim=-1).values
-    return nearest.shape[-1] - torch.searchsorted(in_order, (nearest + tolerance).contiguous(), right=True)
+    return (nearest[..., None, :] > (nearest + tolerance)[..., :, None]).sum(-1)
 
 
 def first_best(scores: Tensor) -> Tensor:
@@ -72,5 +73,5 @@ def first_best(scores: Tensor) -> Tensor:
     >>> first_best(torch.tensor([[0.0, 7.0, 7.0 + 1e-15]], dtype=torch.float64))
     tensor([1])
     """
-    tolerance = TIE * scores.abs().amax(-1, keepdim=True)
+    tolerance = TIE * scores.abs().masked_fill(scores.isinf(), 0).amax(-1, keepdim=True)
     return (scores >= scores.amax(-1, keepdim=True) - tolerance).int().argmax(-1)
