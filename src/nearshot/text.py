@@ -11,15 +11,15 @@ from rich.console import Console
 
 from nearshot.io import readable
 
-__all__ = ["counted", "listed", "plain", "say", "tell"]
+__all__ = ["counted", "format_list", "print_line", "print_message", "printable"]
 
 SHOWN = 5
 
 
-def plain(text: object) -> str:
+def printable(text: object) -> str:
     r"""Return text in one line, with control characters, such as a terminal's codes, and what is no text written out.
 
-    >>> print(plain("two\nlines \x1b[31m日本"))
+    >>> print(printable("two\nlines \x1b[31m日本"))
     two\nlines \x1b[31m日本
     """
     return "".join(
@@ -28,12 +28,12 @@ def plain(text: object) -> str:
     )
 
 
-def say(text: object, *, show: bool | None = None) -> None:
+def print_message(text: object, *, show: bool | None = None) -> None:
     """Say a sentence on the error output, unless bars are not to be shown either: `show` is False."""
-    tell(Console(stderr=True, quiet=show is False), f"nearshot: {plain(text)}")
+    print_line(Console(stderr=True, quiet=show is False), f"nearshot: {printable(text)}")
 
 
-def tell(console: Console, sentence: str) -> None:
+def print_line(console: Console, sentence: str) -> None:
     """Print a sentence in one line, which a terminal wraps and a log keeps whole; brackets in it are no markup."""
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
@@ -47,10 +47,10 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def listed(values: Iterable[Any], in_words: Callable[[Any], str] = repr) -> str:
+def format_list(values: Iterable[Any], in_words: Callable[[Any], str] = repr) -> str:
     """Return some values in a row, the first few if they are many.
 
-    >>> listed(["ant", 3]), listed("abcdefg")
+    >>> format_list(["ant", 3]), format_list("abcdefg")
     ("'ant', 3", "'a', 'b', 'c', 'd', 'e' and 2 more")
     """
     values = list(values)

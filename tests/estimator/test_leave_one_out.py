@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
-from nearshot.estimator.accuracy_estimate import estimate_from
 from nearshot.estimator.calibration import between_classes, choose_temperature
-from nearshot.estimator.leave_one_out import LeftOut, left_out_scores, rounds
-from nearshot.estimator.scores import Support
+from nearshot.estimator.leave_one_out import HeldOut, estimate_from, held_out_scores, rounds
+from nearshot.estimator.support import Support
 
 SIZES = st.lists(st.integers(1, 45), min_size=1, max_size=5)
 
@@ -73,17 +72,17 @@ def test_of_many_images_all_classes_are_asked_about_equally(n_classes: int, n_sh
 
 def test_rounds_in_which_nobody_is_asked_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ten classes of four images ten are asked about, every fourth: all of them in the first round."""
-    monkeypatch.setattr("nearshot.estimator.leave_one_out.MOST_TESTED", 10)
+    monkeypatch.setattr("nearshot.estimator.leave_one_out.MAX_TESTED", 10)
     support = support_of([4] * 10, 0)
     assert [len(tested) for _, tested in rounds(support)] == [10, 0, 0, 0]
-    found = left_out_scores(support, "centroid")
+    found = held_out_scores(support, "centroid")
     assert found.scores.shape == (10, 10)
     assert sorted(found.codes.tolist()) == list(range(10))
     assert found.n_known == 3
 
 
 def test_nobody_can_be_asked_about_single_images() -> None:
-    found = left_out_scores(support_of([1, 1, 1], 0), "centroid")
+    found = held_out_scores(support_of([1, 1, 1], 0), "centroid")
     assert (tuple(found.scores.shape), tuple(found.codes.shape), found.n_known) == ((0, 3), (0,), 0)
 
 
@@ -194,19 +193,19 @@ def test_an_estimate_of_many_images_and_of_none() -> None:
     estimate = FewShotClassifier().fit(drawn.support, drawn.labels).estimate_accuracy()
     assert (estimate.n, estimate.n_known) == (250, 47)
     assert "in 20 parts" in str(estimate)
-    with pytest.raises(InputError, match="two images of a class"):
+    with pytest.raises(InputError, match="at least 2 images"):
         FewShotClassifier().fit(drawn.support[::50], drawn.labels[::50]).estimate_accuracy()
-    right, counts = LeftOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4), torch.tensor([5, 5])
+    right, counts = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4), torch.tensor([5, 5])
     assert estimate_from(right, counts).interval[1] == 1.0
     assert estimate_from(right._replace(codes=1 - right.codes), counts).interval[0] == 0.0
     for sizes, told in (
-        ([5, 5], "10 images left out"),
-        ([6, 5], "10 of 11 images left out"),
-        ([20, 20, 1], "10 of 40 images left out; not asked about: one class of a single image"),
-        ([21, 1000, 1, 1], "10 of 1,021 images left out in 20 parts; not asked about: 2 classes of a single image"),
+        ([5, 5], "10 images held out"),
+        ([6, 5], "10 of 11 images held out"),
+        ([20, 20, 1], "10 of 40 images held out; not tested: 1 class with a single image"),
+        ([21, 1000, 1, 1], "10 of 1,021 images held out in 20 parts; not tested: 2 classes with a single image"),
     ):
         assert estimate_from(right, torch.tensor(sizes)).method == told
-    with pytest.raises(InputError, match="one class, so that every answer is right"):
+    with pytest.raises(InputError, match="at least 2 classes"):
         FewShotClassifier().fit(drawn.support[:5], drawn.labels[:5]).estimate_accuracy()
 
 
@@ -232,6 +231,6 @@ def test_classes_of_one_image_beside_larger_ones() -> None:
     model = FewShotClassifier(unknown_rate=0.05).fit(drawn.support[rows], drawn.labels[rows])
     estimate = model.estimate_accuracy()
     assert estimate.n == 5
-    assert str(estimate).endswith("5 images left out; not asked about: one class of a single image)")
+    assert str(estimate).endswith("5 images held out; not tested: 1 class with a single image)")
     assert np.isfinite(model.threshold_)
     assert model.score(drawn.query, drawn.query_labels) > 0.5

@@ -20,14 +20,14 @@ from torch.utils._pytree import tree_leaves
 from nearshot import FewShotClassifier
 from nearshot.distances import squared_euclidean
 from nearshot.estimator.calibration import between_classes
-from nearshot.estimator.novelty import choose_threshold, class_spread, left_out_novelties, novelties
-from nearshot.estimator.scores import PAIRS_AT_ONCE
+from nearshot.estimator.novelty import choose_threshold, class_spread, held_out_novelties, novelties
+from nearshot.estimator.support import PAIRS_AT_ONCE
 
 
 @given(st.integers(3, 12), st.integers(0, 1000))
-def test_left_out_novelties_are_those_of_a_set_without_the_image(n: int, seed: int) -> None:
+def test_held_out_novelties_are_those_of_a_set_without_the_image(n: int, seed: int) -> None:
     support = support_of([n], seed)
-    for image, found in enumerate(left_out_novelties(support)):
+    for image, found in enumerate(held_out_novelties(support)):
         others = torch.tensor([other for other in range(n) if other != image])
         expected = novelties(support.features[[image]], class_spread(support.subset(others)))
         assert float(found) == pytest.approx(float(expected), rel=1e-6)
@@ -35,7 +35,7 @@ def test_left_out_novelties_are_those_of_a_set_without_the_image(n: int, seed: i
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 1000))
-def test_left_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
+def test_held_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
     support = support_of(sizes, seed)
     features, codes = support.features.numpy(), support.codes.numpy()
     between = between_classes(support)
@@ -55,7 +55,7 @@ def test_left_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
                 for rows, own in zip(classes, squares, strict=True)
             )
         )
-    np.testing.assert_allclose(left_out_novelties(support), expected, rtol=1e-6)
+    np.testing.assert_allclose(held_out_novelties(support), expected, rtol=1e-6)
 
 
 class Largest(TorchDispatchMode):
@@ -73,14 +73,14 @@ def test_many_images_of_many_classes_are_left_out_in_blocks(monkeypatch: pytest.
     """The memory does not grow with images times classes, and the novelties are those of all at once."""
     support = support_of([2] * 1500, seed=0)
     with Largest() as largest:  # type: ignore[no-untyped-call]
-        found = left_out_novelties(support)
+        found = held_out_novelties(support)
         spread = class_spread(support)
         new = novelties(support.features, spread)
     assert largest.numel <= PAIRS_AT_ONCE < len(support.codes) * support.n_classes
     at_once = (squared_euclidean(support.features, spread.means) / spread.variances).amin(1)
     np.testing.assert_allclose(new, at_once, rtol=1e-9)
-    monkeypatch.setattr("nearshot.estimator.novelty.PAIRS_LEFT_OUT_AT_ONCE", len(support.codes) * support.n_classes)
-    np.testing.assert_allclose(found, left_out_novelties(support), rtol=1e-9)
+    monkeypatch.setattr("nearshot.estimator.novelty.PAIRS_HELD_OUT_AT_ONCE", len(support.codes) * support.n_classes)
+    np.testing.assert_allclose(found, held_out_novelties(support), rtol=1e-9)
 
 
 def test_novelty_knows_no_scale_and_no_place() -> None:
@@ -165,12 +165,10 @@ def test_novelty_tells_strangers_apart() -> None:
 def test_what_unknown_is_called() -> None:
     drawn = clouds(2)
     numbers = np.repeat(np.arange(5), 5)
-    with pytest.warns(UserWarning, match=r"such as 0 and unknown_label is 'unknown', .* unknown_label=-1 keeps them"):
+    with pytest.warns(UserWarning, match="unknown_label=-1"):
         text = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, numbers)
     assert "unknown" in text.predict(drawn.strangers).tolist()
-    with pytest.warns(
-        UserWarning, match=r"such as 'class 0' and unknown_label is -1, .* unknown_label=\"unknown\" keeps"
-    ):
+    with pytest.warns(UserWarning, match="unknown_label=.unknown"):
         FewShotClassifier(unknown_rate=0.1, unknown_label=-1).fit(drawn.support, drawn.labels.astype(object))
     whole = FewShotClassifier(unknown_rate=0.1, unknown_label=-1).fit(drawn.support, numbers)
     answers = whole.predict(np.concatenate([drawn.query, drawn.strangers]))

@@ -21,6 +21,7 @@ from nearshot.losses import (
     mixed_loss,
     nca_loss,
     neighbour_loss,
+    neighbours,
     prototypical_loss,
     supervised_contrastive_loss,
 )
@@ -33,11 +34,18 @@ def _episodic(prototypes: bool, separate: bool) -> Callable[[Tensor, Tensor], Te
     return lambda z, y: episode_loss(z, y, SHAPE, prototypes=prototypes, separate=separate, background=1e-10)
 
 
+def in_one_block(z: Tensor, y: Tensor, background: float) -> Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in ("PAIRS_BEFORE_BLOCKS_CPU", "PAIRS_BEFORE_BLOCKS"):
+            patch.setattr(neighbours, limit, 0)
+        return nca_loss(z, y, background=background)
+
+
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "nca": nca_loss,
-    "nca blocks": lambda z, y: nca_loss(z, y, in_blocks=True),
+    "nca blocks": lambda z, y: in_one_block(z, y, 0.0),
     "nca published": lambda z, y: nca_loss(z, y, background=1e-10),
-    "nca published blocks": lambda z, y: nca_loss(z, y, background=1e-10, in_blocks=True),
+    "nca published blocks": lambda z, y: in_one_block(z, y, 1e-10),
     "nca some pairs": lambda z, y: nca_loss(
         z, y, keep_positives=0.9, keep_negatives=0.5, generator=torch.Generator().manual_seed(0)
     ),
@@ -97,33 +105,27 @@ def test_autocast_does_not_touch_the_distances(loss: Callable[[Tensor, Tensor], 
     torch.testing.assert_close(mixed, loss(z, LABELS), rtol=0, atol=0)
 
 
+@pytest.mark.usefixtures("in_blocks")
 def test_distances_up_to_a_million_give_the_right_value() -> None:
     z = torch.tensor([[0.0], [1000.0], [1001.0]], dtype=torch.float32)
     labels = torch.tensor([0, 0, 1])
     # anchor 0: d² = 1e6 to its positive, 1002001 to its negative; anchor 1: 1e6 and 1; anchor 2 has no positive
-    expected = (0 + (1e6 - 1) + 0) / 3
-    for in_blocks in (False, True):
-        assert nca_loss(z, labels, in_blocks=in_blocks).item() == pytest.approx(expected, rel=1e-6)
+    assert nca_loss(z, labels).item() == pytest.approx((0 + (1e6 - 1) + 0) / 3, rel=1e-6)
 
 
-@pytest.mark.parametrize("in_blocks", [False, True])
-def test_an_anchor_without_a_positive_adds_nothing_and_counts(in_blocks: bool) -> None:
+@pytest.mark.usefixtures("in_blocks")
+def test_an_anchor_without_a_positive_adds_nothing_and_counts() -> None:
     z = embeddings()
     lonely = torch.cat([z, torch.full((1, 8), 50.0)])
     labels = torch.cat([LABELS, torch.tensor([99])])
-    alone = finite_gradient(lambda a, b: nca_loss(a, b, in_blocks=in_blocks), lonely, labels)
-    torch.testing.assert_close(alone, nca_loss(z, LABELS) * 16 / 17)
+    torch.testing.assert_close(finite_gradient(nca_loss, lonely, labels), nca_loss(z, LABELS) * 16 / 17)
 
 
-@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.usefixtures("in_blocks")
 @pytest.mark.parametrize("background", [0.0, 1e-10])
 @pytest.mark.parametrize("labels", [torch.zeros(16), torch.arange(16)], ids=["one class only", "no two alike"])
-def test_batches_without_negatives_or_without_positives_cost_nothing(
-    labels: Tensor, background: float, in_blocks: bool
-) -> None:
-    value = finite_gradient(
-        lambda z, y: nca_loss(z, y, background=background, in_blocks=in_blocks), embeddings(0.1), labels.long()
-    )
+def test_batches_without_negatives_or_without_positives_cost_nothing(labels: Tensor, background: float) -> None:
+    value = finite_gradient(lambda z, y: nca_loss(z, y, background=background), embeddings(0.1), labels.long())
     assert value.item() == pytest.approx(0, abs=1e-9)
 
 
@@ -146,13 +148,13 @@ def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("z", "y", "message"),
     [
-        (embeddings()[:, 0], LABELS, r"two dimensions.*not shape \(16,\)"),
-        (embeddings().long(), LABELS, "floating-point, not torch.int64"),
-        (embeddings(), LABELS[:5], r"one label per image: expected shape \(16,\), not \(5,\)"),
-        (embeddings(), LABELS[:, None], r"not \(16, 1\)"),
-        (embeddings(), LABELS.float(), "whole numbers, not torch.float32"),
-        (embeddings().index_fill(0, torch.tensor([3]), torch.nan), LABELS, "NaN or infinity, first in row 3"),
-        (embeddings().index_fill(0, torch.tensor([5]), torch.inf), LABELS, "NaN or infinity, first in row 5"),
+        (embeddings()[:, 0], LABELS, r"\(16,\)"),
+        (embeddings().long(), LABELS, "torch.int64"),
+        (embeddings(), LABELS[:5], r"\(16,\).*\(5,\)"),
+        (embeddings(), LABELS[:, None], r"\(16, 1\)"),
+        (embeddings(), LABELS.float(), "torch.float32"),
+        (embeddings().index_fill(0, torch.tensor([3]), torch.nan), LABELS, "row 3"),
+        (embeddings().index_fill(0, torch.tensor([5]), torch.inf), LABELS, "row 5"),
         (torch.empty(0, 8), torch.empty(0, dtype=torch.int64), "is empty"),
         (torch.empty(16, 0), LABELS, "is empty"),
     ],
@@ -171,29 +173,28 @@ def test_finite_values_whose_sum_overflows_are_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "message"),
+    "keywords",
     [
-        ({"temperature": 0.0}, "temperature must be a positive number, not 0.0"),
-        ({"temperature": float("nan")}, "temperature must be a positive number"),
-        ({"temperature": torch.tensor(-1.0)}, "temperature must be a positive number, not -1.0"),
-        ({"temperature": torch.ones(2)}, r"one number, not shape \(2,\)"),
-        ({"background": -1e-10}, "background must be at least 0 and under 1"),
-        ({"background": 1.0}, "background must be at least 0 and under 1, not 1.0"),
-        ({"distance": "manhattan"}, "no distance 'manhattan'; choose one of 'euclidean', 'cosine'"),
-        ({"distance": "manhattan", "in_blocks": True}, "no distance 'manhattan'"),
-        ({"keep_positives": 1.5}, "keep_positives must be between 0 and 1, not 1.5"),
-        ({"keep_negatives": -0.1}, "keep_negatives must be between 0 and 1"),
-        ({"distance": torch.cdist, "in_blocks": True}, "a callable is not split up"),
+        {"temperature": 0.0},
+        {"temperature": float("nan")},
+        {"temperature": torch.tensor(-1.0)},
+        {"temperature": torch.ones(2)},
+        {"background": -1e-10},
+        {"background": 1.0},
+        {"distance": "manhattan"},
+        {"keep_positives": 1.5},
+        {"keep_negatives": -0.1},
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=str,
 )
-def test_bad_settings_are_one_clear_error(keywords: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+@pytest.mark.usefixtures("in_blocks")
+def test_bad_settings_are_one_clear_error(keywords: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(keywords))):
         nca_loss(embeddings(), LABELS, **keywords)
 
 
-def test_supcon_asks_for_a_temperature_too() -> None:
-    with pytest.raises(InputError, match="temperature must be a positive number, not 0.0"):
+def test_supcon_checks_its_temperature_too() -> None:
+    with pytest.raises(InputError, match="temperature .*0.0"):
         supervised_contrastive_loss(embeddings(), LABELS, temperature=0.0)
 
 
@@ -206,21 +207,17 @@ def test_a_tensor_temperature_of_one_dimension_is_fine() -> None:
 def test_query_of_a_class_without_support() -> None:
     z = embeddings()
     for loss in (prototypical_loss, matching_loss):
-        with pytest.raises(InputError, match="Query label 7 has no support image"):
+        with pytest.raises(InputError, match="label 7"):
             loss(z[:8], LABELS[:8], z[8:], torch.tensor([0, 0, 1, 1, 2, 2, 3, 7]))
 
 
 def test_sets_of_different_dimension_or_length() -> None:
     z = embeddings()
-    with pytest.raises(InputError, match="8 and 5 dimensions"):
+    with pytest.raises(InputError, match="8 and 5"):
         neighbour_loss(z, LABELS, z[:, :5], LABELS)
-    with pytest.raises(InputError, match="as many candidates as anchors"):
+    with pytest.raises(InputError, match="5 and 16"):
         neighbour_loss(z, LABELS, z[:5], LABELS[:5], same_set=True)
-    with pytest.raises(InputError, match=r"of shape \(16, 16\), not torch.bool of shape \(3, 3\)"):
-        neighbour_loss(z, LABELS, z, LABELS, kept_pairs=torch.ones(3, 3, dtype=torch.bool))
-    with pytest.raises(InputError, match="kept_pairs must be true or false.*not torch.float32"):
-        neighbour_loss(z, LABELS, z, LABELS, kept_pairs=torch.ones(16, 16))
-    with pytest.raises(InputError, match="their labels differ"):
+    with pytest.raises(InputError, match="same_set"):
         neighbour_loss(z, LABELS, z, LABELS.flip(0), same_set=True)
 
 
@@ -246,9 +243,9 @@ def test_a_temperature_on_another_device_is_not_read(loss: Callable[..., Tensor]
 
 def test_two_devices_are_one_clear_error() -> None:
     z, elsewhere = embeddings(), embeddings().to("meta")
-    with pytest.raises(InputError, match="labels are on meta, the embeddings on cpu"):
+    with pytest.raises(InputError, match="labels .*meta.*cpu"):
         nca_loss(z, LABELS.to("meta"))
-    with pytest.raises(InputError, match="anchors and candidates are on cpu and meta; they must be on one device"):
+    with pytest.raises(InputError, match="candidates .*cpu and meta"):
         neighbour_loss(z, LABELS, elsewhere, LABELS.to("meta"))
 
 
@@ -259,26 +256,26 @@ def test_compiles_in_one_piece(name: str) -> None:
 
 
 def test_what_is_no_tensor() -> None:
-    with pytest.raises(InputError, match="labels must be a tensor, not a list"):
+    with pytest.raises(InputError, match="labels .*list"):
         nca_loss(embeddings(), LABELS.tolist())  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="must be a tensor, not a ndarray"):
+    with pytest.raises(InputError, match="embeddings .*ndarray"):
         nca_loss(embeddings().numpy(), LABELS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("loss", [nca_loss, supervised_contrastive_loss])
 def test_errors_name_the_arguments_of_the_loss_that_was_called(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-    with pytest.raises(InputError, match="^labels must be one label per image"):
+    with pytest.raises(InputError, match="^labels "):
         loss(embeddings(), LABELS[:5])
-    with pytest.raises(InputError, match="^embeddings has NaN"):
+    with pytest.raises(InputError, match="^embeddings .*NaN"):
         loss(embeddings() * torch.nan, LABELS)
-    with pytest.raises(InputError, match="^embeddings is empty.* at least one feature"):
+    with pytest.raises(InputError, match="^embeddings .*feature"):
         loss(torch.empty(16, 0), LABELS)
 
 
-@pytest.mark.parametrize("in_blocks", [False, True])
-def test_two_precisions_meet_in_the_higher(in_blocks: bool) -> None:
+@pytest.mark.usefixtures("in_blocks")
+def test_two_precisions_meet_in_the_higher() -> None:
     z = embeddings()
-    mixed = neighbour_loss(z.double(), LABELS, z, LABELS, in_blocks=in_blocks)
+    mixed = neighbour_loss(z.double(), LABELS, z, LABELS)
     assert mixed.dtype == torch.float64
     torch.testing.assert_close(mixed, neighbour_loss(z.double(), LABELS, z.double(), LABELS))
 
@@ -305,24 +302,24 @@ def test_a_weight_of_one_or_zero_does_not_look_at_the_other_loss() -> None:
 def test_labels_that_are_no_episode() -> None:
     first, second = LABELS[:8], LABELS[8:]
     for labels in (LABELS.flip(0).roll(1), torch.cat([first.roll(1), second]), torch.cat([first, second.flip(0)])):
-        with pytest.raises(InputError, match="not laid out as an episode"):
+        with pytest.raises(InputError, match="2 support images of each of 4 classes"):
             episode_loss(embeddings(), labels, SHAPE, prototypes=True, separate=True)
-    with pytest.raises(InputError, match="has 16 images, not 12"):
+    with pytest.raises(InputError, match="16.*12"):
         episode_loss(embeddings()[:12], LABELS[:12], SHAPE, prototypes=True, separate=True)
-    with pytest.raises(InputError, match="has 2 different classes; its shape says 4"):
+    with pytest.raises(InputError, match="2 different classes.*4"):
         episode_loss(embeddings(), LABELS % 2, SHAPE, prototypes=True, separate=True)
 
 
 def test_cross_entropy_names_the_classes_it_has() -> None:
     for labels in ([0, 9], [3, 4], [-1, 2]):
-        with pytest.raises(InputError, match=f"4 classes, but the labels go from {labels[0]} to {labels[1]}"):
+        with pytest.raises(InputError, match=f"4 classes.*{labels[0]} to {labels[1]}"):
             cross_entropy_loss(torch.zeros(2, 4), torch.tensor(labels))
     for labels in ([0, 0], [3, 3]):
         assert cross_entropy_loss(torch.zeros(2, 4), torch.tensor(labels)).item() == pytest.approx(math.log(4))
-    with pytest.raises(InputError, match="cross_entropy_weight must be between 0 and 1"):
+    with pytest.raises(InputError, match="cross_entropy_weight"):
         mixed_loss(embeddings(), embeddings(), LABELS, cross_entropy_weight=2.0)
 
 
 def test_supcon_variant_by_name() -> None:
-    with pytest.raises(InputError, match="no variant 'simclr'"):
+    with pytest.raises(InputError, match="simclr"):
         supervised_contrastive_loss(embeddings(), LABELS, variant="simclr")  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearshot.checks import with_plain_fields
+from nearshot.checks import convert_numpy_fields
 from nearshot.errors import InputError
 
 __all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue"]
@@ -52,7 +52,7 @@ class Augmentation:
     hue: float = 0.0
 
     def __post_init__(self) -> None:
-        with_plain_fields(self)
+        convert_numpy_fields(self)
         if self.crop not in ("random", "centre"):
             raise InputError(f"crop must be 'random' or 'centre', not {self.crop!r}.")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:

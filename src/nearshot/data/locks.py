@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nearshot.errors import NearshotError
 from nearshot.io import FileLock
-from nearshot.text import say
+from nearshot.text import print_message
 
 __all__ = ["own"]
 
@@ -26,7 +26,7 @@ def own(lock_file: Path, doing: str, *, show: bool | None = None) -> Iterator[No
     try:
         lock_file.parent.mkdir(parents=True, exist_ok=True)
         if not lock.acquire():
-            say(f"Another process is {doing}; waiting for it.", show=show)
+            print_message(f"Another process is {doing}; waiting for it.", show=show)
             lock.acquire(wait=True)
     except (OSError, NearshotError):
         pass  # a folder that cannot be written to needs no lock; if it has to be written to, that says what is wrong

@@ -28,7 +28,7 @@ from nearshot.data.store import (
 )
 from nearshot.data.writer import Broken, begun_plans, plan_hash, write_splits
 from nearshot.errors import FileFormatError, InputError, did_you_mean, look_up
-from nearshot.text import say
+from nearshot.text import print_message
 
 __all__ = ["given_path", "open_or_prepare", "prepare", "prepare_folder", "prepare_plan", "prepared_name"]
 
@@ -218,7 +218,7 @@ def prepare_plan(
     """
     _check(name, side)
     for remark in plan.remarks:
-        say(remark, show=progress)
+        print_message(remark, show=progress)
     with own(data_folder(data_dir) / name / LOCK, _doing(name, data_dir), show=progress):
         return _write(name, plan, side, data_dir, fit=fit, broken=broken, origin=origin, progress=progress)
 
@@ -275,7 +275,7 @@ def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, si
             f"same command; or without options: {_command(name, data_dir, side, path)}"
         )
     for remark in plan.remarks:
-        say(remark)
+        print_message(remark)
     _write(name, plan, side, data_dir, origin=None if path is None else str(path.resolve()))
 
 

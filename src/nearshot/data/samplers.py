@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_whole
+from nearshot.checks import is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
 from nearshot.randomness import distinct_integers, private_generator
@@ -312,7 +312,7 @@ class EpisodeBatches(Batches):
 
 def _check_batch_size(batch_size: int, n_images: int, at_most: int | None) -> None:
     for name, value in (("batch_size", batch_size), ("n_images", n_images)):
-        if not is_whole(value):
+        if not is_integer(value):
             raise InputError(f"{name} must be a whole number, not {value!r}.")
     if batch_size < 1 or n_images < 1:
         raise InputError(f"A batch of {batch_size} from {n_images} images: both must be at least 1.")

@@ -30,7 +30,7 @@ from nearshot.data.store import (
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.io import atomic_write
 from nearshot.progress import with_progress
-from nearshot.text import counted, say
+from nearshot.text import counted, print_message
 
 __all__ = ["Broken", "Picture", "begun_plans", "plan_hash", "write_splits"]
 
@@ -179,7 +179,7 @@ def _finished(job: _Job, progress: bool | None) -> Store | None:
         raise
     except FileFormatError:
         what = f"What was prepared of {job.dataset} {job.split} in {job.folder}"
-        say(f"{what} does not open; it is packed anew.", show=progress)
+        print_message(f"{what} does not open; it is packed anew.", show=progress)
         return None
     return store if store.manifest.get("plan") == job.plan else None
 

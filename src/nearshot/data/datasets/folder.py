@@ -12,7 +12,7 @@ from nearshot.data.datasets.base import SPLITS, Plan, is_picture, picture_of, pi
 from nearshot.data.readers import Files
 from nearshot.data.writer import Picture
 from nearshot.errors import FileFormatError, InputError
-from nearshot.text import counted, listed
+from nearshot.text import counted, format_list
 
 __all__ = ["plan_folder"]
 
@@ -120,7 +120,7 @@ def _about_empty_folders(files: Files) -> tuple[str, ...]:
     one = len(empty) == 1
     return (
         f"{counted(len(empty), 'folder')} of {files.label} {'has' if one else 'have'} no pictures and "
-        f"{'is no class' if one else 'are no classes'}: {listed(empty)}.",
+        f"{'is no class' if one else 'are no classes'}: {format_list(empty)}.",
     )
 
 
