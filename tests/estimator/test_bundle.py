@@ -60,15 +60,6 @@ def test_labels_of_every_type(labels: Any, tmp_path: Path) -> None:
     assert again.predict(features).tolist() == list(labels)
 
 
-class Mine(FewShotClassifier):
-    """A classifier that somebody made of ours."""
-
-
-def test_a_classifier_is_loaded_as_the_class_that_is_asked(tmp_path: Path) -> None:
-    FewShotClassifier().fit(np.eye(2), ["a", "b"]).save(tmp_path / "model.safetensors")
-    assert type(Mine.load(tmp_path / "model.safetensors")) is Mine
-
-
 def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weights = tmp_path / "weights.safetensors"
@@ -103,6 +94,15 @@ def test_a_function_is_given_again(tmp_path: Path) -> None:
         FewShotClassifier.load(
             tmp_path / "model.safetensors", backbone=build_backbone("conv4-32", input_size=16).eval()
         )
+
+
+def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
+    folder = Path(__file__).parent / "data"
+    answers = json.loads((folder / "answers-1.json").read_text())["features"]
+    model = FewShotClassifier.load(folder / "features-1.safetensors")
+    assert model.predict(answers["query"]).tolist() == answers["labels"]
+    np.testing.assert_allclose(model.predict_proba(answers["query"]), answers["probabilities"], atol=1e-12)
+    np.testing.assert_allclose(model.novelty(answers["query"]), answers["novelty"], rtol=1e-12)
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:

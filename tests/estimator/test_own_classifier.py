@@ -42,8 +42,8 @@ def loop(name: str, drawn: Clouds) -> list[str]:
     for query in drawn.query:
         distances: dict[str, float] = {}
         for image, label in zip(drawn.support, drawn.labels, strict=True):
-            unit = image / np.linalg.norm(image) - query / np.linalg.norm(query)
-            distances[str(label)] = choose(distances.get(str(label), np.linalg.norm(unit)), np.linalg.norm(unit))
+            between = float(np.linalg.norm(image / np.linalg.norm(image) - query / np.linalg.norm(query)))
+            distances[str(label)] = choose(distances.get(str(label), between), between)
         answers.append(min(distances, key=distances.__getitem__))
     return answers
 

@@ -74,6 +74,7 @@ def test_grid_search_over_its_settings() -> None:
     assert search.best_estimator_.classes_.tolist() == sorted(set(drawn.labels))
 
 
+@pytest.mark.slow
 def test_cross_validation_of_pictures_in_two_processes() -> None:
     """Lists of pictures are split as they are, and the estimator travels to other processes."""
     pictures = [picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(12)]

@@ -34,21 +34,13 @@ MAX_LABEL_BYTES = 1 << 28  # of all classes; a type such as <U500000000 would ta
 
 
 class Bundle(NamedTuple):
-    """The content of a file.
-
-    Attributes:
-        learnt: the support images, and what was chosen from them.
-        parameters: the constructor's parameters.
-        columns: the names of the feature columns, if they have any.
-        backbone: embeds images; None for features, and if it could not be saved.
-        needs_backbone: whether it could not be saved.
-    """
+    """The content of a file."""
 
     learnt: Learnt
-    parameters: dict[str, Any]
-    columns: npt.NDArray[Any] | None
-    backbone: Backbone | None
-    needs_backbone: bool
+    parameters: dict[str, Any]  # of the constructor
+    columns: npt.NDArray[Any] | None  # the names of the feature columns, if they have any
+    backbone: Backbone | None  # None for features, and if it could not be saved
+    needs_backbone: bool  # whether it could not be saved
 
 
 def write_bundle(fitted: Fitted, path: str | Path) -> None:

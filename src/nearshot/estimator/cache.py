@@ -27,14 +27,7 @@ Feature = npt.NDArray[np.float32]
 
 
 class EmbeddingCache:
-    """The cached embeddings of one network.
-
-    Args:
-        folder: the cache of all networks.
-        key: identifies the network and its preprocessing.
-        dim: the dimension of an embedding.
-        max_entries: how many to keep; the oldest are removed.
-    """
+    """The cached embeddings, of dimension `dim`, of the network with some `key`."""
 
     def __init__(self, folder: str | Path, key: str, dim: int, *, max_entries: int = MAX_ENTRIES) -> None:
         self.folder = Path(folder).expanduser() / key[:32]
@@ -71,11 +64,6 @@ class EmbeddingCache:
         for entry in self._entries(PARTIAL):
             if _written(entry) < time.time() - 3600:  # no process takes an hour to write one
                 Path(entry.path).unlink(missing_ok=True)
-
-    def clear(self) -> None:
-        """Remove all embeddings of this network."""
-        for entry in self._entries():
-            Path(entry.path).unlink(missing_ok=True)
 
     def _file(self, digest: str) -> Path:
         return self.folder / f"{digest}{SUFFIX}"

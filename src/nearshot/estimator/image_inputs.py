@@ -28,12 +28,7 @@ Made = TypeVar("Made")
 
 
 class Content:
-    """The content of an image, before it is decoded.
-
-    Attributes:
-        name: its path, or "image 3".
-        digest: a SHA-256 of the file, or of the pixels of an image without a file.
-    """
+    """The content of an image before it is decoded, with a SHA-256 `digest` of its file or pixels."""
 
     def __init__(self, name: str, kind: str, data: bytes | memoryview, image: Callable[[], Image.Image]) -> None:
         self.name = name

@@ -35,17 +35,11 @@ class Round(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """The scores of held-out images.
+    """The scores of held-out images."""
 
-    Attributes:
-        scores: (image, class) divided by the typical temperature of the remaining images.
-        codes: (image,) their classes.
-        n_known: the number of remaining images in the smallest class that was tested; 0 if none was.
-    """
-
-    scores: Tensor
-    codes: Tensor
-    n_known: int
+    scores: Tensor  # (image, class) divided by the typical temperature of the remaining images
+    codes: Tensor  # (image,) their classes
+    n_known: int  # the number of remaining images in the smallest class that was tested; 0 if none was
 
 
 def rounds(support: Support) -> Iterator[Round]:

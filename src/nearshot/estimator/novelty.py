@@ -37,15 +37,10 @@ TINY = 1e-9  # of the squared distance between classes; for classes whose images
 
 
 class Spread(NamedTuple):
-    """The statistics that novelty is computed from.
+    """The statistics that novelty is computed from."""
 
-    Attributes:
-        means: (class, dim).
-        variances: (class,) of an image around the class mean, which is uncertain itself.
-    """
-
-    means: Tensor
-    variances: Tensor
+    means: Tensor  # (class, dim)
+    variances: Tensor  # (class,) of an image around the class mean, which is uncertain itself
 
 
 def class_spread(support: Support) -> Spread:

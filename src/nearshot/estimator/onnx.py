@@ -133,18 +133,13 @@ class _Decision(nn.Module):
         self.temperature, self.threshold = learnt.temperature, learnt.threshold
         points, sizes = class_points(fitted.support, self.classifier)
         centre = np.zeros(points.shape[1]) if learnt.centre is None else np.array(learnt.centre, dtype=np.float64)
-        buffers = {"points": points, "sizes": sizes, "centre": torch.from_numpy(centre)}
-        buffers |= {"means": fitted.spread.means, "variances": fitted.spread.variances}
+        self.points, self.sizes, self.centre = nn.Buffer(points), nn.Buffer(sizes), nn.Buffer(torch.from_numpy(centre))
+        self.means, self.variances = map(nn.Buffer, fitted.spread)
         self.network: nn.Module | None = None
         if embedder is not None:
-            self.resize, self.network = Resize(embedder.input_size), deepcopy(embedder.network).cpu()
-            mean, std = embedder.normalisation
-            buffers |= {
-                "channel_mean": torch.tensor(mean).view(3, 1, 1),
-                "channel_std": torch.tensor(std).view(3, 1, 1),
-            }
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
+            self.resize, self.network = Resize(embedder.input_size), deepcopy(embedder.network)
+            mean, std = (torch.tensor(values).view(3, 1, 1) for values in embedder.normalisation)
+            self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
 
     def forward(self, given: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return probabilities (image, class), and novelty, rejection and label index, (image,).
@@ -171,16 +166,16 @@ def _export(fitted: Fitted) -> Any:
     """Return the model that torch exports, from "nearshot/given" to the outputs of `_Decision`."""
     embedder, dim = fitted.embedder, fitted.learnt.features.shape[1]
     if embedder is None:
-        example, axes = torch.zeros(2, dim), ("image",)
+        example, axes = torch.zeros(2, dim), ["image"]
     elif embedder.network is None:
         raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
     else:
         side = embedder.input_size
-        example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ("image", "height", "width")
+        example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
     try:
         with _quiet():
             program = torch.onnx.export(
-                _Decision(fitted).eval(),
+                _Decision(fitted).eval().cpu(),
                 (example,),
                 input_names=[_name("given")],
                 output_names=[_name(name) for name in ("probabilities", "novelty", "unknown", "index")],
@@ -243,7 +238,7 @@ def _add_ends(graph: Any, fitted: Fitted) -> None:
     outputs = []
     for name, kind in kinds.items():
         after.append(node("Slice", [_name(name), zero, count, zero], [name]))
-        shape = ["image", len(fitted.learnt.classes)] if name == "probabilities" else ["image"]
+        shape: list[Any] = ["image", len(fitted.learnt.classes)] if name == "probabilities" else ["image"]
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
     given_type = given.type
     nodes = [*before, *graph.node, *after]

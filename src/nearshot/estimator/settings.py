@@ -45,7 +45,7 @@ class ClassifierSettings(NamedTuple):
     centre: Any
     normalise: bool
     temperature: Any
-    unknown_rate: float | None
+    unknown_rate: Any
     unknown_label: Any
 
     def check(self) -> None:

@@ -30,66 +30,41 @@ Array = npt.NDArray[Any]
 
 
 class Labelled(NamedTuple):
-    """Labelled images.
+    """Labelled images."""
 
-    Attributes:
-        features: (image, dim) as embedded.
-        labels: (image,).
-        names: the names of the images.
-        columns: the names of the feature columns, if they have any.
-    """
-
-    features: Array
-    labels: Array
+    features: Array  # (image, dim) as embedded
+    labels: Array  # (image,)
     names: list[str]
-    columns: Array | None
+    columns: Array | None  # the names of the feature columns, if they have any
 
 
 @dataclass(frozen=True, eq=False)
 class Learnt:
-    """What a classifier learns from its support images.
+    """What a classifier learns from its support images."""
 
-    Attributes:
-        classes: (class,) the labels.
-        features: (image, dim) of the support images.
-        codes: (image,) their indices in `classes`.
-        names: the names of the images.
-        centre: (dim,) the mean to subtract, if any.
-        temperature: the divisor of the scores.
-        threshold: the novelty above which an image is unknown.
-    """
-
-    classes: Array
-    features: Array
-    codes: npt.NDArray[np.int64]
+    classes: Array  # (class,) the labels
+    features: Array  # (image, dim) as embedded
+    codes: npt.NDArray[np.int64]  # (image,) indices into `classes`
     names: list[str]
-    centre: Array | None
-    temperature: float
-    threshold: float
+    centre: Array | None  # (dim,) the mean to subtract, if any
+    temperature: float  # the divisor of the scores
+    threshold: float  # the novelty above which an image is unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A fitted classifier.
-
-    Attributes:
-        settings: the parameters that it was fitted with.
-        learnt: the support images, and what was chosen from them.
-        embedder: embeds images; None if features are given.
-        columns: the names of the feature columns, if they have any.
-    """
+    """A fitted classifier."""
 
     settings: ClassifierSettings
     learnt: Learnt
-    embedder: Embedder | None
-    columns: Array | None
+    embedder: Embedder | None  # None if features are given
+    columns: Array | None  # the names of the feature columns, if they have any
 
     @cached_property
     def support(self) -> Support:
         """The prepared support set."""
-        return Support(
-            self.prepare(self.learnt.features), torch.from_numpy(self.learnt.codes), len(self.learnt.classes)
-        )
+        learnt = self.learnt
+        return Support(self.prepare(learnt.features), torch.from_numpy(learnt.codes), len(learnt.classes))
 
     @cached_property
     def spread(self) -> Spread:

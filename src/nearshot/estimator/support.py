@@ -28,16 +28,10 @@ PAIRS_AT_ONCE = 1 << 22  # distances held at a time: 32 MiB of float64
 
 
 class Support(NamedTuple):
-    """Prepared features with their classes.
+    """Prepared features with their classes."""
 
-    Attributes:
-        features: (image, dim) float64, centred and normalised as configured.
-        codes: (image,) the class index of each image; every class has at least one image.
-        n_classes: the number of classes.
-    """
-
-    features: Tensor
-    codes: Tensor
+    features: Tensor  # (image, dim) float64, centred and normalised as configured
+    codes: Tensor  # (image,) class indices; every class has at least one image
     n_classes: int
 
     @property

@@ -30,8 +30,8 @@ def installed_fonts(figure: Figure) -> Iterator[None]:
     for text in texts:
         text.set_parse_math(False)
         text.set_text(readable(text.get_text()))
-    missing = {letter for text in texts for letter in text.get_text() if letter.isprintable()} - _letters(DEFAULT)
-    families, left = _fonts_with(missing)
+    used = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
+    families, left = _fonts_with(used - _letters_of(font_manager.findfont(DEFAULT)))
     if families:
         for text in texts:
             text.set_fontfamily([DEFAULT, *families])
@@ -65,10 +65,6 @@ def _fonts_with(letters: set[str]) -> tuple[list[str], set[str]]:
         families.append(best)
         letters = letters - has[best]
     return families, letters
-
-
-def _letters(family: str) -> set[str]:
-    return _letters_of(font_manager.findfont(family))
 
 
 def _letters_of(file: str) -> set[str]:

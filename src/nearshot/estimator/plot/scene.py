@@ -24,17 +24,11 @@ Places = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """An image and its position.
+    """An image and its position."""
 
-    Attributes:
-        name: its path, or "image 3".
-        thumbnail: (96, 96, 3) uint8; None if it cannot be read any more.
-        place: (2,) on the plane.
-    """
-
-    name: str
-    thumbnail: Pixels | None
-    place: Places
+    name: str  # its path, or "image 3"
+    thumbnail: Pixels | None  # (96, 96, 3); None if it cannot be read any more
+    place: Places  # (2,) on the plane
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,23 +49,14 @@ class Query(Seen):
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """The content of a drawing.
-
-    Attributes:
-        title: the heading.
-        notes: lines below it.
-        support: the support images of each class, in the order of classes.
-        queries: the classified images.
-        errors: a sentence per image that could not be read.
-        shares: the fraction of the variance along each axis of the plane.
-    """
+    """The content of a drawing."""
 
     title: str
-    notes: tuple[str, ...]
-    support: dict[str, list[Seen]]
+    notes: tuple[str, ...]  # lines below the title
+    support: dict[str, list[Seen]]  # of each class, in the order of classes
     queries: tuple[Query, ...]
-    errors: tuple[str, ...]
-    shares: tuple[float, float]
+    errors: tuple[str, ...]  # a sentence per image that could not be read
+    shares: tuple[float, float]  # the fraction of the variance along each axis of the plane
 
     def support_image(self, name: str, label: str) -> Seen | None:
         """Return a support image by its name and class."""
