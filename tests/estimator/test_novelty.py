@@ -62,7 +62,7 @@ class Largest(TorchDispatchMode):
 
 def test_many_images_of_many_classes_are_left_out_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory does not grow with images times classes, and the novelties are those of all at once."""
-    support = support_of([2] * 1100, seed=0)
+    support = support_of([2] * 1500, seed=0)
     with Largest() as largest:  # type: ignore[no-untyped-call]
         found = held_out_novelties(support)
         spread = class_spread(support)
