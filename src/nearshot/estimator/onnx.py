@@ -39,10 +39,10 @@ MAX_BYTES = 2**31 - 2**20  # the limit of one ONNX file
 ONE = 1 << 22  # the weight of 1 in `Resize`
 ABOUT = """A few-shot classifier made by nearshot {version}.
 Input: {given}; any number of images, including none.
-Outputs: label, a string per image; probabilities (image, class), in the order of "classes" in the metadata;
-novelty (image), about 1 for images of the classes and more for others{unknown}.{zero}"""
-ZERO = """
-An image whose feature is zero has no direction: its novelty is infinite and all classes are equally probable."""
+Outputs: label, a string per image; probabilities (image, class), in the order of "classes" in the metadata; novelty
+(image), about 1 for images of the classes and more for others; and, if the classifier rejects, unknown (image).
+An image whose feature is zero cannot be normalised: its novelty is infinite and all classes are equally probable."""
+GIVEN = "images (image, height, width, 3), uint8 RGB of any size, whose centre is cropped"
 
 
 def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
@@ -63,7 +63,9 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     onnx = _import_onnx()
     model = _export(fitted)
     _add_ends(model.graph, fitted)
-    model.producer_name, model.producer_version, model.doc_string = "nearshot", __version__, _about(fitted)
+    given = "features (image, dim)" if fitted.embedder is None else GIVEN
+    model.producer_name, model.producer_version = "nearshot", __version__
+    model.doc_string = ABOUT.format(version=__version__, given=given)
     onnx.helper.set_model_props(model, _metadata(fitted))
     onnx.checker.check_model(model, full_check=True)
     with atomic_write(path) as file:
@@ -217,13 +219,10 @@ def _add_ends(graph: Any, fitted: Fitted) -> None:
     rank, count, zero = len(given.type.tensor_type.shape.dim), _name("count"), _name("zero")
     entry = "features" if fitted.embedder is None else "images"
     labels: Any = [readable(str(text)).encode() for text in (*fitted.learnt.classes, fitted.settings.unknown_label)]
-    graph.initializer.extend(
-        [
-            numpy_helper.from_array(np.zeros(1, np.int64), zero),
-            numpy_helper.from_array(np.array([0] * rank + [1] * (rank - 1) + [0], np.int64), _name("pad")),
-            helper.make_tensor(_name("labels"), TensorProto.STRING, [len(labels)], labels),
-        ]
-    )
+    pad = np.array([0] * rank + [1] * (rank - 1) + [0])
+    graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), zero))
+    graph.initializer.append(numpy_helper.from_array(pad.astype(np.int64), _name("pad")))
+    graph.initializer.append(helper.make_tensor(_name("labels"), TensorProto.STRING, [len(labels)], labels))
     before = [
         node("Shape", [entry], [count], start=0, end=1),
         node("Equal", [count, zero], [_name("is_empty")]),
@@ -240,13 +239,10 @@ def _add_ends(graph: Any, fitted: Fitted) -> None:
         after.append(node("Slice", [_name(name), zero, count, zero], [name]))
         shape: list[Any] = ["image", len(fitted.learnt.classes)] if name == "probabilities" else ["image"]
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
-    given_type = given.type
-    nodes = [*before, *graph.node, *after]
-    for field in (graph.node, graph.input, graph.output):
+    inputs = [helper.make_value_info(entry, given.type)]
+    for field, values in ((graph.node, [*before, *graph.node, *after]), (graph.input, inputs), (graph.output, outputs)):
         del field[:]
-    graph.node.extend(nodes)
-    graph.input.append(helper.make_value_info(entry, given_type))
-    graph.output.extend(outputs)
+        field.extend(values)
 
 
 def _name(name: str) -> str:
@@ -256,17 +252,14 @@ def _name(name: str) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the logs and warnings of torch and onnxscript."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
 
 
 def _metadata(fitted: Fitted) -> dict[str, str]:
@@ -294,15 +287,6 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
             "std": list(embedder.normalisation.std),
         }
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
-
-
-def _about(fitted: Fitted) -> str:
-    given = "features (image, dim)"
-    if fitted.embedder is not None:
-        given = "images (image, height, width, 3), uint8 RGB of any size; the centre is cropped"
-    unknown = "; unknown (image), whether that is too much" if np.isfinite(fitted.learnt.threshold) else ""
-    zero = ZERO if fitted.settings.normalise else ""
-    return ABOUT.format(version=__version__, given=given, unknown=unknown, zero=zero)
 
 
 def _import_onnx() -> Any:

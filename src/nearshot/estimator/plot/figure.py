@@ -43,21 +43,14 @@ def make_figure(scene: Scene) -> Figure:
     height = head + top + bottom + 0.4
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
     for number, note in enumerate(notes):
-        figure.text(
-            0.02,
-            1 - (0.3 + 0.26 * number) / height,
-            note,
-            fontsize=13 if number == 0 else 9,
-            weight="bold" if number == 0 else "normal",
-            color=INK if number == 0 else FAINT,
-        )
+        style: dict[str, Any] = {"fontsize": 9, "color": FAINT} if number else {"fontsize": 13, "weight": "bold"}
+        figure.text(0.02, 1 - (0.3 + 0.26 * number) / height, note, **style)
     up = 1 - head / height  # the top of the upper half
-    _support(_plain(figure, (0.02, up - top / height, 0.42, top / height)), scene, n_classes, WIDTH * 0.42, top)
+    _support(_in_inches(figure, (0.02, up - top / height, 0.42, top / height)), scene, n_classes)
     plane = figure.add_axes((0.5, up - (top - 0.55) / height, 0.48, (top - 0.65) / height))
     _plane(plane, scene)
     if n_queries:
-        axes = _plain(figure, (0.02, 0.01, 0.96, bottom / height))
-        _queries(axes, scene, n_queries, WIDTH * 0.96, bottom)
+        _queries(_in_inches(figure, (0.02, 0.01, 0.96, bottom / height)), scene, n_queries)
     return figure
 
 
@@ -73,15 +66,18 @@ def _skipped(scene: Scene) -> list[str]:
     return lines
 
 
-def _plain(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
+def _in_inches(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
+    """Add axes without lines, whose unit is an inch."""
     axes = figure.add_axes(box)
     axes.set_axis_off()
+    axes.set_xlim(0, figure.get_figwidth() * box[2])
+    axes.set_ylim(0, figure.get_figheight() * box[3])
     return axes
 
 
-def _support(axes: Axes, scene: Scene, n_classes: int, width: float, height: float) -> None:
-    """Draw one row per class: its marker, its name, its first images. The unit of the axes is an inch."""
-    _in_inches(axes, width, height)
+def _support(axes: Axes, scene: Scene, n_classes: int) -> None:
+    """Draw one row per class: its marker, its name, its first images."""
+    height = axes.get_ylim()[1]
     row = min(0.72, height / max(n_classes, 1))
     for number, (label, members) in enumerate(list(scene.support.items())[:n_classes]):
         y = height - (number + 1) * row
@@ -91,18 +87,12 @@ def _support(axes: Axes, scene: Scene, n_classes: int, width: float, height: flo
         for place, seen in enumerate(members[:SHOWN_OF_A_CLASS]):
             _tile(axes, seen, 2.0 + place * row, y + 0.03, row - 0.06)
         if len(members) > SHOWN_OF_A_CLASS:
-            axes.text(
-                2.05 + SHOWN_OF_A_CLASS * row,
-                y + row / 2,
-                f"+ {len(members) - SHOWN_OF_A_CLASS}",
-                va="center",
-                color=FAINT,
-            )
+            more = f"+ {len(members) - SHOWN_OF_A_CLASS}"
+            axes.text(2.05 + SHOWN_OF_A_CLASS * row, y + row / 2, more, va="center", color=FAINT)
 
 
-def _queries(axes: Axes, scene: Scene, n_queries: int, width: float, height: float) -> None:
-    _in_inches(axes, width, height)
-    step, row = width / COLUMNS, 1.5
+def _queries(axes: Axes, scene: Scene, n_queries: int) -> None:
+    step, row, height = axes.get_xlim()[1] / COLUMNS, 1.5, axes.get_ylim()[1]
     for number, query in enumerate(scene.queries[:n_queries]):
         left, y = (number % COLUMNS) * step, height - (number // COLUMNS + 1) * row
         _query(axes, scene, query, f"{number + 1} · {PurePath(query.name).name}", left, y)
@@ -128,12 +118,10 @@ def _query(axes: Axes, scene: Scene, query: Query, name: str, left: float, y: fl
 
 def _plane(axes: Axes, scene: Scene) -> None:
     """Draw features on the plane of their principal axes."""
-    for number, (label, members) in enumerate(scene.support.items()):
+    for number, members in enumerate(scene.support.values()):
         colour, marker = class_style(number)
         places = np.stack([seen.place for seen in members])
-        axes.plot(
-            *places.T, marker=marker, color=colour, linestyle="none", markersize=8, markeredgecolor="white", label=label
-        )
+        axes.plot(*places.T, marker=marker, color=colour, linestyle="none", markersize=8, markeredgecolor="white")
     for number, query in enumerate(scene.queries, 1):
         _query_marker(axes, scene, query, str(number) if number <= SHOWN_QUERIES else "")
     axes.set_aspect("equal", adjustable="datalim")
@@ -189,11 +177,6 @@ def _class_names(axes: Axes, scene: Scene) -> None:
     for label, spot in zip(scene.support, spots, strict=True):
         x, y = axes.transData.inverted().transform(np.array(spot) * point).tolist()
         axes.text(x, y, _cut(label, 24), ha="center", va="center", **NAME)
-
-
-def _in_inches(axes: Axes, width: float, height: float) -> None:
-    axes.set_xlim(0, width)
-    axes.set_ylim(0, height)
 
 
 def _tile(axes: Axes, seen: Seen, left: float, bottom: float, side: float, *, dashed: bool = False) -> None:
