@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ import torch
 
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import ImageFeed
-from nearshot.evaluation import Accuracy, evaluate_features
-from nearshot.evaluation.classifiers import Classifier, k_nearest_neighbours
+from nearshot.evaluation import Accuracy, evaluate_features, knn
 from nearshot.experiments.paper import CLASSIFIERS_TABLE
 from nearshot.models import load_backbone
 from nearshot.training.embedding import embed_images
@@ -39,10 +37,7 @@ def main() -> None:
     centre = backbone.spec.training_mean.cpu()
 
     def measured(ties: Any) -> Accuracy:
-        classifier: Classifier = partial(k_nearest_neighbours, ties=ties)
-        return evaluate_features(
-            features, store.labels, n_shot=5, classifier=classifier, centre=centre, inductive=True, split="val"
-        )
+        return evaluate_features(features, store.labels, classifier=knn(ties=ties), centre=centre, split="val")
 
     accuracies = {f"of equals, the {ties}": measured(ties) for ties in ("nearest", "first")}
     paper = CLASSIFIERS_TABLE["cifar-fs"]["knn"][0]

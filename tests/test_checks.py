@@ -60,7 +60,7 @@ def test_what_is_nearly_right_is_refused_in_a_sentence(tmp_path: Path) -> None:
         nca_loss(FEATURES, LABELS.tolist(), keep_positives=0.5, generator=torch.Generator())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="centre must be a tensor, not list"):
         evaluate_features(FEATURES, LABELS, centre=[0.0] * 6)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"shots must be numbers in a row, such as \(1, 5\), not 1"):
+    with pytest.raises(InputError, match="shots .*1"):
         Request(shots=1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="labels must be whole numbers"):
         save_features(FeatureSet(FEATURES, LABELS + 0.5), tmp_path / "f.safetensors")
@@ -76,5 +76,5 @@ def test_features_of_another_order_of_bytes_are_read(tmp_path: Path) -> None:
 def test_repeated_pictures_are_counted_among_the_episodes_that_were_looked_at() -> None:
     content = torch.arange(len(LABELS))
     content[1] = 0
-    with pytest.raises(LeakError, match=r"In \d+ of the episodes \d+ to \d+, looked at first, a query is the same"):
+    with pytest.raises(LeakError, match=r"In \d+ of the episodes \d+ to \d+ a query"):
         evaluate_features(FeatureSet(FEATURES, LABELS, content=content), n_episodes=10_000)

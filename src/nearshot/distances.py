@@ -1,4 +1,4 @@
-"""Distances between two sets of embeddings, all pairs at once."""
+"""Distances between all pairs of two sets of embeddings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def full_precision(embeddings: Tensor) -> Tensor:
-    """Return lower precisions as float32; a distance has to tell 1000.1 from 1000.2, and 16 bits cannot."""
+    """Convert lower precisions to float32, since 16 bits cannot distinguish 1000.1 and 1000.2."""
     return embeddings.float() if embeddings.dtype.itemsize < 4 else embeddings
 
 
 def unit_length(embeddings: Tensor) -> Tensor:
-    """Divide each embedding by its length. A zero vector, which has no direction, stays zero and gets no gradient."""
+    """Divide each embedding by its length. A zero vector stays zero and gets no gradient."""
     lengths = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True)
     alive = lengths > 0
     return torch.where(alive, embeddings / torch.where(alive, lengths, 1.0), 0.0)

@@ -1,7 +1,8 @@
-"""The shape of an episode, and the images of a dataset sorted by class, from which episodes are drawn."""
+"""The shape of an episode, and the images of a dataset by class, from which episodes are drawn."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class EpisodeShape:
 
 
 class ImagesByClass:
-    """The images of a dataset class by class, so that the i-th image of the k-th class is one look-up away.
+    """The images of a dataset, grouped by class.
 
     Args:
         labels: (image,) the class of every image, whole numbers.
@@ -102,7 +103,7 @@ class ImagesByClass:
     Attributes:
         classes: (class,) the labels that occur, in increasing order.
         sizes: (class,) how many images each class has.
-        starts: (class,) where each class begins in `images`.
+        starts: (class,) the index of each class's first image in `images`.
         images: (image,) the indices of the images, class after class.
     """
 
@@ -117,30 +118,30 @@ class ImagesByClass:
         self._names, self._least = class_names, 1
 
     def without_small_classes(self, n_images: int) -> ImagesByClass:
-        """Return the same without the classes of under `n_images` images."""
+        """Return the same without classes of fewer than `n_images` images."""
         large = self.sizes >= n_images
-        rest = ImagesByClass.__new__(ImagesByClass)
+        rest = copy.copy(self)
         rest.classes, rest.sizes, rest.starts = self.classes[large], self.sizes[large], self.starts[large]
-        rest.images, rest._names, rest._least = self.images, self._names, max(self._least, n_images)
+        rest._least = max(self._least, n_images)
         return rest
 
     def name(self, place: int) -> str | int:
-        """Return what to call the class at a place among `classes`: its name, or else its label."""
+        """Return the name of the class at an index of `classes`, or else its label."""
         label = int(self.classes[place])
         return dict(enumerate(self._names or ())).get(label, label)
 
     @property
     def digest(self) -> str:
-        """A hash of which image is of which class."""
+        """A hash of the images' classes."""
         content = (self.images, self.classes, self.sizes)
         return hashlib.sha256(b"".join(part.numpy().astype("<i8").tobytes() for part in content)).hexdigest()
 
     def check(self, shape: EpisodeShape, least_images: str = "least_images") -> None:
-        """Refuse a shape for which there are too few classes, or too few images of a class, which is named.
+        """Refuse a shape for which there are too few classes, or too few images of a class.
 
         Args:
             shape: ways, shots and queries.
-            least_images: what the setting is called that leaves small classes out.
+            least_images: the name of the setting that skips small classes, for the message.
         """
         n_classes = len(self.classes)
         if n_classes < shape.n_way:

@@ -1,4 +1,4 @@
-"""Randomness is an argument: generators from seeds, and sampling without replacement."""
+"""Random generators from seeds, and sampling without replacement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["distinct_integers", "kept_randomness", "private_generator"]
 
 @contextmanager
 def kept_randomness() -> Iterator[None]:
-    """Leave the caller's own random numbers on the CPU as they were, whatever is drawn or seeded inside."""
+    """Restore the CPU's random state on leaving, whatever is drawn or seeded inside."""
     before = torch.get_rng_state()
     try:
         yield
@@ -27,7 +27,7 @@ def kept_randomness() -> Iterator[None]:
 
 
 def private_generator(seed: int | torch.Generator) -> torch.Generator:
-    """Return a CPU generator that nobody else uses: for a seed, or for one number drawn from another generator."""
+    """Return a new CPU generator, with a seed, or with a number drawn from another generator."""
     if isinstance(seed, torch.Generator):
         if seed.device.type != "cpu":
             raise InputError(f"Indices are drawn on the CPU; the generator lives on {seed.device}.")
@@ -40,8 +40,8 @@ def private_generator(seed: int | torch.Generator) -> torch.Generator:
 def distinct_integers(n_drawn: int, upper: Tensor, generator: torch.Generator) -> Tensor:
     """Draw `n_drawn` distinct integers from range(upper[i]) for every row i, in random order.
 
-    `upper`: (row,) integers, none under `n_drawn` (the caller checks, since it knows what a row means).
-    Returns (row, n_drawn). Every ordered draw is equally likely. The time does not depend on `upper`.
+    `upper`: (row,) integers, none under `n_drawn`, which the caller checks. Returns (row, n_drawn). Every ordered draw
+    is equally likely. The time does not depend on `upper`.
 
     >>> distinct_integers(3, torch.tensor([3, 1000]), torch.Generator().manual_seed(0)).sort(1).values[0]
     tensor([0, 1, 2])
@@ -49,8 +49,8 @@ def distinct_integers(n_drawn: int, upper: Tensor, generator: torch.Generator) -
     if len(upper) == 0 or n_drawn == 0:
         return torch.empty(len(upper), n_drawn, dtype=torch.int64)
     sparse = 2 * n_drawn <= int(upper.min())
-    draw = _draw_again_what_repeats if sparse else _floyd
-    # NumPy, because many small operations are no work for several threads: on a busy machine they wait for each other.
+    draw = _redraw_repeated if sparse else _floyd
+    # NumPy, since torch's threads would wait for each other in many small operations.
     return torch.from_numpy(draw(n_drawn, upper.numpy(), generator))
 
 
@@ -59,15 +59,13 @@ def _uniforms(*shape: int, generator: torch.Generator) -> npt.NDArray[np.float64
     return fractions
 
 
-def _draw_again_what_repeats(
-    n_drawn: int, upper: npt.NDArray[np.int64], generator: torch.Generator
-) -> npt.NDArray[np.int64]:
-    """Draw independently, then draw anew whatever occurred earlier in its row, until nothing does.
+def _redraw_repeated(n_drawn: int, upper: npt.NDArray[np.int64], generator: torch.Generator) -> npt.NDArray[np.int64]:
+    """Draw independently, then redraw repeated numbers of a row until there are none.
 
-    No number is treated differently from another, so all ordered draws of distinct numbers are equally likely.
+    All numbers are treated alike, so all ordered draws of distinct numbers are equally likely.
     """
     drawn = (_uniforms(len(upper), n_drawn, generator=generator) * upper[:, None]).astype(np.int64)
-    rows = np.arange(len(upper))  # those that may have repetitions
+    rows = np.arange(len(upper))  # that may have repetitions
     while True:
         some = drawn[rows]
         places = some.argsort(1, kind="stable")
@@ -81,10 +79,9 @@ def _draw_again_what_repeats(
 
 
 def _floyd(n_drawn: int, upper: npt.NDArray[np.int64], generator: torch.Generator) -> npt.NDArray[np.int64]:
-    """Floyd's algorithm, which is quick for few draws and never repeats itself, however few numbers there are.
+    """Draw by Floyd's algorithm, which is fast for few draws, then shuffle.
 
-    The t-th draw is uniform on 0..last; if that number is taken, it is `last` itself, which no earlier draw could have
-    been. A uniform subset results, whose order is then shuffled.
+    The t-th draw is uniform on 0..last. If that number is taken, the draw is `last`, which no earlier one can be.
     """
     uniforms = _uniforms(2, n_drawn, len(upper), generator=generator)
     drawn = np.empty((n_drawn, len(upper)), dtype=np.int64)

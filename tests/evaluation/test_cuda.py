@@ -12,9 +12,8 @@ import torch
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import CLASSIFIERS, evaluate_features, evaluate_fine_tuned, evaluate_many
-from nearshot.evaluation.classifiers import FROM_IMAGES, Scores
 from nearshot.evaluation.engine import count_correct
-from nearshot.evaluation.similarity import Nearness, NearnessFinder
+from nearshot.evaluation.similarity import FAST, SimilarityBuffers, SimilarityPlan
 from nearshot.losses import nca_loss
 from nearshot.models import build_backbone
 
@@ -55,17 +54,14 @@ def test_many_at_once_are_as_on_the_cpu() -> None:
 
 
 def test_nothing_in_a_chunk_waits_for_the_gpu() -> None:
-    shape = EpisodeShape(5, 5, 15)
-    wanted = Nearness(features().cuda(), shape, (1, 5), images_wanted=True)
-    finder = NearnessFinder(wanted, at_once=8)
+    plan = SimilarityPlan(features().cuda(), EpisodeShape(5, 5, 15), (1, 5), needs_images=True)
+    buffers = SimilarityBuffers(plan, at_once=8)
     rows = torch.stack([torch.randperm(300)[:100] for _ in range(8)]).cuda()
     tolerance = torch.tensor(1e-6, device="cuda")
     with waiting_is_an_error(), torch.inference_mode():
-        nearness = finder.of(rows)
-        assert nearness.to_images is not None
-        for classify in FROM_IMAGES.values():
-            count_correct(classify(nearness.to_images), tolerance)
-        count_correct(Scores(nearness.to_means[5]), tolerance)
+        similarities = buffers.compute(rows)
+        for score in FAST.values():
+            count_correct(score(similarities, 5), tolerance)
 
 
 def test_networks_are_fine_tuned_side_by_side_in_any_format() -> None:

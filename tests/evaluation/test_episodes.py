@@ -14,9 +14,8 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import FileFormatError, InputError
-from nearshot.evaluation import Episodes, read_episodes, sample_episodes, write_episodes
+from nearshot.evaluation import Episodes, EvaluationSpec, read_episodes, sample_episodes, write_episodes
 from nearshot.evaluation.episodes import EpisodeSource
 
 few = settings(max_examples=40, deadline=None)
@@ -54,7 +53,7 @@ def test_an_episode_is_what_it_should_be(seed: int, sizes: list[int], n_way: int
 @few
 @given(seed=seeds, cuts=st.lists(st.integers(0, 100), max_size=5))
 def test_any_run_of_episodes_is_part_of_the_same_whole(seed: int, cuts: list[int]) -> None:
-    source = EpisodeSource(LABELS, EpisodeShape(5, 2, 3), n_episodes=100, seed=seed)
+    source = EpisodeSource(LABELS, EvaluationSpec(n_shot=2, n_query=3, n_episodes=100, seed=seed))
     edges = [0, *sorted(cuts), 100]
     pieces = [source.draw(start, stop) for start, stop in pairwise(edges) if stop > start]
     assert torch.equal(torch.cat(pieces), source.draw(0, 100))
@@ -123,7 +122,7 @@ def test_classes_and_images_are_equally_likely_and_independent() -> None:
 
 def test_the_digest_is_of_the_questions() -> None:
     episodes = sample_episodes(LABELS, n_episodes=100, seed=4)
-    source = EpisodeSource(LABELS, EpisodeShape(5, 5, 15), n_episodes=100, seed=4)
+    source = EpisodeSource(LABELS, EvaluationSpec(n_episodes=100, seed=4))
     assert source.digest == episodes.digest == sample_episodes(LABELS, n_shot=1, n_episodes=100, seed=4).digest
     for other in (
         sample_episodes(LABELS, n_episodes=100, seed=5),
@@ -156,13 +155,13 @@ def test_classes_with_too_few_images() -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"n_way": 21}, "There are 20 classes; episodes need 21. Ask for fewer ways"),
+        ({"n_way": 21}, "20 classes.* 21"),
         ({"n_shot": 0}, "n_shot must be at least 1"),
-        ({"n_episodes": 0}, "n_episodes must be a whole number, at least 1"),
-        ({"seed": -1}, "seed must be a whole number from 0"),
-        ({"seed": 1.5}, "seed must be a whole number from 0"),
-        ({"small_classes": "ignore"}, "'raise' or 'leave out', or a number of at least 1, not 'ignore'"),
-        ({"small_classes": 0}, "or a number of at least 1, not 0"),
+        ({"n_episodes": 0}, "n_episodes"),
+        ({"seed": -1}, "seed .*-1"),
+        ({"seed": 1.5}, "seed .*1.5"),
+        ({"small_classes": "ignore"}, "small_classes .*ignore"),
+        ({"small_classes": 0}, "small_classes .*0"),
     ],
 )
 def test_impossible_requests(keywords: dict[str, object], message: str) -> None:
@@ -172,11 +171,11 @@ def test_impossible_requests(keywords: dict[str, object], message: str) -> None:
 
 def test_the_counter_of_the_drawing_has_room_for_so_many_ways_and_images() -> None:
     labels = torch.arange(2**16).repeat(2)
-    assert len(EpisodeSource(labels, EpisodeShape(2**16 - 2, 1, 1), n_episodes=1, seed=0)) == 1
-    with pytest.raises(InputError, match="Episodes of 65535 ways × 2 images are too large"):
-        EpisodeSource(labels, EpisodeShape(2**16 - 1, 1, 1), n_episodes=1, seed=0)
-    with pytest.raises(InputError, match="Episodes of 2 ways × 65535 images are too large"):
-        EpisodeSource(labels % 2, EpisodeShape(2, 5, 2**16 - 6), n_episodes=1, seed=0)
+    assert len(EpisodeSource(labels, EvaluationSpec(2**16 - 2, 1, 1, n_episodes=1))) == 1
+    with pytest.raises(InputError, match="65535 ways × 2 images"):
+        EpisodeSource(labels, EvaluationSpec(2**16 - 1, 1, 1, n_episodes=1))
+    with pytest.raises(InputError, match="2 ways × 65535 images"):
+        EpisodeSource(labels % 2, EvaluationSpec(2, 5, 2**16 - 6, n_episodes=1))
 
 
 # --- the type --------------------------------------------------------------------------------------------------------
@@ -196,10 +195,10 @@ def test_overlapping_support_and_query_cannot_be_made() -> None:
 @pytest.mark.parametrize(
     ("images", "n_query", "message"),
     [
-        (torch.zeros(2, 3), 1, r"shape \(episode, way, query \+ shot\), not torch.int64 of shape"),
+        (torch.zeros(2, 3), 1, "images .*int64"),
         (torch.zeros(2, 3, 4), 4, "n_shot must be at least 1"),
         (torch.zeros(0, 3, 4), 1, "shape"),
-        (-torch.arange(24).view(2, 3, 4), 1, "cannot be negative"),
+        (-torch.arange(24).view(2, 3, 4), 1, "images .*-23"),
     ],
 )
 def test_what_is_no_set_of_episodes(images: Tensor, n_query: int, message: str) -> None:
@@ -239,17 +238,17 @@ def test_foreign_episodes_are_checked(tmp_path: Path) -> None:
     assert read(write(path, support, query)).seed is None
     for bad_support, message in [
         (torch.tensor([[[1], [30]]]), "has image 1 twice"),
-        (torch.tensor([[[30], [0]]]), "a way has images of more than one class"),
-        (torch.tensor([[[0], [600]]]), "refer to image 600; the dataset has 600"),
-        (torch.tensor([[[0]]]), "support of shape"),
-        (torch.tensor([[0, 30]]), r"support of shape \(1, 2\)"),
-        (torch.tensor([[[0.0], [30.0]]]), "indices that are not whole numbers"),
+        (torch.tensor([[[30], [0]]]), "more than one class"),
+        (torch.tensor([[[0], [600]]]), "image 600.* 600 images"),
+        (torch.tensor([[[0]]]), "support"),
+        (torch.tensor([[0, 30]]), r"\(1, 2\)"),
+        (torch.tensor([[[0.0], [30.0]]]), "float32"),
     ]:
         with pytest.raises((InputError, FileFormatError), match=message):
             read(write(path, bad_support, query))
     for bad_query, message in [
-        (torch.tensor([[1, 31]]), r"queries of shape \(1, 2\)"),
-        (torch.tensor([[[1.0, 2.0], [31.0, 32.0]]]), "indices that are not whole numbers"),
+        (torch.tensor([[1, 31]]), r"\(1, 2\)"),
+        (torch.tensor([[[1.0, 2.0], [31.0, 32.0]]]), "float32"),
     ]:
         with pytest.raises(FileFormatError, match=message):
             read(write(path, support, bad_query))

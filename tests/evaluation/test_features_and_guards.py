@@ -44,19 +44,19 @@ def test_embedding_in_batches_is_embedding(backbone: Any) -> None:
     features = embed(backbone, IMAGES)
     assert not features.requires_grad
     features += 1  # an ordinary tensor, not an inference-mode one
-    with pytest.raises(InputError, match="no images to embed"):
+    with pytest.raises(InputError, match="images"):
         embed(backbone, [])
 
 
 def test_batches_that_are_no_images(backbone: Any) -> None:
     """A loader's pairs of images and labels, arrays, and a network that returns something else."""
     loader = DataLoader(TensorDataset(IMAGES, torch.arange(20)), batch_size=20)
-    with pytest.raises(InputError, match=r"not list. Of a loader that gives labels too, take the images: "):
+    with pytest.raises(InputError, match="list"):
         embed(backbone, loader)
     torch.testing.assert_close(embed(backbone, (batch[0] for batch in loader)), embed(backbone, IMAGES))
-    with pytest.raises(InputError, match=r"not ndarray. Use torch.as_tensor"):
+    with pytest.raises(InputError, match="ndarray"):
         embed(backbone, IMAGES.numpy())
-    with pytest.raises(InputError, match=r"The network returned tuple; expected a tensor \(image, dim\)"):
+    with pytest.raises(InputError, match="tuple"):
         embed(lambda batch: (batch, batch), IMAGES)  # type: ignore[arg-type, return-value]
 
 
@@ -180,13 +180,13 @@ def test_what_a_features_file_must_say(tmp_path: Path) -> None:
     assert load_features(path).class_names == ("a",)
     for wrong in ({"version": "2"}, {"format": "nearshot-episodes"}):
         save_file(tensors, path, said | wrong)
-        with pytest.raises(FileFormatError, match="not a features file of format version 1"):
+        with pytest.raises(FileFormatError, match="version 1"):
             load_features(path)
     for names in ("[", "3"):
         save_file(tensors, path, said | {"class_names": names})
-        with pytest.raises(FileFormatError, match="its class names cannot be read"):
+        with pytest.raises(FileFormatError, match="damaged"):
             load_features(path)
-    with pytest.raises(InputError, match="labels must be whole numbers, one per image, not torch.float32"):
+    with pytest.raises(InputError, match="labels .*float32"):
         save_features(FeatureSet(torch.zeros(3, 2), torch.zeros(3)), path)
 
 
@@ -205,24 +205,24 @@ def test_bad_feature_files(tmp_path: Path) -> None:
     (tmp_path / "evil.safetensors").write_bytes(pickle.dumps(Exploit(tmp_path / "ran")))
     (tmp_path / "evil2.npz").write_bytes(pickle.dumps(Exploit(tmp_path / "ran")))
     for name in ("evil.npz", "evil.safetensors", "evil2.npz"):
-        with pytest.raises(FileFormatError, match="not a features file, or is damaged"):
+        with pytest.raises(FileFormatError, match="damaged"):
             load_features(tmp_path / name)
     assert not (tmp_path / "ran").exists()
     whole = (tmp_path / "evil.npz").read_bytes()
     for name, content in (("empty.npz", b""), ("cut.npz", whole[: len(whole) // 2])):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(FileFormatError, match="not a features file, or is damaged"):
+        with pytest.raises(FileFormatError, match="damaged"):
             load_features(tmp_path / name)
     save_file(
         {"features": torch.zeros(1, 1), "labels": torch.zeros(1)}, tmp_path / "other.safetensors", {"format": "x"}
     )
-    with pytest.raises(FileFormatError, match="not a features file of format version 1"):
+    with pytest.raises(FileFormatError, match="version 1"):
         load_features(tmp_path / "other.safetensors")
     np.savez(tmp_path / "partial.npz", features=np.zeros((3, 2)))
     with pytest.raises(FileFormatError, match="has no array 'labels'"):
         load_features(tmp_path / "partial.npz")
     np.savez(tmp_path / "named.npz", features=np.zeros((3, 2)), labels=np.array(["cat", "cat", "dog"]))
-    with pytest.raises(FileFormatError, match="has labels of type <U3, which are no numbers. Number the classes"):
+    with pytest.raises(FileFormatError, match="labels .*<U3"):
         load_features(tmp_path / "named.npz")
     np.savez(tmp_path / "odd.npz", features=np.zeros((3, 2)), labels=np.zeros(3))
     with pytest.raises(FileFormatError, match="one whole number per image"):
@@ -231,9 +231,9 @@ def test_bad_feature_files(tmp_path: Path) -> None:
 
 def test_training_classes_must_not_be_evaluated() -> None:
     check_unseen_classes(["otter", "seal"], ["whale"])
-    with pytest.raises(LeakError, match="2 of the evaluated classes were trained on: 'otter', 'seal'"):
+    with pytest.raises(LeakError, match="2 .*'otter', 'seal'"):
         check_unseen_classes(["otter", "seal", "ray"], ["whale", "seal", "otter"])
-    with pytest.raises(LeakError, match="7 of the evaluated classes were trained on: 'c0', 'c1', 'c2', 'c3', 'c4', …"):
+    with pytest.raises(LeakError, match="7 .*'c0', 'c1', 'c2', 'c3', 'c4', …"):
         check_unseen_classes([f"c{i}" for i in range(9)], [f"c{i}" for i in range(7)])
 
 
@@ -248,9 +248,9 @@ def test_the_same_picture_must_not_be_support_and_query() -> None:
         s, q = set(support.flatten().tolist()), set(query.flatten().tolist())
         clashes += (3 in s and 7 in q) or (7 in s and 3 in q)
     assert clashes > 0
-    with pytest.raises(LeakError, match=f"In {clashes} of 500 episodes a query is the same picture as a support image"):
+    with pytest.raises(LeakError, match=f"In {clashes} of the episodes 0 to 499 "):
         check_distinct_content(episodes, content)
-    with pytest.raises(InputError, match="content has numbers for 10 images; image 1"):
+    with pytest.raises(InputError, match="content has 10 images.* image 1"):
         check_distinct_content(episodes, content[:10])
 
 
@@ -260,16 +260,15 @@ def test_the_same_picture_is_named_where_it_is_met() -> None:
     drawn = torch.arange(40).view(2, 2, 10)  # in episode 0: way 0 has the images 0 to 9, of which 7 are queries
     guard = ContentGuard(content)
     guard.check(drawn[1:], n_query=7)
-    for n_query, named in ((7, "9 and 5"), (6, "9 and 5")):
-        with pytest.raises(LeakError, match=f"in episode 100, images {named}. Leave one") as error:
+    for n_query in (7, 6):
+        with pytest.raises(LeakError, match="In 1 of the episodes 100 to 101 .* episode 100, images 9 and 5"):
             guard.check(drawn, n_query, first_episode=100)
-        assert str(error.value).startswith("In 1 of the episodes 100 to 101, looked at first, a query is the same")
     guard.check(drawn, n_query=5)  # both are support
     other_way = drawn.clone()
     other_way[0, 0, 9], other_way[0, 1, 9] = 19, 9  # a query of one way and a support image of another
-    with pytest.raises(LeakError, match="In 1 of 2 episodes .*: in episode 0, images 9 and 5"):
-        guard.check(other_way, n_query=7, is_all=True)
-    with pytest.raises(InputError, match=r"a number for each image, not shape \(20, 2\)"):
+    with pytest.raises(LeakError, match="episode 0, images 9 and 5"):
+        guard.check(other_way, n_query=7)
+    with pytest.raises(InputError, match=r"content .*\(20, 2\)"):
         ContentGuard(content.view(20, 2))
-    with pytest.raises(InputError, match="content has numbers for 39 images; image 39 is asked for"):
+    with pytest.raises(InputError, match="content .* 39 "):
         ContentGuard(content[:39]).check(drawn, n_query=7)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,23 +21,23 @@ from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
     Episodes,
+    EvaluationSpec,
     FeatureSet,
     Measured,
     Protocol,
     Treatment,
-    engine,
     compare,
+    engine,
+    evaluate_classes,
     evaluate_features,
-    evaluate_fine_tuned,
-    evaluate_mahalanobis,
     evaluate_many,
-    similarity,
+    knn,
     prepare_features,
     sample_episodes,
     score_predictions,
+    similarity,
 )
-from nearshot.evaluation.classifiers import k_nearest_neighbours, nearest_centroid, neighbour_scores
-from nearshot.evaluation.similarity import Nearness, NearnessFinder
+from nearshot.evaluation.similarity import SimilarityBuffers, SimilarityPlan
 
 few = settings(max_examples=30, deadline=None)
 LABELS = torch.arange(8).repeat_interleave(25)
@@ -55,19 +52,6 @@ def features_for(labels: Tensor, dim: int = 6, noise: float = 1.0, seed: int = 0
 FEATURES = features_for(LABELS)
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
-@few
-@given(st.integers(0, 2**31), st.integers(2, 5), st.integers(1, 5))
-def test_each_classifier_is_its_loop(name: Any, seed: int, n_way: int, n_shot: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    support = torch.randn(3, n_way, n_shot, 4, generator=generator, dtype=torch.float64)
-    query = torch.randn(3, 7, 4, generator=generator, dtype=torch.float64)
-    answers = CLASSIFIERS[name](support, query).argmax(2)
-    for e in range(3):
-        for q in range(7):
-            assert answers[e, q] == reference.ANSWERS[name](support[e], query[e, q])
-
-
 @few
 @given(st.integers(0, 2**31))
 def test_with_one_shot_all_classifiers_coincide(seed: int) -> None:
@@ -77,47 +61,6 @@ def test_with_one_shot_all_classifiers_coincide(seed: int) -> None:
     answers = [classify(support, query).argmax(2) for classify in CLASSIFIERS.values()]
     assert torch.equal(answers[0], answers[1])
     assert torch.equal(answers[0], answers[2])
-
-
-def test_a_tie_of_votes_goes_to_the_class_of_the_nearest_neighbour() -> None:
-    support = torch.tensor([[[[1.0], [3.0]], [[-1.5], [-2.0]], [[50.0], [60.0]]]])
-    query = torch.tensor([[[0.0], [-0.5]]])
-    # k = 4: two votes each for the first two classes; the nearest to 0 is 1.0, to −0.5 it is −1.5.
-    assert k_nearest_neighbours(support, query, k=4).argmax(2).tolist() == [[0, 1]]
-    assert k_nearest_neighbours(support, query, k=4, ties="first").argmax(2).tolist() == [[0, 0]]
-    assert k_nearest_neighbours(support, query, k=3, ties="first").argmax(2).tolist() == [[1, 1]]  # two votes of three
-    with pytest.raises(InputError, match="ties must be 'nearest' or 'first', not 'last'"):
-        k_nearest_neighbours(support, query, ties="last")  # type: ignore[arg-type]
-
-
-def test_other_k() -> None:
-    support, query = torch.randn(2, 3, 4, 5), torch.randn(2, 6, 5)
-    for k in (1, 2, 12):
-        answers = k_nearest_neighbours(support, query, k=k).argmax(2)
-        expected = [[reference.knn_answer(support[e], query[e, q], k) for q in range(6)] for e in range(2)]
-        assert answers.tolist() == expected
-    with pytest.raises(InputError, match="k = 13 does not fit a support of 3 ways × 4 shots; lower k"):
-        k_nearest_neighbours(support, query, k=13)
-
-
-@few
-@given(st.integers(0, 2**31), st.integers(2, 5), st.integers(1, 5))
-def test_neighbours_that_vote_are_found_and_the_gap_behind_them(seed: int, n_way: int, n_shot: int) -> None:
-    """Else every episode would be taken for unsure, and answered again."""
-    generator = torch.Generator().manual_seed(seed)
-    nearness_of = torch.randn(2, n_way, n_shot, 3, generator=generator, dtype=torch.float64)
-    scores = neighbour_scores(nearness_of)
-    assert scores.gap is not None
-    for e in range(2):
-        for q in range(3):
-            near = nearness_of[e, :, :, q]
-            points = sorted(((float(near[w, s]), w) for w in range(n_way) for s in range(n_shot)), reverse=True)
-            voters = [way for _, way in points[:n_shot]]
-            most = max(map(voters.count, voters))
-            for way in range(n_way):
-                expected = float(near[way].max()) if voters.count(way) == most else -math.inf
-                assert scores.values[e, way, q] == expected
-            assert scores.gap[e, q] == points[n_shot - 1][0] - points[n_shot][0]
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -163,7 +106,7 @@ def test_many_at_once_are_the_same_as_one_by_one() -> None:
             LABELS,
             n_shot=key.n_shot,
             n_episodes=300,
-            classifier=key.classifier,  # type: ignore[arg-type]
+            classifier=key.classifier,
             centre=centre if key.treatment.centred else None,
             normalise=key.treatment.normalised,
             seed=3,
@@ -183,16 +126,6 @@ def test_by_default_the_protocol_is_the_papers() -> None:
         expected = replace(alone, n_shot=measured.n_shot, classifier=measured.classifier, centred=True)
         assert accuracy.protocol == expected
     assert alone.episodes == sample_episodes(LABELS).digest
-
-
-def test_what_is_left_open_is_the_same_for_every_evaluation() -> None:
-    """But for fine-tuning, which is slow, and for the shots, which may be those of episodes that are given."""
-    usual = inspect.signature(evaluate_features).parameters
-    for function in (evaluate_many, evaluate_fine_tuned, evaluate_mahalanobis, sample_episodes):
-        own = inspect.signature(function).parameters
-        for name in own.keys() & usual.keys() - {"n_shot", "labels", "features"}:
-            slow = function is evaluate_fine_tuned and name == "n_episodes"
-            assert own[name].default == (1000 if slow else usual[name].default)
 
 
 def test_more_episodes_begin_with_the_same_ones() -> None:
@@ -217,8 +150,9 @@ def test_a_users_own_classifier() -> None:
     accuracy = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest, inductive=True)
     assert accuracy.protocol.classifier == "farthest"
     assert accuracy.protocol.inductive
-    with pytest.raises(InputError, match="Does 'farthest' look at each query alone"):
-        evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest)
+    for evaluate in (evaluate_features, evaluate_classes):
+        with pytest.raises(InputError, match="inductive .*'farthest'"):
+            evaluate(FEATURES, LABELS, n_episodes=100, classifier=farthest)
     assert accuracy.mean < 5
 
     def nearest(support: Tensor, query: Tensor) -> Tensor:
@@ -227,12 +161,13 @@ def test_a_users_own_classifier() -> None:
     own = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100, classifier=nearest, inductive=True)
     ours = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100)
     assert torch.equal(own.per_episode, ours.per_episode)
-    three = functools.partial(k_nearest_neighbours, k=3)
-    both: Any = {"3-NN": three, "centroid": "centroid"}
-    results = evaluate_many(FEATURES, LABELS, n_episodes=100, classifiers=both, inductive=True)
-    assert Measured(5, "3-NN", Treatment(False, True)) in results
-    alone = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=three, inductive=True)
-    assert alone.protocol.classifier == "k_nearest_neighbours(k=3)"
+    both: Any = {"3-NN": knn(k=3), "own": nearest}
+    results = evaluate_many(FEATURES, LABELS, n_episodes=100, classifiers=both, inductive=False)
+    three = results[Measured(5, "3-NN", Treatment(False, True))]
+    assert (three.protocol.classifier, three.protocol.inductive) == ("3-NN", True)
+    alone = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=knn(k=3))
+    assert alone.protocol.classifier == "knn(k=3)"
+    assert torch.equal(alone.per_episode, three.per_episode)
 
 
 def test_a_users_classifier_may_look_change_and_learn() -> None:
@@ -259,14 +194,14 @@ def test_a_users_classifier_may_look_change_and_learn() -> None:
     assert torch.equal(ours.per_episode, evaluate_features(FEATURES, LABELS, n_episodes=50).per_episode)
 
 
-@pytest.mark.parametrize(("returned", "message"), [(torch.nan, "scores that are NaN"), (None, "returned NoneType")])
+@pytest.mark.parametrize(("returned", "message"), [(torch.nan, "'broken' .*NaN"), (None, "'broken' .*NoneType")])
 def test_a_users_classifier_that_returns_nonsense(returned: Any, message: str) -> None:
     def broken(support: Tensor, query: Tensor) -> Any:
         return None if returned is None else CLASSIFIERS["centroid"](support, query) * returned
 
     with pytest.raises(InputError, match=message):
         evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=broken, inductive=True)
-    with pytest.raises(InputError, match="a name or a function, not None"):
+    with pytest.raises(InputError, match="classifier .*None"):
         evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=None)  # type: ignore[arg-type]
 
 
@@ -311,7 +246,7 @@ def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatc
     classifiers: Any = {name: name for name in CLASSIFIERS} | {"own": own}
     measure = functools.partial(evaluate_many, features, LABELS, n_episodes=20, classifiers=classifiers, inductive=True)
     expected = measure()
-    small = {"GATHERED_BYTES_EXACTLY": 1, "EPISODES_AT_ONCE_CPU": 3, "LEAST_EPISODES_PER_RUN": 7}
+    small = {"GATHERED_BYTES_EXACTLY": 1, "EPISODES_AT_ONCE_CPU": 3, "LEAST_EPISODES_PER_BATCH": 7}
     for name, value in small.items():
         monkeypatch.setattr(engine, name, value)
     monkeypatch.setattr(similarity, "CACHE_BYTES", 1)
@@ -335,7 +270,7 @@ def test_threads_give_each_result_once_and_in_order(n_threads: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [0.0, 3.0])
-def test_nearness_rounds_less_than_a_third_of_the_tolerance(offset: float) -> None:
+def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) -> None:
     """Against float64 from the features as they were given."""
     labels = torch.arange(10).repeat_interleave(30)
     given = (features_for(labels, dim=640, noise=2.0) + offset).float()
@@ -343,31 +278,43 @@ def test_nearness_rounds_less_than_a_third_of_the_tolerance(offset: float) -> No
     found = []
     for features in (given, given.double()):
         prepared = prepare_features(features)
-        wanted = Nearness(prepared - prepare_features(given).mean(0), shape, (5,), images_wanted=True)
-        found.append(NearnessFinder(wanted, at_once=100).of(rows))
-    (ours, exact), length = found, wanted.squares.max().sqrt()
-    assert ours.to_images is not None
-    assert exact.to_images is not None
+        plan = SimilarityPlan(prepared - prepare_features(given).mean(0), shape, (5,), needs_images=True)
+        found.append(SimilarityBuffers(plan, at_once=100).compute(rows))
+    (ours, exact), length = found, plan.squares.max().sqrt()
     allowed = engine.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
     assert (ours.to_images - exact.to_images).abs().max() < allowed
     assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
 
 
-@pytest.mark.parametrize("images_wanted", [True, False])
-def test_nearness_is_the_same_all_at_once_as_a_few_at_a_time(images_wanted: bool) -> None:
+@pytest.mark.parametrize("needs_images", [True, False])
+def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(needs_images: bool) -> None:
     """The first is what a GPU does."""
-    shape = EpisodeShape(4, 3, 2)
-    wanted = Nearness(FEATURES, shape, (1, 3), images_wanted)
+    plan = SimilarityPlan(FEATURES, EpisodeShape(4, 3, 2), (1, 3), needs_images)
     rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
-    finders = [NearnessFinder(wanted, at_once=10) for _ in range(2)]
-    finders[0].gather_at_once = 2
-    finders[0]._products_in_cache(rows)
-    finders[1]._products(rows)
+    buffers = [SimilarityBuffers(plan, at_once=10) for _ in range(2)]
+    buffers[0].gather_at_once = 2
+    buffers[0]._products_in_cache(rows)
+    buffers[1]._products(rows)
     for n in (1, 3):
-        torch.testing.assert_close(finders[0].squares[n][:9], finders[1].squares[n][:9])
-        if not images_wanted:
-            torch.testing.assert_close(finders[0].to_means[n][:9], finders[1].to_means[n][:9])
-    torch.testing.assert_close(finders[0].to_images[:9], finders[1].to_images[:9])
+        torch.testing.assert_close(buffers[0].squares[n][:9], buffers[1].squares[n][:9])
+        if not needs_images:
+            torch.testing.assert_close(buffers[0].to_means[n][:9], buffers[1].to_means[n][:9])
+    torch.testing.assert_close(buffers[0].to_images[:9], buffers[1].to_images[:9])
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_hardly_any_episode_is_answered_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_again = 0
+    exactly = engine._prepared_exactly
+
+    def counted(data: Any, spec: Any, rows: Any) -> Tensor:
+        nonlocal n_again
+        n_again += len(rows)
+        return exactly(data, spec, rows)
+
+    monkeypatch.setattr(engine, "_prepared_exactly", counted)
+    evaluate_features(features_for(LABELS, dim=64).float(), LABELS, classifier=name, n_episodes=1000)
+    assert n_again < 20
 
 
 def test_threads_are_left_as_they_were() -> None:
@@ -383,13 +330,6 @@ def _fail(_: int) -> Tensor:
     raise RuntimeError("in a thread")
 
 
-@pytest.mark.parametrize("scale", [1e25, 1e-25])
-def test_lengths_of_any_size_can_be_normalised(scale: float) -> None:
-    plain = evaluate_features(FEATURES.float(), LABELS, n_episodes=50)
-    scaled = evaluate_features((FEATURES * scale).float(), LABELS, n_episodes=50)
-    assert scaled.mean == pytest.approx(plain.mean, abs=0.1)
-
-
 def test_a_feature_set_brings_all_it_knows() -> None:
     names = tuple(f"class {i}" for i in range(8))
     data = FeatureSet(FEATURES, LABELS, FEATURES.mean(0), names, "val", "0123", torch.arange(200))
@@ -398,17 +338,17 @@ def test_a_feature_set_brings_all_it_knows() -> None:
     assert (accuracy.protocol.split, accuracy.protocol.fingerprint) == ("val", "0123")
     plain = evaluate_features(FEATURES, LABELS, n_episodes=100, centre=FEATURES.mean(0))
     assert torch.equal(accuracy.per_episode, plain.per_episode)
-    with pytest.raises(LeakError, match="1 of the evaluated classes was trained on: 'class 3'"):
+    with pytest.raises(LeakError, match="1 .*'class 3'"):
         evaluate_features(data, n_episodes=100, training_classes=["class 3", "other"])
-    with pytest.raises(InputError, match="only in a FeatureSet with class names"):
+    with pytest.raises(InputError, match="training_classes .*class_names"):
         evaluate_features(FEATURES, LABELS, training_classes=["a"])
     with pytest.raises(InputError, match="Class 'class 0' has 25 images"):
         evaluate_features(data, n_query=30)
-    with pytest.raises(InputError, match="brings its own centre; do not give it twice"):
+    with pytest.raises(InputError, match="centre"):
         evaluate_features(data, centre=FEATURES.mean(0))
     content = torch.arange(200)
     content[1] = content[0]
-    with pytest.raises(LeakError, match="a query is the same picture as a support image"):
+    with pytest.raises(LeakError, match="query.*support"):
         evaluate_features(replace(data, content=content), n_episodes=500)
 
 
@@ -436,10 +376,10 @@ def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
     assert compare(drawn, one).difference > 0
     fewer = evaluate_features(FEATURES, LABELS, n_shot=1, episodes=episodes, normalise=False)
     assert torch.equal(fewer.per_episode, one.per_episode)
-    with pytest.raises(InputError, match="different episodes and cannot be compared"):
+    with pytest.raises(InputError, match="different episodes"):
         compare(drawn, evaluate_features(FEATURES, LABELS, n_episodes=100, seed=1))
     for wrong in (LABELS[episodes.query], answers.view(100, 5, 15) + 1, answers.view(100, 5, 15) - 1):
-        with pytest.raises(InputError, match="the number of a way, from 0 to 4, not a label of the dataset"):
+        with pytest.raises(InputError, match="predictions .*from 0 to 4"):
             score_predictions(wrong, episodes, classifier="theirs", inductive=True)
 
 
@@ -449,9 +389,9 @@ def test_given_episodes_are_used() -> None:
     drawn = evaluate_features(FEATURES, LABELS, n_way=3, n_shot=2, n_query=4, n_episodes=50, seed=9)
     assert torch.equal(accuracy.per_episode, drawn.per_episode)
     assert accuracy.protocol.n_way == 3
-    with pytest.raises(InputError, match="The episodes have 2 shots; 5 were asked for"):
+    with pytest.raises(InputError, match="n_shot must be at most 2.*5"):
         evaluate_many(FEATURES, LABELS, n_shots=(1, 5), episodes=episodes)
-    with pytest.raises(InputError, match="a way has images of more than one class"):
+    with pytest.raises(InputError, match="more than one class"):
         evaluate_features(FEATURES, LABELS.roll(1), episodes=episodes)
 
 
@@ -466,16 +406,9 @@ def test_predictions_of_other_code_are_scored_on_the_same_episodes() -> None:
     told: dict[str, Any] = {"adapted": "fine-tuned", "split": "test", "fingerprint": "0123"}
     expected = Protocol(5, 5, 15, 200, 1, episodes.digest, "theirs", None, None, inductive=False, **told)
     assert score_predictions(theirs, episodes, classifier="theirs", inductive=False, **told).protocol == expected
-    with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
-        score_predictions(theirs.double(), episodes, classifier="theirs", inductive=True)
-    with pytest.raises(InputError, match=r"whole numbers of shape \(200, 5, 15\)"):
-        score_predictions(theirs.flatten(1), episodes, classifier="theirs", inductive=True)
-
-
-def test_predictions_that_are_no_tensor() -> None:
-    episodes = sample_episodes(LABELS, n_episodes=3)
-    with pytest.raises(InputError, match=r"predictions must be a tensor, not ndarray. Use torch.as_tensor"):
-        score_predictions(np.zeros((3, 5, 15), int), episodes, classifier="it", inductive=True)  # type: ignore[arg-type]
+    for wrong in (theirs.double(), theirs.flatten(1), theirs.numpy()):
+        with pytest.raises(InputError, match="predictions"):
+            score_predictions(wrong, episodes, classifier="theirs", inductive=True)  # type: ignore[arg-type]
 
 
 def test_an_answer_that_knows_nothing_gets_chance() -> None:
@@ -487,27 +420,29 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
 @pytest.mark.parametrize(
     ("features", "labels", "keywords", "message"),
     [
-        (FEATURES, LABELS[:-1], {}, r"labels must be one per image: expected shape \(200,\), not \(199,\)"),
-        (FEATURES.index_fill(0, torch.tensor([7]), torch.nan), LABELS, {}, "NaN or infinity, first for image 7"),
-        (FEATURES.index_fill(0, torch.tensor([4]), 0.0), LABELS, {}, "feature of image 4 is zero, so it has no direc"),
-        (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 is zero once the centre is subtracted"),
-        (FEATURES, LABELS, {"centre": torch.zeros(3)}, r"centre must have shape \(6,\) like a feature, not \(3,\)"),
-        (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre has NaN or infinity"),
-        (FEATURES, LABELS, {"centre": FEATURES[3].numpy()}, "centre must be a tensor, not ndarray. Use torch.as_ten"),
-        (FEATURES * 1e200, LABELS, {"normalise": False}, "so large that squared distances are infinite"),
-        (FEATURES.numpy(), LABELS, {}, "must be tensors, not ndarray and Tensor. Use torch.as_tensor"),
-        (FEATURES, LABELS, {"n_way": 9}, "There are 8 classes; episodes need 9"),
-        (FEATURES, LABELS, {"n_query": 30}, "Class 0 has 25 images; 5-shot with 30 queries needs 35"),
-        (FEATURES, LABELS, {"classifier": "svm"}, "no classifier 'svm'; choose one of 'centroid', 'soft', 'knn'"),
+        (FEATURES, LABELS[:-1], {}, r"labels .*\(200,\), not \(199,\)"),
+        (FEATURES.index_fill(0, torch.tensor([7]), torch.nan), LABELS, {}, "image 7 .*NaN"),
+        (FEATURES.index_fill(0, torch.tensor([4]), 0.0), LABELS, {}, "image 4 is zero"),
+        (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 is zero .*centre"),
+        (FEATURES, LABELS, {"centre": torch.zeros(3)}, r"centre .*\(6,\).*\(3,\)"),
+        (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre .*NaN"),
+        (FEATURES, LABELS, {"centre": FEATURES[3].numpy()}, "centre .*ndarray"),
+        (FEATURES, LABELS, {"centred": True}, "centre"),
+        (FEATURES * 1e200, LABELS, {"normalise": False}, "infinite"),
+        (FEATURES.numpy(), LABELS, {}, "features .*ndarray"),
+        (FEATURES, LABELS, {"n_way": 9}, "8 classes.* 9"),
+        (FEATURES, LABELS, {"n_query": 30}, "Class 0 has 25 images; .* 35"),
+        (FEATURES, LABELS, {"classifier": "svm"}, "'svm'; .*'centroid', 'soft', 'knn'"),
+        (FEATURES, LABELS, {"n_episodes": 1e3}, "n_episodes"),
         (FEATURES, LABELS.float(), {}, "labels must be whole numbers"),
-        (FEATURES.long(), LABELS, {}, "features must be floating-point"),
-        (FEATURES[:, :, None], LABELS, {}, r"of shape \(image, dim\), not torch.float64 \(200, 6, 1\)"),
-        (FEATURES[:, :0], LABELS, {}, r"of shape \(image, dim\), not torch.float64 \(200, 0\)"),
+        (FEATURES.long(), LABELS, {}, "features .*int64"),
+        (FEATURES[:, :, None], LABELS, {}, r"features .*\(200, 6, 1\)"),
+        (FEATURES[:, :0], LABELS, {}, r"features .*\(200, 0\)"),
         (
             FEATURES,
             LABELS,
             {"classifier": lambda support, query: query, "inductive": True},
-            r"'<lambda>' returned \(\d+, 75, 6\); expected scores \(\d+, 75, 5\), \(episode, query, way\)",
+            r"'<lambda>' .*\(\d+, 75, 5\).*\(\d+, 75, 6\)",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -516,7 +451,7 @@ def test_bad_input_is_one_clear_sentence(
     features: Tensor, labels: Tensor, keywords: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        evaluate_features(features, labels, n_episodes=10, **keywords)
+        evaluate_features(features, labels, **{"n_episodes": 10, **keywords})
 
 
 MANY = """
@@ -549,16 +484,30 @@ def test_a_million_episodes() -> None:
     assert extra_mib(1_000_000) < extra_mib(10_000) + 60
 
 
-def test_nothing_to_measure() -> None:
-    with pytest.raises(InputError, match="nothing to measure"):
-        evaluate_many(FEATURES, LABELS, n_shots=())
-    with pytest.raises(InputError, match=r"several numbers; for one, write \[5\]"):
-        evaluate_many(FEATURES, LABELS, n_shots=5)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="n_episodes must be a whole number"):
-        evaluate_features(FEATURES, LABELS, n_episodes=1e3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="needs a centre"):
-        evaluate_many(FEATURES, LABELS, treatments=[Treatment(True, True)])
-    with pytest.raises(InputError, match=r"for one, write \['knn'\]"):
-        evaluate_many(FEATURES, LABELS, classifiers="knn")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="A classifier of your own needs a name here: {'nearest_centroid': …}"):
-        evaluate_many(FEATURES, LABELS, classifiers=["knn", nearest_centroid], inductive=True)  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"n_shots": ()}, "n_shots"),
+        ({"n_shots": 5}, r"n_shots .*\[5\]"),
+        ({"classifiers": ()}, "classifiers"),
+        ({"treatments": ()}, "treatments"),
+        ({"treatments": [Treatment(True, True)]}, "centre"),
+        ({"classifiers": "knn"}, r"classifiers .*\['knn'\]"),
+        ({"classifiers": ["knn", torch.cdist], "inductive": True}, "{'cdist': …}"),
+    ],
+)
+def test_nothing_to_measure(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluate_many(FEATURES, LABELS, **given)
+
+
+def test_settings_as_an_object_and_as_keywords_are_the_same() -> None:
+    spec = EvaluationSpec(n_way=3, n_shot=2, n_episodes=30, classifier="soft", normalise=False)
+    keywords = evaluate_features(FEATURES, LABELS, n_way=3, n_shot=2, n_episodes=30, classifier="soft", normalise=False)
+    whole = evaluate_features(FEATURES, LABELS, spec=spec)
+    assert torch.equal(whole.per_episode, keywords.per_episode)
+    assert whole.protocol == keywords.protocol
+    changed = evaluate_features(FEATURES, LABELS, spec=spec, classifier="knn", centre=FEATURES[0] / 2, centred=False)
+    assert (changed.protocol.classifier, changed.protocol.centred) == ("knn", False)
+    with pytest.raises(TypeError, match="n_shots"):
+        evaluate_features(FEATURES, LABELS, n_shots=5)  # type: ignore[call-arg]

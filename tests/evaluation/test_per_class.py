@@ -17,7 +17,6 @@ from nearshot.evaluation import (
     Episodes,
     FeatureSet,
     evaluate_classes,
-    evaluate_features,
     evaluate_many,
     prepare_features,
     sample_episodes,
@@ -80,39 +79,16 @@ def test_a_class_on_top_of_another_is_the_one_that_suffers() -> None:
     assert [by_class[str(label)].mean == 100 for label in range(6)] == [True] * 4 + [False] * 2
 
 
-def test_features_are_centred_and_normalised_as_for_an_accuracy(data: FeatureSet) -> None:
-    shared: dict[str, Any] = {"n_way": 6, "n_shot": 1, "n_query": 5, "n_episodes": 100}
-    found = set()
-    for normalise in (True, False):
-        for centre in (data.centre, None):
-            given: dict[str, Any] = {"centre": centre, "normalise": normalise}
-            by_class = evaluate_classes(data.features, data.labels, **given, **shared)
-            whole = evaluate_features(data.features, data.labels, **given, **shared)
-            assert sum(one.mean for one in by_class.values()) / 6 == pytest.approx(whole.mean)
-            found.add(round(whole.mean, 6))
-    assert len(found) == 3  # centring alone changes nothing
-
-
 def test_small_classes_and_classes_that_nobody_asks_about_are_left_out(data: FeatureSet) -> None:
     labels = torch.cat([data.labels, torch.tensor([6, 7])])
     features = torch.cat([data.features, torch.ones(2, 8)])
-    with pytest.raises(InputError, match="has 1 image"):
+    with pytest.raises(InputError, match="1 image"):
         evaluate_classes(features, labels, n_episodes=10)
     assert list(evaluate_classes(features, labels, n_episodes=100, small_classes="leave out")) == list("012345")
     one = evaluate_classes(data, n_way=2, n_episodes=1)
     assert len(one) == 2
     assert all(accuracy.n_episodes == 1 and math.isnan(accuracy.interval95) for accuracy in one.values())
     assert "±" not in "".join(map(str, one.values()))
-
-
-def test_a_function_of_ones_own_says_whether_it_looks_at_queries_alone(data: FeatureSet) -> None:
-    def first(support: Tensor, query: Tensor) -> Tensor:
-        return torch.arange(support.shape[1], 0, -1.0).expand(*query.shape[:2], -1)
-
-    with pytest.raises(InputError, match="look at each query alone"):
-        evaluate_classes(data, classifier=first, n_episodes=10)
-    found = evaluate_classes(data, classifier=first, inductive=True, n_episodes=400)
-    assert all(0 < one.mean < 40 for one in found.values())  # one of five, whatever the class
 
 
 @pytest.mark.parametrize("half", [0.25, math.nan])
@@ -122,5 +98,5 @@ def test_it_can_be_kept_as_json(half: float) -> None:
     assert again == one or (math.isnan(half) and math.isnan(again.interval95) and again.n_episodes == 7)
     assert (one.as_dict()["interval95"] is None) == math.isnan(half)
     for broken in ({}, {"mean": 1.0, "interval95": 1.0}, {"mean": "x", "interval95": 1.0, "n_episodes": 1}):
-        with pytest.raises(FileFormatError, match="no accuracy of a class"):
+        with pytest.raises(FileFormatError, match="class"):
             ClassAccuracy.from_dict(broken)

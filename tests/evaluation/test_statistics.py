@@ -85,7 +85,7 @@ def test_a_damaged_accuracy_is_refused() -> None:
         {"protocol": {"n_way": 5}},
         {"protocol": None},
     ):
-        with pytest.raises(FileFormatError, match="not a saved accuracy, or it is damaged"):
+        with pytest.raises(FileFormatError, match="damaged"):
             Accuracy.from_dict(saved | damage)
 
 
@@ -131,7 +131,7 @@ def test_models_on_the_same_episodes_do_not_count_an_episode_thrice() -> None:
     pooled = pool_seeds([one, one, one])
     assert pooled.interval95 == pytest.approx(one.interval95)
     assert pooled.paper95 < pooled.interval95
-    with pytest.raises(InputError, match="3 models were measured on 2 different sets of episodes"):
+    with pytest.raises(InputError, match="3 models .* 2 "):
         pool_seeds([one, one, accuracy([1.0] * 4, episodes="other")])
 
 
@@ -153,9 +153,9 @@ def test_one_seed_has_no_interval_between_seeds() -> None:
 
 
 def test_different_protocols_are_not_pooled() -> None:
-    with pytest.raises(InputError, match="different protocols cannot be pooled"):
+    with pytest.raises(InputError, match="centroid.*soft"):
         pool_seeds([accuracy([1.0]), accuracy([1.0], classifier="soft")])
-    with pytest.raises(InputError, match="no accuracy to pool"):
+    with pytest.raises(InputError, match="accuracies"):
         pool_seeds([])
 
 
@@ -168,7 +168,7 @@ def test_a_paired_comparison() -> None:
     assert result.interval95 == pytest.approx(1.96 * differences.std(ddof=1) / math.sqrt(10))
     assert (result.wins, result.ties, result.losses) == (70, 10, 20)
     assert str(result) == f"+1.90 ± {result.interval95:.2f} (wins 70 %, ties 10 %, loses 20 % of the episodes)"
-    with pytest.raises(InputError, match="different episodes and cannot be compared in pairs"):
+    with pytest.raises(InputError, match="different episodes"):
         compare(first, accuracy([1.0] * 4, episodes="other"))
     with pytest.raises(InputError, match="different fingerprint"):
         compare(first, accuracy([1.0] * 4, fingerprint="other"))
@@ -188,15 +188,15 @@ def test_the_95_per_cent_interval_covers_95_per_cent() -> None:
 def test_selection_is_by_validation_and_never_by_test() -> None:
     epochs = {10: accuracy([70.0]), 20: accuracy([75.0]), 30: accuracy([75.0]), 40: accuracy([60.0])}
     assert select_best(epochs) == 20
-    with pytest.raises(LeakError, match="must not be selected on the test split"):
+    with pytest.raises(LeakError, match="test split"):
         select_best({10: accuracy([70.0], split="test"), 20: accuracy([71.0], split="test")})
     with pytest.raises(LeakError, match="test split"):
         select_best({10: accuracy([70.0], split="Test")})
-    with pytest.raises(InputError, match="must say of which split it is"):
+    with pytest.raises(InputError, match="split"):
         select_best({10: accuracy([70.0], split=None)})
-    with pytest.raises(InputError, match="different protocols cannot be selected from"):
+    with pytest.raises(InputError, match="1-shot.*5-shot"):
         select_best({10: accuracy([70.0]), 20: accuracy([70.0], n_shot=5)})
-    with pytest.raises(InputError, match="no accuracy to select from"):
+    with pytest.raises(InputError, match="candidates"):
         select_best({})
-    with pytest.raises(InputError, match="accuracies need names.* this is a list"):
+    with pytest.raises(InputError, match="candidates"):
         select_best([accuracy([70.0])])  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,13 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments.measurement import measure
 from nearshot.experiments.results import Measurement
 from nearshot.losses import nca_loss
+from nearshot.runs import unfinished
+from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
+from nearshot.runs.network import TrainedRun
+from nearshot.runs.unfinished import Unfinished
 from nearshot.training import Hardware, TrainConfig, TrainResult, train
 from nearshot.training.checkpoint import read_checkpoint
-from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
-from nearshot.runs.network import TrainedRun, Unfinished
-from nearshot.runs.unfinished import UnfinishedRun
+from nearshot.training.run_folder import RunFolder
 
 CPU = Hardware(accelerator="cpu")
 ASKED = Request(n_way=2, n_episodes=30)
@@ -108,7 +109,7 @@ def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(
     with pytest.raises(InputError, match="not a finished run"):
         evaluate_run(run, ASKED, data_dir=data_dir)
     wanted = [Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", treatment="raw")]
-    for opened in (TrainedRun(run, data_dir=data_dir), UnfinishedRun(run, data_dir=data_dir)):
+    for opened in (TrainedRun(run, data_dir=data_dir, unfinished=word) for word in (False, True)):
         for one in wanted:
             with pytest.raises(InputError, match="not a finished run"):
                 measure(opened, [one], n_episodes=30, n_way=2)
@@ -149,12 +150,12 @@ def test_where_no_epoch_was_validated_the_latest_weights_are_measured(data_dir: 
     for one, other in zip(found, finished, strict=True):
         assert one.accuracy.mean == pytest.approx(other.accuracy.mean, abs=0.3)  # the mean's rounding may turn a tie
         assert one.accuracy.protocol.centred
-    opened = UnfinishedRun(run, data_dir=tmp_path, device="cpu")
+    opened = TrainedRun(run, data_dir=tmp_path, device="cpu", unfinished=True)
     latest = opened.network(opened.best_weights(5, "centroid"))
     assert torch.equal(latest.features(opened.store("test")), network.features(opened.store("test")))
     torch.testing.assert_close(latest.centre(), network.centre(), rtol=1e-4, atol=1e-5)
     shutil.rmtree(tmp_path / "tiny" / "16" / "train")
-    with pytest.raises(InputError, match="takes the training split of tiny"):
+    with pytest.raises(InputError, match="training split of tiny"):
         evaluate_run(run, asked, data_dir=tmp_path, unfinished=True)
 
 
@@ -165,7 +166,7 @@ def test_a_run_that_was_stopped_before_its_first_validation(
     trained(config, tmp_path / "run", data_dir)
     found = evaluate_run(tmp_path / "run", ASKED, data_dir=data_dir, unfinished=True)
     assert {(one.weights, one.unfinished) for one in found} == {("checkpoint-step-3", Unfinished(0, 6))}
-    assert main(["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--way", "2", "--episodes", "30"]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--n-way", "2", "--n-episodes", "30"]) == 0
     assert "latest weights; no epoch has been validated." in " ".join(capsys.readouterr().out.split())
 
 
@@ -176,41 +177,33 @@ def test_a_run_that_has_saved_nothing_is_one_sentence(stopped: tuple[Path, Train
         evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
 
 
-def rewrite(checkpoint: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    state = read_checkpoint(checkpoint)
-    change(state)
-    torch.save(state, checkpoint)
-
-
 def test_weights_that_are_removed_meanwhile_are_looked_for_in_the_next_checkpoint(
-    stopped: tuple[Path, TrainResult], data_dir: Path
+    stopped: tuple[Path, TrainResult], data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The training continues between checkpoint and weights: epoch 5 is the best now, and others are removed."""
     run, result = stopped
-    best = set(result.best_epochs.values())
+    folder = RunFolder(run)
 
-    class ReadsTooEarly(UnfinishedRun):
-        """Its training goes on between checkpoint and weights: epoch 5 is the best now, and others are removed."""
+    def read_too_early(checkpoint: Path) -> dict[str, Any]:
+        state = read_checkpoint(checkpoint)
+        if not folder.weights_of(5).is_file():
+            shutil.copy(folder.weights_of(min(result.best_epochs.values())), folder.weights_of(5))
+            best = {name: one | {"epoch": 5} for name, one in state["progress"]["best"].items()}
+            torch.save(state | {"progress": state["progress"] | {"epoch": 6, "best": best}}, checkpoint)
+            folder.keep_weights({5}, before=6)
+        return state
 
-        def _read_checkpoint(self) -> dict[str, Any]:
-            state = super()._read_checkpoint()
-            if not self.run.weights_of(5).is_file():
-                shutil.copy(self.run.weights_of(min(best)), self.run.weights_of(5))
-                rewrite(self.run.checkpoint, lambda state: state["progress"].update(epoch=6, best=moved(state)))
-                self.run.keep_weights({5}, before=6)
-            return state
-
-    def moved(state: dict[str, Any]) -> dict[str, Any]:
-        return {name: one | {"epoch": 5} for name, one in state["progress"]["best"].items()}
-
-    found = evaluate_run(ReadsTooEarly(run, data_dir=data_dir), ASKED)
+    monkeypatch.setattr(unfinished, "read_checkpoint", read_too_early)
+    found = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
     assert {(one.weights, one.unfinished) for one in found} == {("epoch-0005.safetensors", Unfinished(5, 6))}
+    monkeypatch.undo()
     shutil.rmtree(run / "weights")
-    with pytest.raises(InputError, match=r"epoch-0005.safetensors, the best weights so far .* is not there"):
+    with pytest.raises(InputError, match=r"epoch-0005.safetensors"):
         evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
 
 
 def test_weights_that_are_opened_may_be_removed(stopped: tuple[Path, TrainResult], data_dir: Path) -> None:
-    opened = UnfinishedRun(stopped[0], data_dir=data_dir)
+    opened = TrainedRun(stopped[0], data_dir=data_dir, unfinished=True)
     shutil.rmtree(stopped[0] / "weights")
     assert len(evaluate_run(opened, ASKED)) == 2
 

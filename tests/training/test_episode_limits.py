@@ -9,7 +9,8 @@ from settings import labels_of
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation.episodes import EpisodeSource, SmallClasses
+from nearshot.evaluation.episodes import EpisodeSource
+from nearshot.evaluation.spec import EvaluationSpec, SmallClasses
 from nearshot.training.episode_limits import EVALUATION, check_classes, episodes_that_fit
 
 
@@ -31,7 +32,10 @@ def test_what_fits_can_be_drawn(sizes: list[int], n_way: int, shots: list[int], 
     for n_shot in small.shots:
         shape = EpisodeShape(small.n_way, n_shot, small.n_query)
         small_classes: SmallClasses = "leave out" if leave_out else small.least_images
-        source = EpisodeSource(labels, shape, n_episodes=1, seed=0, small_classes=small_classes)
+        source = EpisodeSource(
+            labels,
+            EvaluationSpec(shape.n_way, shape.n_shot, shape.n_query, n_episodes=1, small_classes=small_classes),
+        )
         assert leave_out or source.n_classes_left_out <= sizes.count(1) + len(sizes) // 5
     changed = (small.n_way, small.shots, small.n_query, small.least_images) != (n_way, tuple(shots), n_query, 1)
     assert bool(small.said) == changed

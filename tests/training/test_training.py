@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from torch import Tensor
 import nearshot
 from nearshot.data import Store
 from nearshot.errors import InputError, NearshotError
-from nearshot.evaluation import embed, evaluate_features
+from nearshot.evaluation import EvaluationSpec, embed, evaluate_features
 from nearshot.losses import nca_loss
 from nearshot.models import build_backbone, save_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file_name
@@ -102,7 +101,7 @@ def test_a_run_is_measured_with_the_epochs_that_were_best(run: Path, data_dir: P
         assert one.weights == f"epoch-{best[chosen_by]['epoch']:04d}.safetensors"
         alone = evaluate_weights(
             run / "weights" / one.weights,
-            Request(n_way=2, n_episodes=40, shots=(1, 5), classifiers=(one.classifier,)),  # type: ignore[arg-type]
+            Request(n_way=2, n_episodes=40, shots=(1, 5), classifiers=(one.classifier,)),
             data_dir=data_dir,
         )
         twin = next(other for other in alone if other.n_shot == one.n_shot)
@@ -201,7 +200,7 @@ def test_a_measurement_is_of_what_was_asked_for(run: Path, data_dir: Path) -> No
 
 
 def test_by_default_runs_are_validated_and_measured_on_the_episodes_of_plain_features() -> None:
-    by_default = {name: one.default for name, one in inspect.signature(evaluate_features).parameters.items()}
+    by_default = vars(EvaluationSpec())
     for name in ("n_way", "n_query", "n_episodes", "seed"):
         assert getattr(Request(), name) == by_default[name]
     config = TrainConfig()
@@ -233,7 +232,7 @@ def test_without_shots_there_is_nothing_to_measure(run: Path, data_dir: Path) ->
     for fit in ((), EVALUATION):
         with pytest.raises(InputError, match="There is nothing to measure: give numbers of shots"):
             evaluate_run(run, asked, data_dir=data_dir, fit=fit)
-        with pytest.raises(InputError, match="There is nothing to measure: give a list of shots"):
+        with pytest.raises(InputError, match="There is nothing to measure: give numbers of shots"):
             evaluate_weights(weights, asked, data_dir=data_dir, fit=fit)
 
 

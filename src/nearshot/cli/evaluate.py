@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nearshot.devices import Precision
-from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.evaluation.classifiers import CLASSIFIERS
 from nearshot.models.published import PUBLISHED, nothing_trained
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, evaluate_weights
 from nearshot.text import counted, print_message
@@ -21,20 +21,22 @@ from nearshot.text import counted, print_message
 __all__ = ["Evaluate"]
 
 
-HARDEST, EASIEST = 30, 10  # classes that are shown where there are more
+HARDEST, EASIEST = 30, 10  # how many classes are shown if there are more
 
 
-def _usually(what: str, metavar: str) -> Any:
-    """Say in the help what an option is where nobody gives it, and the data allow it."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {what}, or what the split allows)")
-
-
-_TINY = tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1, or more where a few classes are tiny)")
+def _option(default: str, metavar: str, *aliases: str) -> Any:
+    """Return an option whose default depends on the split, with its names in earlier versions."""
+    return tyro.conf.arg(
+        metavar=metavar, aliases=aliases, help_behavior_hint=f"(default: {default}, or what the split allows)"
+    )
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a trained network on episodes of classes it has not seen: a run's best epochs, or any weights.
+    """Measure the few-shot accuracy of a trained network, on episodes of classes that it was not trained on.
+
+    Where a split has too few classes or images for the default episodes, their settings are lowered, with a message.
+    Settings that you give are never changed.
 
     Examples: nearshot evaluate runs/glyphs-nca; nearshot evaluate runs/cifar-fs-nca --classifier centroid soft knn;
     nearshot evaluate runs/glyphs-nca --split val --by-class; nearshot evaluate weights.safetensors --dataset omniglot
@@ -42,52 +44,55 @@ class Evaluate:
     """
 
     path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|WEIGHTS")]
-    """A run's folder: each number of shots and classifier is measured with the epoch that was best for it on the
-    validation split (for shots that were not validated, the nearest number of them). A run that was stopped, or is
-    still training, is measured with the best so far, and marked as unfinished. Or a weights file, or a name such as
-    resnet12-nca-cifar-fs."""
+    """A run's folder, a weights file, or a name such as resnet12-nca-cifar-fs. A run is measured with the epoch that
+    was best on the validation split, for each number of shots and classifier. An unfinished run is measured with its
+    best epoch so far."""
     dataset: str | None = None
-    """A prepared dataset, or a folder; by default the one that was trained on."""
+    """A prepared dataset, or a folder; by default the one that the network was trained on."""
     split: str = "test"
-    """Which split. Choose between models on val; look at test once."""
-    shots: Annotated[tuple[int, ...] | None, _usually("1 5", "INT [INT ...]")] = None
-    """Support images of each class."""
-    classifier: Annotated[tuple[ClassifierName, ...], tyro.conf.arg(help_behavior_hint="")] = ()
-    """Nearest centroid, soft assignment, k-NN; one or several. By default what the method is reported with: soft
-    assignment for a run of Matching Networks, nearest centroid for all others."""
+    """The split. Choose between models on val, and look at test once."""
+    n_shot: Annotated[tuple[int, ...] | None, _option("1 5", "INT [INT ...]", "--shots")] = None
+    """Support images per class; one or several numbers."""
+    classifier: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar=f"{{{','.join(CLASSIFIERS)}}} ...", help_behavior_hint="")
+    ] = ()
+    """Nearest centroid, soft assignment, k-NN; one or several. By default soft assignment for a run of Matching
+    Networks, and nearest centroid for all others."""
     layers: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
-    way: Annotated[int | None, _usually("5", "INT")] = None
-    """Classes in an episode. Where a split has too few classes or images for the defaults, they are
-    lowered to what it has, which is said; what you give is never changed."""
-    queries: Annotated[int | None, _usually("15", "INT")] = None
-    """Query images of each class."""
-    least_images: Annotated[int | None, _TINY] = None
-    """Classes of fewer images are left out. By default it is a few classes that are far smaller than the others, which
-    is said with their names."""
-    episodes: int = 10_000
-    """How many episodes."""
+    n_way: Annotated[int | None, _option("5", "INT", "--way")] = None
+    """Classes per episode."""
+    n_query: Annotated[int | None, _option("15", "INT", "--queries")] = None
+    """Query images per class."""
+    least_images: Annotated[
+        int | None,
+        tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1, or more where a few classes are tiny)"),
+    ] = None
+    """Skip classes with fewer images. By default a few classes that are far smaller than the others are skipped, with a
+    message that names them."""
+    n_episodes: Annotated[int, tyro.conf.arg(aliases=("--episodes",))] = 10_000
+    """The number of episodes."""
     seed: int = 0
-    """Another seed asks other episodes."""
+    """The seed of the episodes."""
     by_class: bool = False
-    """Tell the accuracy of each class, too, the hardest first."""
+    """Show the accuracy of each class, too, the hardest first."""
     side: int | None = None
-    """The images' side, where the dataset was prepared in several."""
+    """The side of the images, where the dataset was prepared in several."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
+    """The folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     device: str | None = None
     """cpu or cuda; by default a GPU if there is one."""
     precision: Precision = "auto"
-    """What the network computes in; auto is bfloat16 on a GPU, as in training."""
+    """The precision of the network; auto is bfloat16 on a GPU, as in training."""
     json: bool = False
     """Print JSON, with every episode's accuracy, instead of a table."""
 
     def run(self, console: Console) -> None:
         """Measure, and print a table or JSON."""
         asked: dict[str, Any] = {
-            "n_way": self.way,
-            "shots": self.shots,
-            "n_query": self.queries,
+            "n_way": self.n_way,
+            "shots": self.n_shot,
+            "n_query": self.n_query,
             "least_images": self.least_images,
         }
         given = {name: value for name, value in asked.items() if value is not None}
@@ -97,7 +102,7 @@ class Evaluate:
             classifiers=self.classifier,
             layers=self.layers,
             **given,
-            n_episodes=self.episodes,
+            n_episodes=self.n_episodes,
             seed=self.seed,
             side=self.side,
             by_class=self.by_class,
@@ -131,9 +136,9 @@ class Evaluate:
 
 
 def _as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Return all that is known, with the accuracy of every episode as a list, in per cent."""
+    """Return the evaluation for JSON, with the accuracy of every episode as a list, in per cent."""
     accuracy = evaluation.accuracy.as_dict()
-    del accuracy["n_correct"]  # the same, packed
+    del accuracy["n_correct"]  # the same, compressed
     accuracy["per_episode"] = [round(value, 4) for value in evaluation.accuracy.per_episode.tolist()]
     return evaluation.as_dict() | {"accuracy": accuracy}
 
@@ -157,7 +162,7 @@ def _table(found: list[Evaluation]) -> Table:
 
 
 def _table_by_class(found: list[Evaluation]) -> Table:
-    """Return a column for each accuracy and a row for each class, the hardest first by the last; of many, both ends."""
+    """Return a row per class, sorted by the last accuracy, and a column per accuracy; of many classes, both ends."""
     columns = [evaluation.by_class or {} for evaluation in found]
     names = sorted(columns[-1], key=lambda name: columns[-1][name].mean)
     table = Table(title=f"By class, the hardest first: {counted(len(names), 'class', 'classes')}")

@@ -5,8 +5,16 @@ from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, knn
 from nearshot.evaluation.episodes import Episodes, read_episodes, sample_episodes, write_episodes
 from nearshot.evaluation.features import FeatureSet, embed, load_features, prepare_features, save_features
 from nearshot.evaluation.guards import check_distinct_content, check_unseen_classes
-from nearshot.evaluation.measure import Measured, Treatment, evaluate_features, evaluate_many, score_predictions
-from nearshot.evaluation.per_class import ClassAccuracy, evaluate_classes
+from nearshot.evaluation.measure import (
+    ClassAccuracy,
+    Measured,
+    Treatment,
+    evaluate_classes,
+    evaluate_features,
+    evaluate_many,
+    score_predictions,
+)
+from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.evaluation.statistics import (
     Accuracy,
     Comparison,
@@ -25,6 +33,7 @@ __all__ = [
     "Classifier",
     "Comparison",
     "Episodes",
+    "EvaluationSpec",
     "FeatureSet",
     "Measured",
     "PooledAccuracy",

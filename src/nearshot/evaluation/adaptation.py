@@ -1,17 +1,20 @@
 """Adapting to the support set (Appendix G): fine-tune the whole network, or learn a metric on its features.
 
-Both minimise a loss on the support set alone, by default NCA, which the caller hands in. The queries have no part in
-it and batch norm is frozen, so each query is classified on its own: the protocol is inductive. (The published
-experiments sent support and queries through batch norm together, in training mode.)
+Both minimise a loss on the support set alone, which the caller gives. Batch norm is frozen, or normalises by the
+support set while the network is fine-tuned. Queries are classified with the running statistics of training, each on its
+own, so the protocol is inductive. (The published experiments sent support and queries through batch norm together, in
+training mode.)
 
-Every episode starts from the same network and ends with one of its own. A chunk of episodes is adapted side by side
-with `torch.func`: the parameters are stacked along a new first dimension and one call computes all gradients.
+Every episode starts from the same network. Several episodes are adapted side by side with `torch.func`: their
+parameters are stacked along a new first dimension, and one call computes all gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +22,24 @@ from torch.func import functional_call, grad, vmap
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name, find_classifier
-from nearshot.evaluation.episodes import Episodes, EpisodeSource, SmallClasses, check_classes
-from nearshot.evaluation.features import check_evaluation_mode, check_one_label_each, prepare_features
-from nearshot.evaluation.statistics import Accuracy, Protocol
+from nearshot.evaluation.classifiers import Classifier, classifier_name, find_classifier
+from nearshot.evaluation.features import FeatureSet, check_evaluation_mode, prepare_features
+from nearshot.evaluation.statistics import Accuracy
+from nearshot.evaluation.task import Task, TaskSettings
 from nearshot.evaluation.ties import first_best
 from nearshot.progress import with_progress
 
-__all__ = ["Adam", "evaluate_fine_tuned", "evaluate_mahalanobis"]
+__all__ = ["Adam", "AdaptationSettings", "BatchNormMode", "evaluate_fine_tuned", "evaluate_mahalanobis"]
 
+BatchNormMode = Literal["frozen", "support"]
+"""What batch norm normalises by in fine-tuning: the running statistics of training, or those of the support set."""
 SupportLoss = Callable[[Tensor, Tensor], Tensor]
 Parameters = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam as torch.optim.Adam has it, with weight decay added to the gradient; the defaults are the paper's.
+    """Adam as in torch.optim.Adam, with weight decay added to the gradient; the defaults are the paper's.
 
     Attributes:
         n_steps: steps on the support set; each is an epoch, since the support set is one batch.
@@ -48,14 +53,14 @@ class Adam:
 
     def __post_init__(self) -> None:
         if self.n_steps < 0 or not self.lr > 0 or not self.weight_decay >= 0:
-            raise InputError(f"Adam needs no negative steps or weight decay and a positive learning rate, not {self}.")
+            raise InputError(f"n_steps and weight_decay must not be negative, and lr must be positive (got {self!r}).")
 
     def __str__(self) -> str:
         steps = "1 step" if self.n_steps == 1 else f"{self.n_steps} steps"
         return f"{steps} of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
 
     def minimise(self, gradient: Callable[[Parameters], Parameters], start: Parameters) -> Parameters:
-        """Return the parameters after `n_steps` steps; stacked parameters of many episodes are stepped alike."""
+        """Return the parameters after `n_steps` steps; they may be stacked, of many episodes."""
         beta1, beta2, epsilon = 0.9, 0.999, 1e-8
         names = list(start)
         parameters = [start[name].clone() for name in names]
@@ -75,217 +80,189 @@ class Adam:
         return dict(zip(names, parameters, strict=True))
 
 
+class AdaptationSettings(TaskSettings, total=False):
+    """The keyword arguments that both evaluations share."""
+
+    episodes_at_once: int | None
+
+
 def evaluate_fine_tuned(
     network: nn.Module,
     images: Tensor,
     labels: Tensor,
     *,
     loss: SupportLoss,
-    n_way: int = 5,
-    n_shot: int = 5,
-    n_query: int = 15,
-    n_episodes: int = 1000,
-    seed: int = 0,
-    episodes: Episodes | None = None,
     features: Callable[[nn.Module, Tensor], Tensor] | None = None,
     optimiser: Adam | None = None,
-    classifier: str | FeatureClassifier = "centroid",
-    centre: Tensor | None = None,
-    normalise: bool = True,
-    episodes_at_once: int | None = None,
-    small_classes: SmallClasses = "raise",
-    inductive: bool | None = None,
-    split: str | None = None,
-    fingerprint: str | None = None,
-    progress: bool | None = None,
+    batch_norm: BatchNormMode = "frozen",
+    **settings: Unpack[AdaptationSettings],
 ) -> Accuracy:
     """Fine-tune the whole network on each support set, then classify its queries.
 
     Args:
-        network: from images to embeddings, in evaluation mode; it is left as it is. Parameters that require no gradient
+        network: from images to embeddings, in evaluation mode; it does not change. Parameters that require no gradient
             stay frozen.
         images: (image, 3, height, width) normalised images of the split; they are moved to the network's device.
         labels: (image,) whole numbers.
         loss: of the support's embeddings and labels, such as `nearshot.losses.nca_loss`.
-        n_way: classes in an episode.
-        n_shot: support images of each class; at least 2.
-        n_query: query images of each class.
-        n_episodes: how many episodes.
-        seed: which episodes.
-        episodes: these episodes instead.
         features: what the classifier gets, of the fine-tuned network and images; by default the network's output. With
             `lambda network, images: network.multi_layer(images)`, the loss still sees the last stage only, as in the
             paper. `centre` must fit.
         optimiser: by default the paper's, 5 steps of Adam.
-        classifier: "centroid", "soft", "knn", or a function as in `nearshot.evaluation.classifiers`.
-        centre: (dim,) what to subtract from the features; None for nothing.
-        normalise: whether to divide features by their length.
-        episodes_at_once: how many episodes to adapt side by side; by default 1 on a CPU and 4
-            elsewhere; more take more memory and are hardly faster.
-        small_classes: what to do about classes with too few images.
-        inductive: for functions of your own (`classifier`, `features`), whether they look at each query alone.
-        split: which split it is, for the protocol.
-        fingerprint: its fingerprint, for the protocol.
-        progress: whether to show a bar; by default on a terminal.
+        batch_norm: "frozen" fine-tunes with the running statistics of training; "support" in batch norm's training
+            mode, with the mean and variance of the support set. Both evaluate with the running statistics, unchanged.
+        settings: those of `evaluate_features`, with 1,000 episodes by default, at least 2 shots, and `inductive` also
+            for `features`; and `episodes_at_once`, how many episodes to adapt side by side. By default it is 1 on a CPU
+            and 4 elsewhere; more take more memory and are hardly faster.
     """
     check_evaluation_mode(network)
+    _check_batch_norm(network, batch_norm)
     optimiser = Adam() if optimiser is None else optimiser
     trained, frozen = _parameters(network)
     device = next(iter(trained.values())).device
-    if episodes_at_once is None:
-        episodes_at_once = 1 if device.type == "cpu" else 4
-    if episodes_at_once > 1:
-        trained, frozen = ({name: _plain(p) for name, p in some.items()} for some in (trained, frozen))
-    shape = EpisodeShape(n_way, n_shot, n_query)
-    source = _source(images, labels, shape, n_episodes, seed, episodes, small_classes)
-    shape = source.shape
-    ask = _Questions(shape, classifier, centre, normalise, needs_word=features is not None, inductive=inductive)
-    # `functional_call` runs a module's forward, so what else is wanted of the network becomes one.
+    if "spec" not in settings:
+        settings = {"n_episodes": 1000, **settings}
+    adaptation = _Adaptation.of(images, labels, settings, at_once=1 if device.type == "cpu" else 4)
+    if features is not None and adaptation.task.spec.inductive is None:
+        raise InputError("inductive must be given with features: True if it looks at each query alone, else False.")
+    if adaptation.at_once > 1:
+        trained, frozen = ({name: _contiguous(p) for name, p in some.items()} for some in (trained, frozen))
+    shape = adaptation.shape
+    # `functional_call` runs a module's forward, so the function of the network becomes one.
     feature_module = _AsModule(network, features)
     support_labels = torch.arange(shape.n_way, device=device).repeat_interleave(shape.n_shot)
 
     def support_loss(parameters: Parameters, support: Tensor) -> Tensor:
-        return loss(functional_call(network, {**parameters, **frozen}, (support,)), support_labels)
+        with _batch_statistics(network, used=batch_norm == "support"):
+            return loss(functional_call(network, {**parameters, **frozen}, (support,)), support_labels)
 
     def extract(parameters: Parameters, episode: Tensor) -> Tensor:
         state = {f"network.{name}": value for name, value in (*parameters.items(), *frozen.items())}
         extracted: Tensor = functional_call(feature_module, state, (episode,))
         return extracted
 
-    def features_after(drawn: Tensor) -> Tensor:
-        batch = images[_support_then_query(drawn, shape).to(images.device)].to(device)  # (episode, image, 3, h, w)
+    def features_after(rows: Tensor) -> Tensor:
+        batch = images[rows.to(images.device)].to(device)  # (episode, image, 3, h, w)
         if len(batch) == 1:
             adapted = optimiser.minimise(lambda p: grad(support_loss)(p, batch[0, : shape.n_support]), trained)
             with torch.no_grad():
-                return extract(adapted, batch[0])[None]
-        batch = _plain(batch)
-        support = batch[:, : shape.n_support]
-        stacked = {name: p.expand(len(batch), *p.shape) for name, p in trained.items()}
-        adapted = optimiser.minimise(lambda p: vmap(grad(support_loss))(p, support), stacked)
-        with torch.no_grad():
-            stacked_features: Tensor = vmap(extract)(adapted, batch)
-            return stacked_features
+                extracted = extract(adapted, batch[0])[None]
+        else:
+            batch = _contiguous(batch)
+            support = batch[:, : shape.n_support]
+            stacked = {name: p.expand(len(batch), *p.shape) for name, p in trained.items()}
+            adapted = optimiser.minimise(lambda p: vmap(grad(support_loss))(p, support), stacked)
+            with torch.no_grad():
+                extracted = vmap(extract)(adapted, batch)
+        return adaptation.prepared(extracted.flatten(0, 1)).view(len(batch), shape.batch_size, -1)
 
-    n_correct = [ask.n_correct(features_after(drawn)) for drawn in _chunks(source, episodes_at_once, progress)]
     through = "" if features is None else f", features by {classifier_name(features)}"
-    adapted = f"network fine-tuned on the support by {optimiser} of {classifier_name(loss)}{through}, batch norm frozen"
-    return ask.result(n_correct, source, adapted, split, fingerprint)
+    statistics = {"frozen": "frozen", "support": "in training mode on the support, its statistics restored"}[batch_norm]
+    words = f"network fine-tuned on the support by {optimiser} of {classifier_name(loss)}{through}"
+    return adaptation.evaluate(features_after, f"{words}, batch norm {statistics}")
 
 
 def evaluate_mahalanobis(
-    features: Tensor,
-    labels: Tensor,
+    features: Tensor | FeatureSet,
+    labels: Tensor | None = None,
     *,
     loss: SupportLoss,
-    n_way: int = 5,
-    n_shot: int = 5,
-    n_query: int = 15,
-    n_episodes: int = 10_000,
-    seed: int = 0,
-    episodes: Episodes | None = None,
     optimiser: Adam | None = None,
-    classifier: str | FeatureClassifier = "centroid",
-    centre: Tensor | None = None,
-    normalise: bool = True,
-    episodes_at_once: int = 16,
-    small_classes: SmallClasses = "raise",
-    inductive: bool | None = None,
-    split: str | None = None,
-    fingerprint: str | None = None,
-    progress: bool | None = None,
+    **settings: Unpack[AdaptationSettings],
 ) -> Accuracy:
     """Learn a positive semi-definite matrix A = LᵀL on each support set and classify its queries by (x − y)ᵀA(x − y).
 
-    L starts as the identity, so without a step the accuracy is that of the features as they are. The paper found no
-    gain in it, and gives no settings; the optimiser's default here is 20 steps of Adam with learning rate 0.001 and no
-    weight decay (which would pull A to zero rather than to the identity). The other arguments are those of
-    `evaluate_fine_tuned` and `evaluate_features`.
+    L starts as the identity, so without a step the accuracy is that of the features. The paper found no gain in it, and
+    gives no settings. The default here is 20 steps of Adam with learning rate 0.001 and no weight decay, which would
+    pull A to zero rather than to the identity.
+
+    Args:
+        features: (image, dim), or a `FeatureSet`.
+        labels: (image,) whole numbers.
+        loss: of the support's embeddings and labels, such as `nearshot.losses.nca_loss`.
+        optimiser: by default 20 steps of Adam.
+        settings: those of `evaluate_features`, with at least 2 shots; and `episodes_at_once`, how many episodes to
+            adapt side by side, by default 16.
     """
     optimiser = Adam(n_steps=20, lr=1e-3, weight_decay=0.0) if optimiser is None else optimiser
-    source = _source(features, labels, EpisodeShape(n_way, n_shot, n_query), n_episodes, seed, episodes, small_classes)
-    shape = source.shape
-    prepared = prepare_features(features.detach(), centre=centre, normalise=normalise)
-    ask = _Questions(shape, classifier, centre, normalise, needs_word=False, inductive=inductive, prepared=True)
+    adaptation = _Adaptation.of(features, labels, settings, at_once=16)
+    shape, prepared = adaptation.shape, adaptation.prepared(adaptation.task.data.features.detach())
     identity = torch.eye(prepared.shape[1], dtype=prepared.dtype, device=prepared.device)
     support_labels = torch.arange(shape.n_way, device=prepared.device).repeat_interleave(shape.n_shot)
 
     def support_loss(parameters: Parameters, support: Tensor) -> Tensor:
         return loss(support @ parameters["L"].T, support_labels)
 
-    def mapped(drawn: Tensor) -> Tensor:
-        episode = prepared[_support_then_query(drawn, shape).to(prepared.device)]  # (episode, image, dim)
+    def mapped(rows: Tensor) -> Tensor:
+        episode = prepared[rows.to(prepared.device)]  # (episode, image, dim)
         support = episode[:, : shape.n_support]
         start = {"L": identity.expand(len(episode), *identity.shape)}
         learnt = optimiser.minimise(lambda p: vmap(grad(support_loss))(p, support), start)["L"]
         return episode @ learnt.transpose(1, 2)
 
-    n_correct = [ask.n_correct(mapped(drawn)) for drawn in _chunks(source, episodes_at_once, progress)]
-    adapted = f"Mahalanobis matrix learnt on the support by {optimiser} of {classifier_name(loss)}"
-    return ask.result(n_correct, source, adapted, split, fingerprint)
+    return adaptation.evaluate(
+        mapped, f"Mahalanobis matrix learnt on the support by {optimiser} of {classifier_name(loss)}"
+    )
 
 
-class _Questions:
-    """What is asked of adapted features, and what becomes of the answers."""
+@dataclass(frozen=True, eq=False)
+class _Adaptation:
+    """An evaluation whose features are computed anew for each episode.
 
-    def __init__(
-        self,
-        shape: EpisodeShape,
-        classifier: str | FeatureClassifier,
-        centre: Tensor | None,
-        normalise: bool,
-        *,
-        needs_word: bool,
-        inductive: bool | None,
-        prepared: bool = False,
-    ) -> None:
-        self.shape, self.name, self.prepared = shape, classifier_name(classifier), prepared
-        self.centre, self.normalise = centre, normalise
-        self.classify = find_classifier(classifier)
-        if inductive is None and (needs_word or not isinstance(self.classify, Classifier)):
+    Attributes:
+        task: the evaluation; its data are images or features.
+        at_once: how many episodes to adapt side by side.
+    """
+
+    task: Task
+    at_once: int
+
+    @classmethod
+    def of(
+        cls, examples: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any], at_once: int
+    ) -> _Adaptation:
+        given = settings.get("episodes_at_once")
+        at_once = at_once if given is None else given
+        if at_once < 1:
+            raise InputError(f"episodes_at_once must be at least 1 (got {at_once}).")
+        shared = {name: value for name, value in settings.items() if name != "episodes_at_once"}
+        adaptation = cls(Task.of(examples, labels, shared), at_once)
+        if adaptation.shape.n_shot < 2:
             raise InputError(
-                "A function of your own is given all queries of an episode: say inductive=True if it looks at each "
-                "alone, or inductive=False; the result will carry it."
+                "n_shot must be at least 2 to adapt (got 1): a support set with one image per class has no two images "
+                "of the same class, so there is no positive pair to learn from."
             )
-        self.inductive = True if inductive is None else inductive
+        return adaptation
 
-    def n_correct(self, features: Tensor) -> Tensor:
-        """Return the number of correct answers in each episode; `features` (episode, image, dim), support first."""
-        n_episodes, dim = len(features), features.shape[2]
-        if not self.prepared:
-            flat = prepare_features(features.flatten(0, 1), centre=self.centre, normalise=self.normalise)
-            features = flat.view(n_episodes, -1, dim)
-        support, query = features[:, : self.shape.n_support], features[:, self.shape.n_support :]
-        truth = torch.arange(self.shape.n_way, device=query.device).repeat_interleave(self.shape.n_query)
-        scores = self.classify(support.unflatten(1, (self.shape.n_way, self.shape.n_shot)), query)
-        answers = first_best(scores) if isinstance(self.classify, Classifier) else scores.argmax(2)
-        return (answers == truth).sum(1).cpu()
+    @property
+    def shape(self) -> EpisodeShape:
+        return self.task.spec.shape
 
-    def result(
-        self,
-        n_correct: list[Tensor],
-        source: EpisodeSource | Episodes,
-        adapted: str,
-        split: str | None,
-        fingerprint: str | None,
-    ) -> Accuracy:
-        """Return the accuracy with its protocol."""
-        protocol = Protocol(
-            n_way=self.shape.n_way,
-            n_shot=self.shape.n_shot,
-            n_query=self.shape.n_query,
-            n_episodes=len(source),
-            seed=source.seed,
-            episodes=source.digest,
-            classifier=self.name,
-            centred=self.centre is not None,
-            normalised=self.normalise,
-            adapted=adapted,
-            inductive=self.inductive,
-            split=split,
-            fingerprint=fingerprint,
-            classes_left_out=source.n_classes_left_out,
+    def prepared(self, features: Tensor) -> Tensor:
+        """Return features (image, dim), centred and normalised."""
+        spec = self.task.spec
+        centre = self.task.data.centre if spec.centred else None
+        return prepare_features(features, centre=centre, normalise=spec.normalise)
+
+    def evaluate(self, features_after: Callable[[Tensor], Tensor], adapted: str) -> Accuracy:
+        """Return the accuracy; `features_after` adapts to episodes, (episode, image), support first, then query."""
+        task, shape = self.task, self.shape
+        classify = find_classifier(task.spec.classifier, task.spec.inductive)
+        truth = torch.arange(shape.n_way).repeat_interleave(shape.n_query)
+        starts = range(0, len(task.source), self.at_once)
+        n_correct = []
+        for start in with_progress(starts, f"adapting to {len(task.source):,} episodes", show=task.progress):
+            drawn = task.source.draw(start, min(start + self.at_once, len(task.source)))
+            features = features_after(_support_then_query(drawn, shape))
+            support = features[:, : shape.n_support].unflatten(1, (shape.n_way, shape.n_shot))
+            scores = classify(support, features[:, shape.n_support :])
+            answers = first_best(scores) if isinstance(classify, Classifier) else scores.argmax(2)
+            n_correct.append((answers.cpu() == truth).sum(1))
+        name = classifier_name(task.spec.classifier)
+        inductive = task.spec.inductive is not False
+        return Accuracy.of_counts(
+            torch.cat(n_correct), task.protocol(name, task.source.digest, inductive=inductive, adapted=adapted)
         )
-        return Accuracy.of_counts(torch.cat(n_correct), protocol)
 
 
 class _AsModule(nn.Module):
@@ -301,7 +278,7 @@ class _AsModule(nn.Module):
 
 
 def _parameters(network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return what is to be trained, and what stays as it is: frozen parameters and buffers."""
+    """Return what is trained, and what is not: frozen parameters and buffers."""
     trained = {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
     frozen = {name: p.detach() for name, p in network.named_parameters() if not p.requires_grad}
     if not trained:
@@ -312,7 +289,35 @@ def _parameters(network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor
     return trained, {**frozen, **dict(network.named_buffers())}
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _batch_norms(network: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+
+
+def _check_batch_norm(network: nn.Module, batch_norm: str) -> None:
+    if batch_norm not in get_args(BatchNormMode):
+        raise InputError(f"batch_norm must be 'frozen' or 'support' (got {batch_norm!r}).")
+    if batch_norm == "support" and not _batch_norms(network):
+        raise InputError("batch_norm='support' needs a network with batch norm, and this one has none.")
+
+
+@contextmanager
+def _batch_statistics(network: nn.Module, *, used: bool) -> Iterator[None]:
+    """If `used`, let batch norm normalise by its batch for a while, without changing its running statistics.
+
+    Everything else, such as dropout, stays in evaluation mode.
+    """
+    norms = _batch_norms(network) if used else []
+    tracked = [norm.track_running_stats for norm in norms]
+    try:
+        for norm in norms:
+            norm.training, norm.track_running_stats = True, False
+        yield
+    finally:
+        for norm, was_tracked in zip(norms, tracked, strict=True):
+            norm.training, norm.track_running_stats = False, was_tracked
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
     """Return a tensor whose last axis lies together: batch norm on a GPU maps over episodes in no other format.
 
     A copy, since a 1×1 convolution with channels last passes for one without.
@@ -320,37 +325,7 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _source(
-    examples: Tensor,
-    labels: Tensor,
-    shape: EpisodeShape,
-    n_episodes: int,
-    seed: int,
-    episodes: Episodes | None,
-    small_classes: SmallClasses,
-) -> EpisodeSource | Episodes:
-    check_one_label_each(labels, examples)
-    if episodes is not None:
-        check_classes(episodes, labels)
-        shape = episodes.shape
-    if shape.n_shot < 2:
-        raise InputError(
-            "One shot cannot be adapted to: a support set with one image a class has no two images of the same class, "
-            "so there is no positive pair to learn from. Use at least 2 shots."
-        )
-    if episodes is not None:
-        return episodes
-    return EpisodeSource(labels, shape, n_episodes=n_episodes, seed=seed, small_classes=small_classes)
-
-
-def _chunks(source: EpisodeSource | Episodes, at_once: int, progress: bool | None) -> Iterator[Tensor]:
-    if at_once < 1:
-        raise InputError(f"episodes_at_once must be at least 1, not {at_once}.")
-    starts = range(0, len(source), at_once)
-    for start in with_progress(starts, f"adapting to {len(source):,} episodes", show=progress):
-        yield source.draw(start, min(start + at_once, len(source)))
-
-
 def _support_then_query(drawn: Tensor, shape: EpisodeShape) -> Tensor:
     """From (episode, way, query + shot) to (episode, image): support class by class, then query class by class."""
-    return torch.cat([drawn[:, :, shape.n_query :].flatten(1), drawn[:, :, : shape.n_query].flatten(1)], dim=1)
+    support = drawn[:, :, shape.n_query : shape.images_per_class]
+    return torch.cat([support.flatten(1), drawn[:, :, : shape.n_query].flatten(1)], dim=1)

@@ -175,12 +175,20 @@ CLASSIFIERS: dict[str, Classifier] = {"centroid": CENTROID, "soft": SOFT, "knn":
 """The classifiers by name. Add an entry to use it wherever a classifier is named."""
 
 
-def find_classifier(classifier: str | FeatureClassifier) -> FeatureClassifier:
-    """Return a classifier by its name in `CLASSIFIERS`, or the given callable unchanged."""
+def find_classifier(classifier: str | FeatureClassifier, inductive: bool | None) -> FeatureClassifier:
+    """Return a classifier by its name in `CLASSIFIERS`, or the given callable unchanged.
+
+    A function of features is given all queries of an episode, so `inductive` must say whether it uses them.
+    """
     if isinstance(classifier, str):
         return look_up(CLASSIFIERS, classifier, "classifier")
     if not callable(classifier):
         raise InputError(f"classifier must be a name or a function (got {classifier!r}).")
+    if inductive is None and not isinstance(classifier, Classifier):
+        raise InputError(
+            f"inductive must be given for {classifier_name(classifier)!r}, a function that gets all queries of an "
+            "episode: True if it looks at each query alone, else False. The result says so."
+        )
     return classifier
 
 

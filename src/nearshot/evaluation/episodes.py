@@ -1,11 +1,11 @@
-"""The tasks of an evaluation: all episodes at once, or a run of them, the same for a seed on any machine and any day.
+"""The episodes of an evaluation: the same for a seed on any machine.
 
-How an episode is drawn is part of the definition of a result, so it is spelled out here and depends on no library's
+How an episode is drawn is part of the definition of a result, so it is defined here and depends on no library's
 generator. For a seed, the random number of a counter c is SplitMix64's finaliser of mix(seed) + c · 0x9E3779B97F4A7C15
 (all modulo 2⁶⁴), of which the upper 53 bits make a fraction u in [0, 1). Episode e draws its way w from counter
-2³² e + w, and the t-th image of that way from counter 2³² e + 2¹⁶ (w + 1) + t. Each draw takes one of what is left, by
-Fisher and Yates: the t-th of n things is at place t + ⌊u (n − t)⌋, which then changes places with place t. The classes
-stand in the order of their labels and the images of a class in the order of the dataset.
+2³² e + w, and the t-th image of that way from counter 2³² e + 2¹⁶ (w + 1) + t. Each draw is without replacement, by
+Fisher and Yates: the t-th of n things is at place t + ⌊u (n − t)⌋, which is then swapped with place t. The classes are
+in the order of their labels and the images of a class in the order of the dataset.
 
 Queries are drawn before support. So episodes of the same seed that differ only in their shots have the same queries,
 and the support images of fewer shots are the first of those of more.
@@ -16,9 +16,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -26,36 +26,32 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from nearshot.checks import is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
+from nearshot.evaluation.spec import EpisodeSettings, EvaluationSpec
 from nearshot.io import write_tensors
 
 __all__ = [
     "EpisodeSource",
     "Episodes",
     "QuestionDigest",
-    "digest_of",
+    "check_classes",
     "read_episodes",
     "sample_episodes",
     "write_episodes",
 ]
 
 FORMAT, VERSION = "nearshot-episodes", "1"
-SmallClasses = Literal["raise", "leave out"] | int
 
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """Episodes as indices of images.
-
-    Support and query are parts of one tensor in which no image occurs twice in an episode, so they cannot overlap;
-    making an object of this type checks it.
+    """Episodes as indices of images. An image that occurs twice in an episode is refused.
 
     Attributes:
         images: (episode, way, query + shot) int64, the queries of each class first.
         n_query: how many of them are queries.
-        seed: the seed that they were drawn with, if they were.
+        seed: the seed of the episodes, if they were drawn.
     """
 
     images: Tensor
@@ -63,17 +59,17 @@ class Episodes:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "images", self.images.clone())  # nobody else's to change
+        object.__setattr__(self, "images", self.images.clone())  # the caller may change theirs
         images = self.images
         if images.ndim != 3 or images.is_floating_point() or len(images) == 0:
+            shape = tuple(images.shape)
             raise InputError(
-                "Episodes need whole numbers of shape (episode, way, query + shot), "
-                f"not {images.dtype} of shape {tuple(images.shape)}."
+                f"images must be whole numbers of shape (episode, way, query + shot) (got {images.dtype} {shape})."
             )
         EpisodeShape(images.shape[1], images.shape[2] - self.n_query, self.n_query)  # checks the numbers
         in_order = images.flatten(1).sort(1).values
         if int(in_order[:, 0].min()) < 0:
-            raise InputError("An image's index cannot be negative.")
+            raise InputError(f"images must not be negative (got {int(in_order[:, 0].min())}).")
         repeated = (in_order[:, 1:] == in_order[:, :-1]).nonzero()
         if len(repeated):
             episode, place = repeated[0].tolist()
@@ -101,24 +97,23 @@ class Episodes:
 
     @property
     def digest(self) -> str:
-        """A hash of what is asked: see `QuestionDigest`."""
-        return digest_of(self)
+        """The `QuestionDigest` of all episodes."""
+        return _digest(self)
 
     @property
     def n_classes_left_out(self) -> int:
-        """How many classes were left out for having too few images: unknown here, so none."""
+        """How many classes were skipped for having too few images: unknown here, so 0."""
         return 0
 
     def draw(self, start: int, stop: int) -> Tensor:
-        """Return the images of some episodes, as `EpisodeSource.draw` does."""
+        """Return the images of episodes `start` to `stop` − 1."""
         return self.images[start:stop]
 
 
 class QuestionDigest:
-    """A hash of the queries of episodes, taken run by run.
+    """A hash of the queries of episodes, computed in batches.
 
-    It is the same for the same questions, however many shots there are to answer them with, and whether the episodes
-    were drawn, given or read from a file.
+    It does not depend on the number of shots, nor on whether episodes were drawn, given or read from a file.
     """
 
     def __init__(self) -> None:
@@ -126,65 +121,40 @@ class QuestionDigest:
         self._shape: tuple[int, ...] = ()
 
     def update(self, drawn: Tensor, n_query: int) -> None:
-        """Add the episodes of a run, (episode, way, query + shot)."""
-        # In NumPy, on this thread alone, since all others may be busy answering.
+        """Add a batch of episodes, (episode, way, query + shot)."""
+        # In NumPy, on this thread alone: the others may be busy answering.
         queries = np.ascontiguousarray(drawn.cpu().numpy()[:, :, :n_query], dtype="<i8")
         self._shape = queries.shape[1:]
         self._hash.update(queries.tobytes())
 
     def hexdigest(self) -> str:
-        """Return the hash of all that was added."""
+        """Return the hash of all episodes that were added."""
         whole = self._hash.copy()
         whole.update(f"{self._shape}".encode())
         return whole.hexdigest()
 
 
 class EpisodeSource:
-    """Episodes that are drawn when they are needed: any run of them, always the same.
+    """Episodes that are drawn when they are needed, the same ones each time.
 
     Args:
         labels: (image,) the class of every image.
-        shape: ways, shots and queries.
-        n_episodes: how many episodes there are.
-        seed: which ones.
-        small_classes: whether classes with too few images are an error or are left out; or a number: those with fewer
-            images are left out, and others that are too small are an error.
+        spec: the shape, number and seed of the episodes, and what to do about small classes.
         class_names: names for the labels, used in messages.
     """
 
-    shape: EpisodeShape
-    seed: int
-    n_classes_left_out: int
-
-    def __init__(
-        self,
-        labels: Tensor,
-        shape: EpisodeShape,
-        *,
-        n_episodes: int,
-        seed: int,
-        small_classes: SmallClasses = "raise",
-        class_names: Sequence[str] | None = None,
-    ) -> None:
-        if not is_integer(n_episodes) or not 1 <= n_episodes < 2**31:
-            raise InputError(f"n_episodes must be a whole number, at least 1 and under 2³¹, not {n_episodes}.")
-        if not is_integer(seed) or not 0 <= seed < 2**64:
-            raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1, not {seed!r}.")
-        if small_classes not in ("raise", "leave out") and not (is_integer(small_classes) and int(small_classes) > 0):
-            raise InputError(
-                f"small_classes must be 'raise' or 'leave out', or a number of at least 1, not {small_classes!r}."
-            )
+    def __init__(self, labels: Tensor, spec: EvaluationSpec, class_names: Sequence[str] | None = None) -> None:
+        shape = spec.shape
         by_class = ImagesByClass(labels, class_names)
         n_classes = len(by_class.classes)
-        if small_classes != "raise":
-            least = shape.images_per_class if small_classes == "leave out" else int(small_classes)
+        if spec.small_classes != "raise":
+            least = shape.images_per_class if spec.small_classes == "leave out" else int(spec.small_classes)
             by_class = by_class.without_small_classes(least)
         by_class.check(shape, "small_classes")
         if max(shape.n_way, shape.images_per_class) >= 2**16 - 1 or len(labels) >= 2**31:
             raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
-        self.shape, self.seed = shape, int(seed)
+        self.shape, self.seed, self._n_episodes = shape, spec.seed, spec.n_episodes
         self.n_classes_left_out = n_classes - len(by_class.classes)
-        self._n_episodes = int(n_episodes)
         self._sizes = by_class.sizes.numpy()
         self._starts = by_class.starts.numpy()
         self._images = by_class.images.numpy()
@@ -211,12 +181,11 @@ class EpisodeSource:
 
     @property
     def digest(self) -> str:
-        """A hash of what is asked: see `QuestionDigest`."""
-        return digest_of(self)
+        """The `QuestionDigest` of all episodes."""
+        return _digest(self)
 
 
-def digest_of(source: EpisodeSource | Episodes) -> str:
-    """Return the digest of all questions, drawn run by run."""
+def _digest(source: EpisodeSource | Episodes) -> str:
     digest = QuestionDigest()
     for start in range(0, len(source), 2048):
         digest.update(source.draw(start, min(start + 2048, len(source))), source.shape.n_query)
@@ -225,29 +194,20 @@ def digest_of(source: EpisodeSource | Episodes) -> str:
 
 def sample_episodes(
     labels: Tensor,
+    spec: EvaluationSpec | None = None,
     *,
-    n_way: int = 5,
-    n_shot: int = 5,
-    n_query: int = 15,
-    n_episodes: int = 10_000,
-    seed: int = 0,
-    small_classes: SmallClasses = "raise",
     class_names: Sequence[str] | None = None,
+    **settings: Unpack[EpisodeSettings],
 ) -> Episodes:
-    """Draw episodes of an evaluation (Section 3.1), all at once, as indices of images.
+    """Draw the episodes of an evaluation (Section 3.1), all at once, as indices of images.
 
-    The same labels and seed give the same episodes on any machine and any later day.
+    The same labels and seed give the same episodes on any machine.
 
     Args:
         labels: (image,) the class of every image, whole numbers.
-        n_way: classes in an episode, w.
-        n_shot: support images of each class, n.
-        n_query: query images of each class, m.
-        n_episodes: how many episodes.
-        seed: which ones.
-        small_classes: "raise" names a class with too few images in an error; "leave out" goes on without such classes;
-            a number goes on without those that have fewer images.
+        spec: the settings of the evaluation.
         class_names: names for the labels 0, 1, …, used in messages.
+        settings: or its fields: n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise".
 
     >>> labels = torch.arange(10).repeat_interleave(30)
     >>> episodes = sample_episodes(labels, n_shot=1, n_episodes=100)
@@ -256,23 +216,19 @@ def sample_episodes(
     >>> bool((labels[episodes.query] == labels[episodes.support]).all())
     True
     """
-    shape = EpisodeShape(n_way, n_shot, n_query)
-    source = EpisodeSource(
-        labels, shape, n_episodes=n_episodes, seed=seed, small_classes=small_classes, class_names=class_names
-    )
-    return Episodes(source.draw(0, n_episodes), n_query, seed)
+    spec = replace(spec or EvaluationSpec(), **settings)
+    return Episodes(EpisodeSource(labels, spec, class_names).draw(0, spec.n_episodes), spec.n_query, spec.seed)
 
 
 def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) -> None:
-    """Write episodes to a small safetensors file, so that other code can be measured on the very same tasks.
+    """Write episodes to a small safetensors file, so that other code can be measured on the same tasks.
 
     The file has two int32 tensors, `support` (episode, way, shot) and `query` (episode, way, query), of indices into
-    the dataset's images in their order; and the metadata `format` ("nearshot-episodes"), `version` ("1") and
-    `fingerprint`, which says of which dataset and split.
+    the dataset's images; and the metadata `format` ("nearshot-episodes"), `version` ("1") and `fingerprint`.
 
     Args:
         episodes: what to write.
-        path: the file, by custom ending in `.safetensors`.
+        path: the file, by convention ending in `.safetensors`.
         fingerprint: the fingerprint of the dataset split that the indices refer to.
     """
     tensors = {"support": episodes.support.int().contiguous(), "query": episodes.query.int().contiguous()}
@@ -281,12 +237,12 @@ def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) ->
 
 
 def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Episodes:
-    """Read episodes, and check them against the dataset: its fingerprint, and that each way is one class of its own.
+    """Read episodes, and check them against the dataset.
 
     Args:
         path: a file that `write_episodes` wrote, or other code in its format.
         labels: (image,) the labels of the dataset split.
-        fingerprint: the fingerprint of the dataset split; a file for another one is refused.
+        fingerprint: the fingerprint of the dataset split; a file of another one is refused.
     """
     path = Path(path)
     try:
@@ -295,9 +251,6 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
             if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
                 raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
             support, query = file.get_tensor("support"), file.get_tensor("query")
-            if support.is_floating_point() or query.is_floating_point():
-                raise FileFormatError(f"{path} has indices that are not whole numbers.")
-            support, query = support.long(), query.long()
     except SafetensorError as error:
         raise FileFormatError(f"{path} is not an episodes file, or is damaged: {error}.") from error
     except OSError:
@@ -306,16 +259,19 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
         raise FileFormatError(
             f"{path} has episodes of the dataset with fingerprint {metadata.get('fingerprint')!r}, not {fingerprint!r}."
         )
-    if support.ndim != 3 or query.ndim != 3 or support.shape[:2] != query.shape[:2]:
+    shapes = [tuple(support.shape), tuple(query.shape)]
+    wrong = any(len(shape) != 3 for shape in shapes) or shapes[0][:2] != shapes[1][:2]
+    if wrong or support.is_floating_point() or query.is_floating_point():
         raise FileFormatError(
-            f"{path} has support of shape {tuple(support.shape)} and queries of shape {tuple(query.shape)}; "
-            "they must be (episode, way, shot) and (episode, way, query)."
+            f"{path} must have whole numbers: support (episode, way, shot) and query (episode, way, query). It has "
+            f"{support.dtype} {shapes[0]} and {query.dtype} {shapes[1]}."
         )
     try:
         seed = json.loads(metadata.get("seed", "null"))
     except ValueError:
         seed = None
-    episodes = Episodes(torch.cat([query, support], dim=2), query.shape[2], seed if isinstance(seed, int) else None)
+    images = torch.cat([query.long(), support.long()], dim=2)
+    episodes = Episodes(images, query.shape[2], seed if isinstance(seed, int) else None)
     check_classes(episodes, labels)
     return episodes
 
@@ -324,7 +280,7 @@ def check_classes(episodes: Episodes, labels: Tensor) -> None:
     """Refuse episodes with images that the dataset does not have, or ways that are not one class each."""
     last = int(episodes.images.max())
     if last >= len(labels):
-        raise InputError(f"The episodes refer to image {last}; the dataset has {len(labels)}.")
+        raise InputError(f"episodes refer to image {last}, and the dataset has {len(labels)} images.")
     classes = labels.cpu()[episodes.images.cpu()]  # (episode, way, image)
     mixed = (classes != classes[:, :, :1]).any(2).any(1).nonzero()
     if len(mixed):
@@ -336,7 +292,7 @@ def check_classes(episodes: Episodes, labels: Tensor) -> None:
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser."""
+    """Apply SplitMix64's finaliser."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -350,13 +306,13 @@ def _fractions(seed: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.fl
 
 
 def _draw_in_turn(fractions: npt.NDArray[np.float64], upper: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """Draw without replacement from range(upper) in each column, by Fisher and Yates; earlier draws know no later ones.
+    """Draw without replacement from range(upper) in each column, by Fisher and Yates.
 
     `fractions`: (draw, column); `upper`: (column,). Returns (draw, column).
     """
     n_draws, n_columns = fractions.shape
     drawn = np.empty((n_draws, n_columns), dtype=np.int32)
-    # Instead of shuffling a list for every column, remember what was moved: place `places[s]` holds `held[s]`.
+    # Instead of shuffling a list for every column, remember the swaps: place `places[s]` holds `held[s]`.
     places, held = np.empty_like(drawn), np.empty_like(drawn)
     for t in range(n_draws):
         places[t] = t + (fractions[t] * (upper - t)).astype(np.int32)

@@ -1,17 +1,16 @@
-"""Features: embedded once, kept in a file if wanted, centred and normalised."""
+"""Features: embedding, feature files, centring and normalising."""
 
 from __future__ import annotations
 
 import functools
 import json
 import zipfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from nearshot.distances import full_precision
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.io import write_tensors
 
-__all__ = ["FeatureSet", "embed", "load_features", "prepare_features", "save_features"]
+__all__ = ["FeatureSet", "FeatureSettings", "embed", "load_features", "prepare_features", "save_features"]
 
 FORMAT, VERSION = "nearshot-features", "1"
 SAFE_LENGTH = 1e-15
@@ -36,10 +35,11 @@ class FeatureSet:
         labels: (image,) whole numbers.
         centre: (dim,) the mean feature of the training set, if known.
         class_names: the names of the labels 0, 1, …; empty if unknown.
-        split: which split it is, such as "val" or "test", if known.
+        split: the name of the split, such as "val" or "test", if known.
         fingerprint: the fingerprint of the dataset split, if known.
-        content: (image,) a number for each image's pixels, equal for equal pictures, such as a store's; if known, no
-            episode is accepted in which a query is the same picture as a support image.
+        content: (image,) a number for each image's pixels, equal for equal images, such as a store's. If given, a query
+            that is the same image as a support image is refused.
+        training_classes: the names of the classes that were trained on; evaluating one of them is refused.
     """
 
     features: Tensor
@@ -49,6 +49,40 @@ class FeatureSet:
     split: str | None = None
     fingerprint: str | None = None
     content: Tensor | None = None
+    training_classes: Sequence[str] | None = None
+
+    @classmethod
+    def of(
+        cls, features: Tensor | FeatureSet, labels: Tensor | None, **metadata: Unpack[FeatureSettings]
+    ) -> FeatureSet:
+        """Return features given as a `FeatureSet` or as tensors, with their metadata."""
+        if isinstance(features, FeatureSet):
+            given = {"labels": labels, **metadata, "training_classes": None}
+            twice = [name for name, value in given.items() if value is not None]
+            if twice:
+                raise InputError(f"A FeatureSet has its own {twice[0]}; do not give {twice[0]} a second time.")
+            training_classes = metadata.get("training_classes")
+            data = features if training_classes is None else replace(features, training_classes=training_classes)
+        elif not isinstance(features, Tensor) or not isinstance(labels, Tensor):
+            raise InputError(
+                f"features and labels must be tensors, not {type(features).__name__} and {type(labels).__name__}. "
+                "Use torch.as_tensor(…)."
+            )
+        else:
+            data = cls(features, labels, **metadata)
+        if data.labels.ndim != 1 or len(data.labels) != len(data.features):
+            expected, came = f"({len(data.features)},)", tuple(data.labels.shape)
+            raise InputError(f"labels must be one per image: expected shape {expected}, not {came}.")
+        return data
+
+
+class FeatureSettings(TypedDict, total=False):
+    """What can be given beside features and labels, as keyword arguments."""
+
+    centre: Tensor | None
+    split: str | None
+    fingerprint: str | None
+    training_classes: Sequence[str] | None
 
 
 def embed(
@@ -58,69 +92,60 @@ def embed(
     batch_size: int = 512,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Embed images once, batch by batch, without gradients: (image, dim).
+    """Embed images in batches, without gradients: (image, dim).
 
     Args:
         network: a network in evaluation mode, or any function of a batch of images. `backbone.multi_layer` gives the
             multi-layer features of Appendix G.
         images: (image, 3, height, width), or batches of them.
-        batch_size: how many to embed at once, if `images` is one tensor.
-        device: where to embed; by default where the images are. The features come back to where the images are.
+        batch_size: how many images to embed at once, if `images` is one tensor.
+        device: where to embed; by default where the images are. The features are returned to where the images are.
     """
     check_evaluation_mode(network)
-    batches = images.split(batch_size) if isinstance(images, Tensor) else images
+    features = []
     with torch.inference_mode():
-        features = [_embedded(network, batch, device) for batch in batches]
+        for batch in images.split(batch_size) if isinstance(images, Tensor) else images:
+            if not isinstance(batch, Tensor):
+                advice = "Use torch.as_tensor(…)."
+                if isinstance(batch, list | tuple):
+                    advice = "If a loader also gives labels, use embed(network, (batch[0] for batch in …))."
+                raise InputError(
+                    f"images must be tensors (image, 3, height, width), not {type(batch).__name__}. {advice}"
+                )
+            embedded = network(batch if device is None else batch.to(device))
+            if not isinstance(embedded, Tensor):
+                raise InputError(f"The network returned {type(embedded).__name__}; expected a tensor (image, dim).")
+            features.append(embedded.to(batch.device))
     if not features:
-        raise InputError("There are no images to embed.")
+        raise InputError("images must not be empty: there are no images to embed.")
     return torch.cat(features)  # outside inference mode, so an ordinary tensor again
 
 
-def _embedded(network: Callable[[Tensor], object], batch: object, device: torch.device | str | None) -> Tensor:
-    """Embed one batch, and bring its features to where it is."""
-    if not isinstance(batch, Tensor):
-        advice = "Use torch.as_tensor(…)."
-        if isinstance(batch, list | tuple):
-            advice = "Of a loader that gives labels too, take the images: embed(network, (batch[0] for batch in …))."
-        raise InputError(
-            f"A batch of images must be a tensor (image, 3, height, width), not {type(batch).__name__}. {advice}"
-        )
-    features = network(batch if device is None else batch.to(device))
-    if not isinstance(features, Tensor):
-        raise InputError(f"The network returned {type(features).__name__}; expected a tensor (image, dim).")
-    return features.to(batch.device)
-
-
-def check_one_label_each(labels: Tensor, examples: Tensor) -> None:
-    """Refuse labels of another number than the images or features that they are of."""
-    if labels.ndim != 1 or len(labels) != len(examples):
-        raise InputError(f"labels must be one per image: expected shape ({len(examples)},), not {tuple(labels.shape)}.")
-
-
 def check_evaluation_mode(network: Callable[..., object]) -> None:
-    """Refuse a network in training mode, where an embedding depends on the rest of its batch."""
+    """Refuse a network whose embeddings depend on the rest of the batch, as in training mode."""
     while isinstance(network, functools.partial):
         network = network.func
     owner = getattr(network, "__self__", network)  # of a bound method, such as backbone.multi_layer
-    if isinstance(owner, nn.Module) and any(module.training for module in owner.modules()):
-        raise LeakError(
-            "The network is in training mode: its batch norm would let the images of a batch see each other. "
-            "Call network.eval() first."
-        )
-    if isinstance(owner, nn.Module):
-        for name, module in owner.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
-                raise LeakError(
-                    f"The network's batch norm {name!r} keeps no running statistics, so the images of a batch see each "
-                    "other in evaluation mode too."
-                )
+    if not isinstance(owner, nn.Module):
+        return
+    for name, module in owner.named_modules():
+        if module.training:
+            raise LeakError(
+                "The network is in training mode: its batch norm would let the images of a batch see each other. "
+                "Call network.eval() first."
+            )
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise LeakError(
+                f"The network's batch norm {name!r} keeps no running statistics, so the images of a batch see each "
+                "other in evaluation mode too."
+            )
 
 
 def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalise: bool = True) -> Tensor:
-    """Subtract the training set's mean feature and divide by the length (Section 3.1), each if asked for.
+    """Subtract the training set's mean feature and divide by the length (Section 3.1), each if requested.
 
     Args:
-        features: (image, dim) in any floating type; half precision comes back as float32.
+        features: (image, dim) in any floating type; half precision is converted to float32.
         centre: (dim,) what to subtract; None for nothing.
         normalise: whether to divide each feature by its length.
 
@@ -132,75 +157,53 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
             f"features must be floating-point of shape (image, dim), not {features.dtype} {tuple(features.shape)}."
         )
     features = full_precision(features)
-    if not features.sum().isfinite():  # the sum is quick to take
+    if not features.sum().isfinite():  # the sum is fast, but may overflow
         bad_rows = (~features.isfinite()).any(1).nonzero()
         if len(bad_rows):
-            raise InputError(f"features have NaN or infinity, first for image {int(bad_rows[0])}.")
+            raise InputError(f"features must be finite; image {int(bad_rows[0])} has NaN or infinity.")
     if centre is not None:
         if not isinstance(centre, Tensor):
             raise InputError(f"centre must be a tensor, not {type(centre).__name__}. Use torch.as_tensor(…).")
-        if centre.shape != features.shape[1:]:
+        if centre.shape != features.shape[1:] or not centre.isfinite().all():
             raise InputError(
-                f"centre must have shape ({features.shape[1]},) like a feature, not {tuple(centre.shape)}."
+                f"centre must be finite and of shape ({features.shape[1]},), like a feature (got shape "
+                f"{tuple(centre.shape)}{'' if centre.isfinite().all() else ' with NaN or infinity'})."
             )
-        if not centre.isfinite().all():
-            raise InputError("centre has NaN or infinity.")
         features = features - centre.to(features)
-    if normalise:
-        lengths: Tensor = features.norm(dim=1, keepdim=True)
-        if not (lengths.min() > SAFE_LENGTH and lengths.max() < 1 / SAFE_LENGTH):  # the squares may be 0 or infinite
-            largest = features.abs().amax(1, keepdim=True)
-            if not largest.all():
-                row = int((largest[:, 0] == 0).nonzero()[0])
-                after = " once the centre is subtracted" if centre is not None else ""
-                raise InputError(
-                    f"The feature of image {row} is zero{after}, so it has no direction. "
-                    "Evaluate with normalise=False, or find out why the network gives nothing."
-                )
-            features = features / largest
-            lengths = features.norm(dim=1, keepdim=True)
-            return features / lengths
-        # In place if the memory is ours already: fresh memory costs more than the division.
-        return features / lengths if centre is None else features.div_(lengths)
-    if not features.square().sum().isfinite():
-        raise InputError("The features are so large that squared distances are infinite. Normalise or scale them.")
-    return features
-
-
-def _check_format(metadata: dict[str, str], path: Path) -> None:
-    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-        raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
+    if not normalise:
+        if not features.square().sum().isfinite():
+            raise InputError("features are so large that squared distances are infinite. Normalise or scale them.")
+        return features
+    lengths: Tensor = features.norm(dim=1, keepdim=True)
+    if not (lengths.min() > SAFE_LENGTH and lengths.max() < 1 / SAFE_LENGTH):  # the squares may be 0 or infinite
+        largest = features.abs().amax(1, keepdim=True)
+        if not largest.all():
+            row = int((largest[:, 0] == 0).nonzero()[0])
+            after = " once the centre is subtracted" if centre is not None else ""
+            raise InputError(
+                f"The feature of image {row} is zero{after}, so it has no direction. "
+                "Use normalise=False, or find out why the network returns zeros."
+            )
+        features = features / largest
+        lengths = features.norm(dim=1, keepdim=True)
+        return features / lengths
+    # In place if the memory is ours: fresh memory costs more than the division.
+    return features / lengths if centre is None else features.div_(lengths)
 
 
 def save_features(features: FeatureSet, path: str | Path) -> None:
-    """Write features to a safetensors file, whole or not at all."""
+    """Write features to a safetensors file, atomically."""
     if features.labels.is_floating_point():
         raise InputError(f"labels must be whole numbers, one per image, not {features.labels.dtype}.")
-    tensors = {"features": features.features, "labels": features.labels.long()}
-    if features.centre is not None:
-        tensors["centre"] = features.centre
-    if features.content is not None:
-        tensors["content"] = features.content
+    tensors = {name: getattr(features, name) for name in NAMES} | {"labels": features.labels.long()}
     metadata = {"format": FORMAT, "version": VERSION, "class_names": json.dumps(features.class_names)}
     metadata |= {"split": features.split or "", "fingerprint": features.fingerprint or ""}
-    write_tensors(path, {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
-
-
-def _is_archive(path: Path) -> bool:
-    """Whether a file begins as a zip archive does, and so as a `.npz` file, whatever its name."""
-    with path.open("rb") as file:
-        return file.read(2) == b"PK"
-
-
-def _as_tensor(array: npt.NDArray[Any], what: str) -> Tensor:
-    """Return an array as a tensor, in this machine's order of bytes, which is the only one that torch knows."""
-    if array.dtype.kind not in "biuf":
-        raise FileFormatError(f"{what} of type {array.dtype}, which are no numbers. Number the classes from 0.")
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    given = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if t is not None}
+    write_tensors(path, given, metadata)
 
 
 def load_features(path: str | Path) -> FeatureSet:
-    """Read features that `save_features` wrote, or a NumPy `.npz` file of any other program, by whatever name.
+    """Read features that `save_features` wrote, or a NumPy `.npz` file of another program.
 
     Either has arrays `features` (image, dim) and `labels` (image,), and may have `centre` (dim,). Nothing in the file
     is executed.
@@ -208,20 +211,12 @@ def load_features(path: str | Path) -> FeatureSet:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"There is no features file {path}.")
-    metadata: dict[str, str] = {}
     try:
-        if _is_archive(path):
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in NAMES if name in arrays.files}
-            tensors = {name: _as_tensor(array, f"{path} has {name}") for name, array in found.items()}
-        else:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                _check_format(metadata, path)
-                tensors = {name: file.get_tensor(name) for name in NAMES if name in file.keys()}  # noqa: SIM118
-    except FileFormatError:
-        raise
+        metadata, tensors = _read(path)
+        class_names = tuple(map(str, json.loads(metadata.get("class_names", "[]"))))
     except (SafetensorError, ValueError, OSError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, FileFormatError):
+            raise
         raise FileFormatError(f"{path} is not a features file, or is damaged: {error}.") from error
     for name in ("features", "labels"):
         if name not in tensors:
@@ -239,10 +234,6 @@ def load_features(path: str | Path) -> FeatureSet:
             f"{labels.dtype} and shape {tuple(labels.shape)}; they must be floating-point (image, dim) and one whole "
             "number per image, and a centre must have a feature's shape."
         )
-    try:
-        class_names = tuple(map(str, json.loads(metadata.get("class_names", "[]"))))
-    except (ValueError, TypeError):
-        raise FileFormatError(f"{path} is damaged: its class names cannot be read.") from None
     return FeatureSet(
         features,
         labels.long(),
@@ -252,3 +243,22 @@ def load_features(path: str | Path) -> FeatureSet:
         split=metadata.get("split") or None,
         fingerprint=metadata.get("fingerprint") or None,
     )
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the metadata and tensors of a features file of either kind, whatever its name."""
+    with path.open("rb") as opened:
+        is_archive = opened.read(2) == b"PK"  # as every `.npz` file
+    if not is_archive:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+                raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
+            return metadata, {name: file.get_tensor(name) for name in NAMES if name in file.keys()}  # noqa: SIM118
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+        found = {name: arrays[name] for name in NAMES if name in arrays.files}
+    for name, array in found.items():
+        if array.dtype.kind not in "biuf":
+            raise FileFormatError(f"{path} has {name} of type {array.dtype}, not numbers. Number the classes from 0.")
+    # torch knows this machine's byte order only.
+    return {}, {name: torch.from_numpy(a.astype(a.dtype.newbyteorder("="), copy=False)) for name, a in found.items()}

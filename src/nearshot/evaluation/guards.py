@@ -1,4 +1,4 @@
-"""Guards against measuring what the model already knows."""
+"""Guards against leaks: training classes, and queries that are also in the support."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Ite
 
 
 class ContentGuard:
-    """Refuses episodes in which a query has the same content as a support image: the answer would be given away.
+    """Refuses episodes in which a query is the same image as a support image, which would give the answer away.
 
     Args:
         content: (image,) a number for each image's content, equal for images that are the same pixel by pixel.
@@ -37,18 +37,16 @@ class ContentGuard:
 
     def __init__(self, content: Tensor) -> None:
         if content.ndim != 1:
-            raise InputError(f"content must have a number for each image, not shape {tuple(content.shape)}.")
+            raise InputError(f"content must have shape (image,) (got {tuple(content.shape)}).")
         _, self._group, size = content.cpu().unique(return_inverse=True, return_counts=True)
         self._is_repeated = size[self._group] > 1  # (image,)
 
-    def check(self, drawn: Tensor, n_query: int, first_episode: int = 0, *, is_all: bool = False) -> None:
-        """Check a run of episodes, (episode, way, query + shot), or all that there are."""
+    def check(self, drawn: Tensor, n_query: int, first_episode: int = 0) -> None:
+        """Check episodes (episode, way, query + shot), of which the first has the number `first_episode`."""
         drawn = drawn.cpu()
         if int(drawn.max()) >= len(self._group):
-            raise InputError(
-                f"content has numbers for {len(self._group)} images; image {int(drawn.max())} is asked for."
-            )
-        suspects = self._is_repeated[drawn].flatten(1).sum(1) > 1  # episodes with two such images or more
+            raise InputError(f"content has {len(self._group)} images, and episodes refer to image {int(drawn.max())}.")
+        suspects = self._is_repeated[drawn].flatten(1).sum(1) > 1  # episodes with two repeated images or more
         clashes = []
         for episode in suspects.nonzero()[:, 0].tolist():
             query = drawn[episode, :, :n_query].flatten().tolist()
@@ -59,20 +57,19 @@ class ContentGuard:
             ]
         if clashes:
             episode, support_image, query_image = clashes[0]
-            last = first_episode + len(drawn) - 1
-            which = f"{len(drawn)} episodes" if is_all else f"the episodes {first_episode} to {last}, looked at first,"
             raise LeakError(
-                f"In {len({clash[0] for clash in clashes})} of {which} a query is the same picture as a support image: "
-                f"in episode {first_episode + episode}, images {support_image} and {query_image}. Leave one of each "
-                "such pair out of the dataset."
+                f"In {len({clash[0] for clash in clashes})} of the episodes {first_episode} to "
+                f"{first_episode + len(drawn) - 1} a query is the same image as a support image: in episode "
+                f"{first_episode + episode}, images {support_image} and {query_image}. Remove one of each such pair "
+                "from the dataset."
             )
 
 
 def check_distinct_content(episodes: Episodes, content: Tensor) -> None:
-    """Refuse episodes in which a query is the same picture as a support image.
+    """Refuse episodes in which a query is the same image as a support image.
 
     Args:
-        episodes: what will be asked.
+        episodes: the episodes.
         content: (image,) a number for each image's content, such as a store's `content`.
     """
-    ContentGuard(content).check(episodes.images, episodes.n_query, is_all=True)
+    ContentGuard(content).check(episodes.images, episodes.n_query)

@@ -1,25 +1,34 @@
-"""Accuracy over episodes, of features, and of what other code predicted."""
+"""Accuracy over episodes: of features, by class, and of what other code predicted."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from nearshot.checks import is_integer, to_python
-from nearshot.errors import InputError
-from nearshot.evaluation.arguments import as_feature_set, functions_of, source_of
+from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name
-from nearshot.evaluation.engine import Job, Treated, answer
-from nearshot.evaluation.episodes import Episodes, SmallClasses
+from nearshot.evaluation.engine import Tally, answer
+from nearshot.evaluation.episodes import Episodes
 from nearshot.evaluation.features import FeatureSet
-from nearshot.evaluation.guards import check_unseen_classes
-from nearshot.evaluation.statistics import Accuracy, Protocol
+from nearshot.evaluation.statistics import Accuracy, Protocol, interval, with_interval
+from nearshot.evaluation.task import Task, TaskSettings
 
-__all__ = ["Measured", "Treatment", "evaluate_features", "evaluate_many", "score_predictions"]
+__all__ = [
+    "ClassAccuracy",
+    "Measured",
+    "Treatment",
+    "evaluate_classes",
+    "evaluate_features",
+    "evaluate_many",
+    "score_predictions",
+]
 
 
 class Treatment(NamedTuple):
@@ -30,7 +39,7 @@ class Treatment(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What one accuracy of `evaluate_many` is of."""
+    """The key of one accuracy of `evaluate_many`."""
 
     n_shot: int
     classifier: str
@@ -38,48 +47,23 @@ class Measured(NamedTuple):
 
 
 def evaluate_features(
-    features: Tensor | FeatureSet,
-    labels: Tensor | None = None,
-    *,
-    n_way: int = 5,
-    n_shot: int | None = None,
-    n_query: int = 15,
-    n_episodes: int = 10_000,
-    classifier: str | FeatureClassifier = "centroid",
-    centre: Tensor | None = None,
-    normalise: bool = True,
-    seed: int = 0,
-    episodes: Episodes | None = None,
-    small_classes: SmallClasses = "raise",
-    training_classes: Sequence[str] | None = None,
-    inductive: bool | None = None,
-    split: str | None = None,
-    fingerprint: str | None = None,
-    progress: bool | None = None,
+    features: Tensor | FeatureSet, labels: Tensor | None = None, **settings: Unpack[TaskSettings]
 ) -> Accuracy:
     """Return the accuracy of a classifier on features, over episodes (Section 3.1).
 
     Args:
-        features: (image, dim) in any floating type, on any device; or a `FeatureSet`, which brings its labels, centre,
-            split and fingerprint, and the content of its images, so that repeated pictures are found.
+        features: (image, dim) in any floating type, on any device; or a `FeatureSet`, which has its own labels, centre,
+            split, fingerprint and content.
         labels: (image,) whole numbers.
-        n_way: classes in an episode.
-        n_shot: support images of each class; by default 5, or as many as `episodes` has.
-        n_query: query images of each class.
-        n_episodes: how many episodes.
-        classifier: "centroid", "soft", "knn", or a function as in `nearshot.evaluation.classifiers`.
-        centre: (dim,) the mean feature of the training set, to be subtracted; None for nothing.
-        normalise: whether to divide each feature by its length.
-        seed: which episodes.
-        episodes: these episodes instead; then the ways, queries, number and seed are theirs.
-        small_classes: "raise" names a class with too few images; "leave out" goes on without such classes; a number
-            goes on without those that have fewer images.
-        training_classes: the names of the classes that were trained on; evaluating one of them is refused. Needs a
-            `FeatureSet` with class names.
-        inductive: for a function of your own, whether it looks at each query alone; the result says so.
-        split: which split it is, for the result's protocol.
-        fingerprint: the fingerprint of the split, for the result's protocol.
-        progress: whether to show a bar; by default on a terminal, for very many episodes.
+        settings: the fields of `EvaluationSpec` (n_way, n_shot, n_query, n_episodes, seed, classifier, normalise,
+            small_classes, inductive) or `spec`, which has them all; and
+
+            - centre: (dim,) the mean feature of the training set, which is subtracted;
+            - episodes: the episodes to use instead of drawing them;
+            - training_classes: the names of the classes that were trained on; evaluating one of them is refused. Needs
+              a `FeatureSet` with class names;
+            - split, fingerprint: of the dataset, for the result's protocol;
+            - progress: whether to show a bar; by default on a terminal, for very many episodes.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> labels = torch.arange(10).repeat_interleave(30)
@@ -88,71 +72,31 @@ def evaluate_features(
     >>> print(f"{accuracy} %")
     94... ± 0... %
     """
-    data = as_feature_set(features, labels, centre, split, fingerprint)
-    if n_shot is None:
-        n_shot = 5 if episodes is None else episodes.shape.n_shot
-    name = classifier_name(classifier)
-    treatment = Treatment(data.centre is not None, normalise)
-    results = evaluate_many(
-        data,
-        n_way=n_way,
-        n_shots=(n_shot,),
-        n_query=n_query,
-        n_episodes=n_episodes,
-        classifiers={name: classifier},
-        treatments=(treatment,),
-        seed=seed,
-        episodes=episodes,
-        small_classes=small_classes,
-        training_classes=training_classes,
-        inductive=inductive,
-        progress=progress,
-    )
-    return results[Measured(n_shot, name, treatment)]
+    task = Task.of(features, labels, settings)
+    tally = Tally.begin(task, task.spec)
+    return _accuracy(task, tally, answer(task, [tally]))
 
 
 def evaluate_many(
     features: Tensor | FeatureSet,
     labels: Tensor | None = None,
     *,
-    n_way: int = 5,
     n_shots: Sequence[int] = (1, 5),
-    n_query: int = 15,
-    n_episodes: int = 10_000,
-    classifiers: Sequence[str] | Mapping[str, str | FeatureClassifier] = ("centroid", "soft", "knn"),
+    classifiers: Sequence[str | Classifier] | Mapping[str, str | FeatureClassifier] = ("centroid", "soft", "knn"),
     treatments: Sequence[Treatment] | None = None,
-    centre: Tensor | None = None,
-    seed: int = 0,
-    episodes: Episodes | None = None,
-    small_classes: SmallClasses = "raise",
-    training_classes: Sequence[str] | None = None,
-    inductive: bool | None = None,
-    split: str | None = None,
-    fingerprint: str | None = None,
-    progress: bool | None = None,
+    **settings: Unpack[TaskSettings],
 ) -> dict[Measured, Accuracy]:
     """Measure many shots × classifiers × treatments of the features in one pass over the same episodes.
 
-    The arguments are those of `evaluate_features`, and so is each result, but for these:
+    Each result is that of `evaluate_features`.
 
     Args:
         features: (image, dim), or a `FeatureSet`.
         labels: (image,).
-        n_way: classes in an episode.
         n_shots: the numbers of shots. The queries are the same for all, and fewer shots are the first of more.
-        n_query: query images of each class.
-        n_episodes: how many episodes.
-        classifiers: names, or a mapping of your own names to names or functions.
+        classifiers: names, or a mapping of names of your own to names or functions.
         treatments: combinations of centring and normalising; by default centred (if there is a centre) and normalised.
-        centre: (dim,) what centred treatments subtract.
-        seed: which episodes.
-        episodes: these episodes instead; `n_shots` must not exceed theirs.
-        small_classes: what to do about classes with too few images for the most shots.
-        training_classes: the names of the classes that were trained on.
-        inductive: for functions of your own, whether they look at each query alone.
-        split: which split it is.
-        fingerprint: its fingerprint.
-        progress: whether to show a bar.
+        settings: all others, as in `evaluate_features`.
 
     Returns:
         The accuracies by (n_shot, classifier, treatment).
@@ -163,58 +107,87 @@ def evaluate_many(
     >>> [(key.n_shot, key.classifier) for key in results]
     [(1, 'centroid'), (1, 'soft'), (1, 'knn'), (5, 'centroid'), (5, 'soft'), (5, 'knn')]
     """
-    data = as_feature_set(features, labels, centre, split, fingerprint)
-    functions = functions_of(classifiers, inductive)
-    treatments = (Treatment(data.centre is not None, True),) if treatments is None else tuple(treatments)
-    if data.centre is None and any(treatment.centred for treatment in treatments):
-        raise InputError("A centred treatment needs a centre, the mean feature of the training set.")
     n_shots = to_python(n_shots)
     if is_integer(n_shots):
         raise InputError(f"n_shots must be several numbers; for one, write [{n_shots}].")
-    if not isinstance(n_shots, Sequence) or not n_shots or not functions or not treatments:
-        raise InputError("There is nothing to measure: give a list of shots, of classifiers and of treatments.")
-    if training_classes is not None:
-        if not data.class_names:
-            raise InputError("Training classes can be told from others only in a FeatureSet with class names.")
-        check_unseen_classes(training_classes, data.class_names)
-    source = source_of(data, n_way, n_shots, n_query, n_episodes, seed, episodes, small_classes)
+    named = _named(classifiers)
+    if not isinstance(n_shots, Sequence) or not n_shots or not named or (treatments is not None and not treatments):
+        raise InputError("There is nothing to measure: n_shots, classifiers and treatments must not be empty.")
+    wants_centre = treatments is not None and any(treatment.centred for treatment in treatments)
+    extra: TaskSettings = {"centred": True} if wants_centre else {}
+    task = Task.of(features, labels, {**settings, **extra, "n_shot": max(n_shots)})
+    treatments = [Treatment(bool(task.spec.centred), task.spec.normalise)] if treatments is None else treatments
+    tallies = {}
+    for treatment, n_shot in itertools.product(treatments, n_shots):
+        spec = replace(task.spec, n_shot=n_shot, centred=treatment.centred, normalise=treatment.normalised)
+        for name, classifier in named.items():
+            own = replace(spec, classifier=classifier)
+            tallies[Measured(n_shot, name, treatment)] = Tally.begin(task, own, name)
+    digest = answer(task, list(tallies.values()))
+    return {measured: _accuracy(task, tally, digest) for measured, tally in tallies.items()}
 
-    jobs = {
-        Measured(n_shot, name, treatment): Job.begin(n_shot, name, function, source, data.features.device)
-        for treatment in treatments
-        for n_shot in n_shots
-        for name, function in functions.items()
-    }
-    digest = answer(_treated(data, jobs), source, data.content, progress)
 
-    base = Protocol(
-        n_way=source.shape.n_way,
-        n_shot=source.shape.n_shot,
-        n_query=source.shape.n_query,
-        n_episodes=len(source),
-        seed=source.seed,
-        episodes=digest,
-        classifier="",
-        centred=False,
-        normalised=False,
-        split=data.split,
-        fingerprint=data.fingerprint,
-        classes_left_out=source.n_classes_left_out,
-    )
-    return {
-        measured: Accuracy.of_counts(
-            job.n_correct.sum(1),
-            replace(
-                base,
-                n_shot=measured.n_shot,
-                classifier=measured.classifier,
-                centred=measured.treatment.centred,
-                normalised=measured.treatment.normalised,
-                inductive=isinstance(job.classify, Classifier) or bool(inductive),
-            ),
-        )
-        for measured, job in jobs.items()
-    }
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """The share of a class's queries that were answered correctly, in per cent.
+
+    Attributes:
+        mean: the mean over the episodes that contain the class.
+        interval95: half its 95 % interval over these episodes; NaN for a single one.
+        n_episodes: how many episodes contain the class.
+    """
+
+    mean: float
+    interval95: float
+    n_episodes: int
+
+    def __str__(self) -> str:
+        return with_interval(self.mean, self.interval95)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return vars(self) | {"interval95": None if math.isnan(self.interval95) else self.interval95}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ClassAccuracy:
+        """Return the accuracy of which `as_dict` gave the values."""
+        try:
+            half = values["interval95"]
+            return cls(float(values["mean"]), math.nan if half is None else float(half), int(values["n_episodes"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"This is not a saved accuracy of a class: {error!r}.") from error
+
+
+def evaluate_classes(
+    features: Tensor | FeatureSet, labels: Tensor | None = None, **settings: Unpack[TaskSettings]
+) -> dict[str, ClassAccuracy]:
+    """Return the accuracy of each class, by name or label, over the same episodes as `evaluate_features`.
+
+    The other classes of an episode are drawn at random, so a class is hard if many are similar to it. A class that is
+    in no episode has no result. The hardest comes first in `sorted(found, key=lambda name: found[name].mean)`.
+
+    Args:
+        features: (image, dim), or a `FeatureSet`, which has its own labels, centre and class names.
+        labels: (image,) whole numbers.
+        settings: as in `evaluate_features`.
+
+    >>> labels = torch.arange(4).repeat_interleave(30)
+    >>> features = torch.eye(3)[labels.clamp(max=2)]  # the last two classes are alike
+    >>> found = evaluate_classes(features, labels, n_way=3, n_episodes=200)
+    >>> {label: one.mean == 100 for label, one in found.items()}
+    {'0': True, '1': True, '2': False, '3': False}
+    """
+    task = Task.of(features, labels, settings)
+    tally = Tally.begin(task, task.spec)
+    answer(task, [tally])
+    classes = task.data.labels.cpu()[task.source.draw(0, len(task.source))[:, :, 0]].flatten()  # (episode · way,)
+    percent = 100 * tally.n_correct.cpu().double().flatten() / task.spec.n_query
+    names = dict(enumerate(task.data.class_names))
+    found = {}
+    for label in classes.unique().tolist():
+        values = percent[classes == label]
+        found[names.get(label, str(label))] = ClassAccuracy(float(values.mean()), interval(values), len(values))
+    return found
 
 
 def score_predictions(
@@ -231,11 +204,11 @@ def score_predictions(
 
     Args:
         predictions: (episode, way, query) the predicted way, a number under n_way, of each query of the file.
-        episodes: the episodes that were asked.
+        episodes: the episodes.
         classifier: what made the predictions, in a few words, for the protocol.
         inductive: whether each query was classified without looking at the other queries.
         adapted: how the model was adapted to each support set, if it was, for the protocol.
-        split: which split it is, for the protocol.
+        split: the name of the split, for the protocol.
         fingerprint: its fingerprint, for the protocol.
     """
     if not isinstance(predictions, Tensor):
@@ -246,10 +219,11 @@ def score_predictions(
             f"predictions must be whole numbers of shape {tuple(episodes.query.shape)} (episode, way, query), not "
             f"{predictions.dtype} {tuple(predictions.shape)}."
         )
-    if not 0 <= int(predictions.min()) <= int(predictions.max()) < shape.n_way:
+    lowest, highest = int(predictions.min()), int(predictions.max())
+    if lowest < 0 or highest >= shape.n_way:
         raise InputError(
-            f"A prediction is the number of a way, from 0 to {shape.n_way - 1}, not a label of the dataset; these go "
-            f"from {int(predictions.min())} to {int(predictions.max())}."
+            f"predictions must be ways, numbers from 0 to {shape.n_way - 1} (got {lowest} to {highest}). They are not "
+            "the labels of the dataset."
         )
     truth = torch.arange(shape.n_way, device=predictions.device)[:, None]  # (way, 1)
     protocol = Protocol(
@@ -270,14 +244,22 @@ def score_predictions(
     return Accuracy.of_counts((predictions == truth).flatten(1).sum(1), protocol)
 
 
-def _treated(data: FeatureSet, jobs: Mapping[Measured, Job]) -> list[Treated]:
-    """Return each treatment of the features with the jobs that want it."""
-    return [
-        Treated(
-            data.features.detach(),
-            data.centre if treatment.centred else None,
-            treatment.normalised,
-            [job for measured, job in jobs.items() if measured.treatment == treatment],
-        )
-        for treatment in dict.fromkeys(measured.treatment for measured in jobs)
-    ]
+def _accuracy(task: Task, tally: Tally, digest: str) -> Accuracy:
+    inductive = isinstance(tally.classify, Classifier) or bool(tally.spec.inductive)
+    protocol = replace(task, spec=tally.spec).protocol(tally.name, digest, inductive=inductive)
+    return Accuracy.of_counts(tally.n_correct.sum(1), protocol)
+
+
+def _named(
+    classifiers: Sequence[str | FeatureClassifier] | Mapping[str, str | FeatureClassifier],
+) -> Mapping[str, str | FeatureClassifier]:
+    """Return classifiers by their names, which a function of features does not have."""
+    if isinstance(classifiers, str):
+        raise InputError(f"classifiers must be several names; for one, write [{classifiers!r}].")
+    if isinstance(classifiers, Mapping):
+        return classifiers
+    for classifier in classifiers:
+        if not isinstance(classifier, str | Classifier):
+            name = classifier_name(classifier)
+            raise InputError(f"classifiers needs a name for a function of your own: {{{name!r}: …}} instead of […].")
+    return {classifier_name(classifier): classifier for classifier in classifiers}

@@ -1,11 +1,10 @@
-"""How near queries are to support images and to class means: all that the built-in classifiers look at.
+"""Fast similarities of many episodes, and the scores that the built-in classifiers compute from them.
 
-Nearness is ‖q‖² − ‖q − s‖² = 2qs − ‖s‖²: of two points, the one with the higher is nearer. Reading the features of an
-episode is most of the work, so they are gathered a few episodes at a time, into one place that stays in a core's cache,
-and every product that anybody wants is taken while they are there.
+A similarity here is 2qs − ‖s‖² = ‖q‖² − ‖q − s‖². Reading the features of an episode is most of the work. So they are
+gathered a few episodes at a time, into a buffer that stays in a core's cache, and all products are computed there.
 
-On a CPU gathering and products are NumPy's: they run on one thread, so many threads can each do theirs, and its product
-of few points with many queries is twice as fast as torch's. Elsewhere they are torch's, for all episodes at once.
+On a CPU, NumPy gathers and multiplies: it uses one thread, so that each thread can do its own episodes, and its product
+of few points with many queries is twice as fast as torch's. Elsewhere torch does, for all episodes at once.
 """
 
 from __future__ import annotations
@@ -21,39 +20,38 @@ from torch import Tensor
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation.classifiers import CENTROID, KNN, SOFT, Classifier
 
-__all__ = ["FAST", "Nearness", "NearnessFinder", "NearnessOfEpisodes", "Scores"]
+__all__ = ["FAST", "Scores", "Similarities", "SimilarityBuffers", "SimilarityPlan"]
 
 CACHE_BYTES = 2**20
 
 
-@dataclass(frozen=True, eq=False)
-class NearnessOfEpisodes:
-    """The nearness of some episodes.
+class Similarities(NamedTuple):
+    """The similarities of some episodes.
 
     Attributes:
-        to_images: (episode, way, shot, query), if it was wanted.
-        to_means: (episode, way, query), by how many shots the mean is of.
+        to_images: (episode, way, shot, query); without queries if they are not needed.
+        to_means: (episode, way, query), by the number of shots of the class means.
     """
 
-    to_images: Tensor | None
+    to_images: Tensor
     to_means: dict[int, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Nearness:
-    """What is to be found out about episodes, and of which features.
+class SimilarityPlan:
+    """Which similarities to compute.
 
     Attributes:
-        features: (image, dim), lying around zero: far from it, 2qs − ‖s‖² loses its digits.
+        features: (image, dim), around zero: far from it, 2qs − ‖s‖² loses its digits.
         shape: ways, shots and queries.
-        shots_of_means: of how many shots class means are wanted.
-        images_wanted: whether the nearness to each support image is wanted.
+        shots_of_means: the numbers of shots of which class means are needed.
+        needs_images: whether the similarities to each support image are needed.
     """
 
     features: Tensor
     shape: EpisodeShape
     shots_of_means: tuple[int, ...]
-    images_wanted: bool
+    needs_images: bool
     squares: Tensor = field(init=False)  # (image,) ‖s‖²
 
     def __post_init__(self) -> None:
@@ -61,85 +59,82 @@ class Nearness:
 
     @property
     def n_queries(self) -> int:
-        """Queries in an episode."""
+        """Queries per episode."""
         return self.shape.n_way * self.shape.n_query
 
 
-class NearnessFinder:
-    """Finds the nearness of up to `at_once` episodes, again and again in the same memory.
+class SimilarityBuffers:
+    """Computes the similarities of up to `at_once` episodes, always in the same memory.
 
-    Fresh memory would cost more than the gathering. So what is found is good until the next is found, and every thread
-    needs a finder of its own.
+    Fresh memory would cost more than the gathering. A result is valid until the next one is computed, and each thread
+    needs its own buffers.
     """
 
-    def __init__(self, wanted: Nearness, at_once: int) -> None:
-        self.wanted = wanted
-        features, shape, n_queries = wanted.features, wanted.shape, wanted.n_queries
+    def __init__(self, plan: SimilarityPlan, at_once: int) -> None:
+        self.plan = plan
+        features, shape, n_queries = plan.features, plan.shape, plan.n_queries
         self.gather_at_once = at_once
         if features.device.type == "cpu":
             self.gather_at_once = max(1, CACHE_BYTES // (shape.batch_size * features[0].nbytes))
         self.gathered = features.new_empty(self.gather_at_once * shape.batch_size, features.shape[1])
-        self.to_images = features.new_empty(
-            at_once, shape.n_way, shape.n_shot, n_queries if wanted.images_wanted else 0
-        )
-        self.to_means = {n: features.new_empty(at_once, shape.n_way, n_queries) for n in wanted.shots_of_means}
+        self.to_images = features.new_empty(at_once, shape.n_way, shape.n_shot, n_queries if plan.needs_images else 0)
+        self.to_means = {n: features.new_empty(at_once, shape.n_way, n_queries) for n in plan.shots_of_means}
         self.sums = features.new_empty(self.gather_at_once, shape.n_way, features.shape[1])  # over shots
-        self.squares = {n: features.new_empty(at_once, shape.n_way) for n in wanted.shots_of_means}  # of the sums
+        self.squares = {n: features.new_empty(at_once, shape.n_way) for n in plan.shots_of_means}  # of the sums
 
-    def of(self, rows: Tensor) -> NearnessOfEpisodes:
-        """Return the nearness of episodes; `rows` (episode, image), queries of all ways first, then support."""
+    def compute(self, rows: Tensor) -> Similarities:
+        """Return the similarities of episodes; `rows` (episode, image), queries of all ways first, then support."""
         if rows.device.type == "cpu":
             self._products_in_cache(rows)
         else:
             self._products(rows)
         to_images, to_means = self.to_images[: len(rows)], {n: t[: len(rows)] for n, t in self.to_means.items()}
         for n, products in to_means.items():
-            if self.wanted.images_wanted:
+            if self.plan.needs_images:
                 torch.sum(to_images[:, :, :n], 2, out=products)  # the product of a sum is the sum of the products
             products.mul_(2 / n).sub_(self.squares[n][: len(rows), :, None].div_(n**2))
-        if not self.wanted.images_wanted:
-            return NearnessOfEpisodes(None, to_means)
-        squares = self.wanted.squares[rows[:, self.wanted.n_queries :]].view(*to_images.shape[:3], 1)
-        return NearnessOfEpisodes(to_images.mul_(2).sub_(squares), to_means)
+        squares = self.plan.squares[rows[:, self.plan.n_queries :]].view(*to_images.shape[:3], 1)
+        return Similarities(to_images.mul_(2).sub_(squares), to_means)
 
     def _products_in_cache(self, rows: Tensor) -> None:
-        """Gather features and take every product that is wanted, a few episodes at a time.
+        """Gather features and compute the products, a few episodes at a time.
 
-        All in NumPy, even the slices: where threads share an interpreter, each call of torch may have to wait for it.
+        All in NumPy, even the slices: torch's calls may wait for the interpreter, which threads share.
         """
-        features, all_rows, place, sums = (t.numpy() for t in (self.wanted.features, rows, self.gathered, self.sums))
+        plan = self.plan
+        features, all_rows, place, sums = (t.numpy() for t in (plan.features, rows, self.gathered, self.sums))
         to_images = self.to_images.numpy()
-        means = [(n, self.to_means[n].numpy(), self.squares[n].numpy()) for n in self.wanted.shots_of_means]
-        n_way, n_queries = self.wanted.shape.n_way, self.wanted.n_queries
+        means = [(n, self.to_means[n].numpy(), self.squares[n].numpy()) for n in plan.shots_of_means]
+        n_way, n_queries = plan.shape.n_way, plan.n_queries
         for start in range(0, len(rows), self.gather_at_once):
             some = all_rows[start : start + self.gather_at_once]
             n_some, here = len(some), slice(start, start + len(some))
-            # Rows are in range: "clip" spares NumPy the checking, and a copy that it would make for it.
+            # Rows are in range: "clip" spares NumPy the checks, and a copy that it would make for them.
             gathered = features.take(some.ravel(), axis=0, out=place[: some.size], mode="clip")
             gathered = gathered.reshape(n_some, some.shape[1], -1)  # (episode, image, dim)
             query = gathered[:, :n_queries].swapaxes(1, 2)  # (episode, dim, query)
             support = gathered[:, n_queries:].reshape(n_some, n_way, -1, features.shape[1])
-            if self.wanted.images_wanted:
+            if plan.needs_images:
                 np.matmul(support, query[:, None], out=to_images[here])
             for n, products, squares in means:
                 np.add.reduce(support[:, :, :n], axis=2, out=sums[:n_some])
                 np.vecdot(sums[:n_some], sums[:n_some], out=squares[here])
-                if not self.wanted.images_wanted:
+                if not plan.needs_images:
                     np.matmul(sums[:n_some], query, out=products[here])
 
     def _products(self, rows: Tensor) -> None:
-        """Gather features and take every product that is wanted, for all episodes at once."""
-        shape, n_queries, n_episodes = self.wanted.shape, self.wanted.n_queries, len(rows)
+        """Gather features and compute the products, for all episodes at once."""
+        shape, n_queries, n_episodes = self.plan.shape, self.plan.n_queries, len(rows)
         gathered = self.gathered[: rows.numel()]
-        torch.index_select(self.wanted.features, 0, rows.flatten(), out=gathered)
+        torch.index_select(self.plan.features, 0, rows.flatten(), out=gathered)
         gathered = gathered.view(*rows.shape, -1)  # (episode, image, dim)
         query, support = gathered[:, :n_queries].transpose(1, 2), gathered[:, n_queries:]
-        if self.wanted.images_wanted:
+        if self.plan.needs_images:
             torch.bmm(support, query, out=self.to_images[:n_episodes].flatten(1, 2))
         for n, products in self.to_means.items():
             sums = support.unflatten(1, (shape.n_way, shape.n_shot))[:, :, :n].sum(2)  # (episode, way, dim)
             torch.sum(sums.square(), 2, out=self.squares[n][:n_episodes])
-            if not self.wanted.images_wanted:
+            if not self.plan.needs_images:
                 torch.bmm(sums, query, out=products[:n_episodes])
 
 
@@ -155,29 +150,23 @@ class Scores(NamedTuple):
     gap: Tensor | None = None
 
 
-def _centroid_scores(nearness: NearnessOfEpisodes, n_shot: int) -> Scores:
-    return Scores(nearness.to_means[n_shot])
+def _centroid_scores(similarities: Similarities, n_shot: int) -> Scores:
+    return Scores(similarities.to_means[n_shot])
 
 
-def _soft_scores(nearness: NearnessOfEpisodes, n_shot: int) -> Scores:
-    to_images = _to_images(nearness, n_shot)
+def _soft_scores(similarities: Similarities, n_shot: int) -> Scores:
+    to_images = similarities.to_images[:, :, :n_shot]
     largest = to_images.amax(2, keepdim=True)
     return Scores(largest[:, :, 0] + (to_images - largest).expm1_().mean(2).log1p_())
 
 
-def _knn_scores(nearness: NearnessOfEpisodes, n_shot: int) -> Scores:
+def _knn_scores(similarities: Similarities, n_shot: int) -> Scores:
     """Return the similarity of each way's nearest image; ways that do not have the most votes have −∞."""
-    to_images = _to_images(nearness, n_shot)
+    to_images = similarities.to_images[:, :, :n_shot]
     last_in, first_out = _largest(to_images.flatten(1, 2), k=n_shot)
     votes = (to_images >= last_in[:, None, None]).sum(2, dtype=torch.int32)  # (episode, way, query)
     outvoted = votes < votes.amax(1, keepdim=True)
     return Scores(to_images.amax(2).masked_fill_(outvoted, -torch.inf), last_in - first_out)
-
-
-def _to_images(nearness: NearnessOfEpisodes, n_shot: int) -> Tensor:
-    if nearness.to_images is None:
-        raise RuntimeError("The similarities to images were not computed.")
-    return nearness.to_images[:, :, :n_shot]
 
 
 def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -193,9 +182,8 @@ def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return ordered[:, :, n_points - k], ordered[:, :, n_points - k - 1]
 
 
-# Faster equivalents of the built-in definitions. A classifier that is not one of these very objects is computed by its
-# own definition.
-FAST: dict[Classifier, Callable[[NearnessOfEpisodes, int], Scores]] = {
+# Faster equivalents of the built-in definitions. Any other classifier is computed by its own definition.
+FAST: dict[Classifier, Callable[[Similarities, int], Scores]] = {
     CENTROID: _centroid_scores,
     SOFT: _soft_scores,
     KNN: _knn_scores,

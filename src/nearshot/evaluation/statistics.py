@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nearshot.checks import convert_numpy_fields
 from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.text import counted
 
 __all__ = [
     "Accuracy",
@@ -35,23 +36,23 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Protocol:
-    """How an accuracy was measured: everything that must agree for two numbers to be comparable.
+    """How an accuracy was measured. Two accuracies are comparable if their protocols agree.
 
     Attributes:
-        n_way: classes in an episode.
-        n_shot: support images of each class.
-        n_query: query images of each class.
-        n_episodes: how many episodes.
-        seed: the seed that they were drawn with; None for episodes from elsewhere.
-        episodes: a hash of the questions, that is of the query images of every episode.
+        n_way: classes per episode.
+        n_shot: support images per class.
+        n_query: query images per class.
+        n_episodes: the number of episodes.
+        seed: the seed of the episodes; None if other code drew them.
+        episodes: a hash of the query images of every episode.
         classifier: the classifier's name.
-        centred: whether the training set's mean feature was subtracted; None where other code did the work.
-        normalised: whether features were divided by their length; None where other code did the work.
+        centred: whether the training set's mean feature was subtracted; None if other code computed the features.
+        normalised: whether features were divided by their length; None if other code computed the features.
         adapted: how the network or the features were adapted to each support set; None if they were not.
         inductive: whether each query was classified on its own, without looking at the other queries.
-        split: which split was measured, such as "val" or "test".
+        split: the name of the split, such as "val" or "test".
         fingerprint: the fingerprint of the dataset split.
-        classes_left_out: how many classes had too few images and were left out.
+        classes_left_out: how many classes were skipped for having too few images.
     """
 
     n_way: int
@@ -73,22 +74,24 @@ class Protocol:
         convert_numpy_fields(self)
 
     def __str__(self) -> str:
-        treatment = " and ".join(
-            word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done
+        raw = "raw" if self.centred is not None else None
+        words = [word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done]
+        features = " and ".join(words) or raw
+        n_skipped = self.classes_left_out
+        return ", ".join(
+            part
+            for part in (
+                f"{self.n_way}-way {self.n_shot}-shot, {self.n_query} queries a class, {self.n_episodes:,} episodes",
+                "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",
+                self.classifier,
+                f"{features} features" if features else "features of other code",
+                f"adapted: {self.adapted}" if self.adapted else "not adapted",
+                "inductive" if self.inductive else "transductive",
+                f"{self.split} split" if self.split else "",
+                f"{counted(n_skipped, 'class', 'classes')} with too few images left out" if n_skipped else "",
+            )
+            if part
         )
-        raw = "raw features" if self.centred is not None else "features of other code"
-        class_or_classes = "class" if self.classes_left_out == 1 else "classes"
-        left_out = f"{self.classes_left_out} {class_or_classes} with too few images left out"
-        parts = [
-            f"{self.n_way}-way {self.n_shot}-shot, {self.n_query} queries a class, {self.n_episodes:,} episodes",
-            "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",
-            self.classifier,
-            f"{treatment} features" if treatment else raw,
-            f"adapted: {self.adapted}" if self.adapted else "not adapted",
-            "inductive" if self.inductive else "transductive",
-        ]
-        parts += [f"{self.split} split"] if self.split else []
-        return ", ".join(parts + ([left_out] if self.classes_left_out else []))
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +129,7 @@ class Accuracy:
         return f"Accuracy({self} %; {self.protocol})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it; the correct answers of each episode as compressed text.
+        """Return it as JSON can hold it, with the correct answers of each episode as compressed text.
 
         >>> protocol = Protocol(5, 1, 15, 2, 0, "", "centroid", True, True)
         >>> accuracy = Accuracy.of_counts(torch.tensor([60, 45]), protocol)
@@ -164,12 +167,12 @@ class PooledAccuracy:
 
     Attributes:
         mean: the mean over all seeds' episodes.
-        interval95: half the 95 % interval over episodes: how well the mean of these very models is known. Where the
-            models answered the same episodes, an episode counts once, with the mean of their accuracies.
-        paper95: the same as the paper has it, 1.96 σ / √N over all seeds' episodes, as if they were independent. For
-            models on the same episodes it is too small.
-        between_seeds95: half the 95 % interval of the mean over seeds (Student's t): how well the mean of other models,
-            trained the same way with other seeds, is known. NaN for a single seed.
+        interval95: half the 95 % interval over episodes, of the mean of these models. If the models answered the same
+            episodes, an episode counts once, with the mean of their accuracies.
+        paper95: the paper's interval, 1.96 σ / √N over all seeds' episodes, as if they were independent. For models on
+            the same episodes it is too small.
+        between_seeds95: half the 95 % interval of the mean over seeds (Student's t), which covers the seed variance.
+            NaN for a single seed.
         per_seed: the mean of each seed.
         protocol: how each was measured.
     """
@@ -182,21 +185,21 @@ class PooledAccuracy:
     protocol: Protocol = field(repr=False)
 
     def __str__(self) -> str:
-        told = self.about_seeds()
-        return f"{self.mean:.2f} ± {self.interval95:.2f}{f' ({told})' if told else ''}"
+        seeds = self.about_seeds()
+        return f"{self.mean:.2f} ± {self.interval95:.2f}{f' ({seeds})' if seeds else ''}"
 
     def about_seeds(self, n_asked: int | None = None) -> str:
-        """Say how much seeds differ, and how many there are where more were asked for; nothing where it is one of one.
+        """Return the seed variance, and the number of seeds if `n_asked` is another; empty for one of one seed.
 
-        Two are told as they are: the interval of their mean is thirteen times as wide as they differ, and says little.
+        Of two seeds, both means are shown: their interval is thirteen times as wide as their difference.
         """
         n_seeds = len(self.per_seed)
-        n_seeds_told = f"{n_seeds} seeds" if n_asked in (None, n_seeds) else f"{n_seeds} of {n_asked} seeds"
+        complete = n_asked in (None, n_seeds)
+        number = f"{n_seeds} seeds" if complete else f"{n_seeds} of {n_asked} seeds"
         if n_seeds == 2:
-            return f"{n_seeds_told}: {', '.join(f'{mean:.2f}' for mean in self.per_seed)}"
+            return f"{number}: {', '.join(f'{mean:.2f}' for mean in self.per_seed)}"
         between = f"± {self.between_seeds95:.2f} between seeds" if n_seeds > 1 else ""
-        missing = "" if n_asked in (None, n_seeds) else n_seeds_told
-        return "; ".join(part for part in (between, missing) if part)
+        return "; ".join(part for part in (between, "" if complete else number) if part)
 
 
 @dataclass(frozen=True)
@@ -204,9 +207,8 @@ class Comparison:
     """One model minus another on the same episodes, in per cent.
 
     Attributes:
-        difference: the mean difference of the accuracies; positive if the first is better.
-        interval95: half its 95 % interval over episodes. Sharing episodes makes it far smaller than the intervals of
-            the two accuracies.
+        difference: the mean paired difference; positive if the first is better.
+        interval95: half its 95 % interval over episodes, far smaller than the intervals of the two accuracies.
         wins: the share of episodes in which the first is strictly better.
         ties: the share of episodes in which they are equal.
         losses: the share of episodes in which the second is strictly better.
@@ -226,13 +228,12 @@ class Comparison:
 
 
 def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
-    """Pool the accuracies of models that differ only in their training seed.
+    """Pool the accuracies of models that differ only in their training seed (Section 3.1).
 
-    All episodes are taken together, as in the paper (Section 3.1), and the interval between seeds is given beside it.
     The models must have been measured on the same episodes, or each on episodes of its own.
     """
     if not accuracies:
-        raise InputError("There is no accuracy to pool.")
+        raise InputError("accuracies must not be empty.")
     _check_same_protocol([accuracy.protocol for accuracy in accuracies], "pooled", but=("episodes", "seed"))
     means = torch.tensor([accuracy.mean for accuracy in accuracies], dtype=torch.float64)
     together = torch.cat([accuracy.per_episode.double() for accuracy in accuracies])
@@ -260,7 +261,7 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
 
 
 def compare(first: Accuracy, second: Accuracy) -> Comparison:
-    """Compare two accuracies episode by episode; they must be of the same questions about the same images."""
+    """Compare two accuracies episode by episode; they must be of the same episodes and images."""
     for name in ("episodes", "split", "fingerprint"):
         here, there = getattr(first.protocol, name), getattr(second.protocol, name)
         if here != there:
@@ -279,23 +280,19 @@ def compare(first: Accuracy, second: Accuracy) -> Comparison:
 
 
 def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
-    """Return the key of the highest mean accuracy; of equals, the first. Accuracies on a test split are refused.
+    """Return the key of the highest mean accuracy; of equals, the first.
 
-    Accuracies are given by a name of each model, or its epoch, and say that they are of the validation split, as with
-    `evaluate_features(…, split="val")`. To choose a model by its test accuracy is to report a number that no new data
-    will confirm.
+    Accuracies are given by the names or epochs of models, with their split, as in `evaluate_features(…, split="val")`.
+    Accuracies on a test split are refused: a model that is selected by them has no honest test accuracy.
     """
-    if not isinstance(candidates, Mapping):
+    if not isinstance(candidates, Mapping) or not candidates:
         raise InputError(
-            "To select, accuracies need names, such as {'first': …, 'second': …}; this is a "
-            f"{type(candidates).__name__}."
+            f"candidates must be accuracies by name, such as {{'first': …, 'second': …}} (got {candidates!r})."
         )
-    if not candidates:
-        raise InputError("There is no accuracy to select from.")
     for accuracy in candidates.values():
         split = accuracy.protocol.split
         if split is None:
-            raise InputError("To select a model, its accuracy must say of which split it is, such as split='val'.")
+            raise InputError("split must be known to select a model, such as evaluate_features(…, split='val').")
         if split.lower() == "test":
             raise LeakError("Models must not be selected on the test split. Use the validation split.")
     _check_same_protocol([accuracy.protocol for accuracy in candidates.values()], "selected from", but=())

@@ -80,7 +80,7 @@ def _request(
     return Request(
         split=split,
         shots=tuple(shots),
-        classifiers=(classifier,),  # type: ignore[arg-type]
+        classifiers=(classifier,),
         layers=layers,
         n_way=n_way,
         n_episodes=n_episodes,

@@ -1,4 +1,4 @@
-"""Measuring trained weights on a split: the step after training, taken once for the test split."""
+"""Evaluation of trained weights on a split."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from nearshot.data import Store, open_or_prepare
 from nearshot.data.store import read_manifest
 from nearshot.devices import Precision, chosen_device
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import FileFormatError, InputError, look_up
 from nearshot.evaluation import (
+    CLASSIFIERS,
     Accuracy,
     ClassAccuracy,
+    EvaluationSpec,
     evaluate_classes,
     evaluate_many,
     sample_episodes,
 )
-from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import load_backbone, read_notes
 from nearshot.checks import convert_numpy_fields
 from nearshot.training.methods import METHODS
-from nearshot.training.run_folder import RunFolder
 from nearshot.training.episode_limits import check_classes, episodes_that_fit
-from nearshot.runs.network import TrainedNetwork, TrainedRun, Unfinished, training_split
+from nearshot.runs.network import TrainedNetwork, TrainedRun, training_split
 from nearshot.training.classes import TrainedOn
-from nearshot.runs.unfinished import UnfinishedRun
+from nearshot.runs.unfinished import Unfinished
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
 
@@ -44,24 +44,24 @@ class Request:
 
     Attributes:
         dataset: a prepared dataset or a folder; None for the one that the weights were trained on.
-        split: which split.
+        split: the name of the split.
         shots: the numbers of shots.
-        classifiers: "centroid", "soft", "knn"; none for what the run's method is reported with: soft assignment for
-            Matching Networks, nearest centroid for all others.
-        layers: the stages whose pooled outputs are the features, counted from 1; none for the network's embedding.
-        n_way: classes in an episode.
-        n_query: queries of each class.
-        least_images: classes of fewer images are left out.
-        n_episodes: how many episodes.
-        seed: which episodes.
+        classifiers: names in `CLASSIFIERS`. If empty, the classifier that the run's method is reported with: soft
+            assignment for Matching Networks, nearest centroid for all others.
+        layers: the stages whose pooled outputs are the features, counted from 1; if empty, the network's embedding.
+        n_way: classes per episode.
+        n_query: query images per class.
+        least_images: classes with fewer images are skipped.
+        n_episodes: the number of episodes.
+        seed: the seed of the episodes.
         side: the side of the prepared images, where there are several.
-        by_class: whether to tell the accuracy of each class, too.
+        by_class: whether to measure the accuracy of each class, too.
     """
 
     dataset: str | None = None
     split: str = "test"
     shots: tuple[int, ...] = (1, 5)
-    classifiers: tuple[ClassifierName, ...] = ()
+    classifiers: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
     n_way: int = 5
     n_query: int = 15
@@ -74,26 +74,39 @@ class Request:
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
         if not isinstance(self.shots, tuple):
-            raise InputError(f"shots must be numbers in a row, such as (1, 5), not {self.shots!r}.")
-        for n_shot in self.shots:
-            EpisodeShape(self.n_way, n_shot, self.n_query)  # checks the numbers
+            raise InputError(f"shots must be numbers in a row, such as (1, 5) (got {self.shots!r}).")
+        for name in self.classifiers:
+            look_up(CLASSIFIERS, name, "classifier")
         if self.least_images < 1:
-            raise InputError(f"least_images must be at least 1, not {self.least_images}.")
+            raise InputError(f"least_images must be at least 1 (got {self.least_images}).")
+        for n_shot in self.shots:
+            self.spec(n_shot)  # checks the numbers
+
+    def spec(self, n_shot: int) -> EvaluationSpec:
+        """Return the settings of an evaluation with `n_shot` shots."""
+        return EvaluationSpec(
+            self.n_way, n_shot, self.n_query, self.n_episodes, self.seed, small_classes=self.least_images
+        )
+
+    @property
+    def pairs(self) -> list[tuple[int, str]]:
+        """Each number of shots with each classifier."""
+        return [(n_shot, classifier) for n_shot in self.shots for classifier in self.classifiers]
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """An accuracy, and which weights it is of.
+    """An accuracy of some weights.
 
     Attributes:
         n_shot: the number of shots.
-        classifier: the classifier.
+        classifier: the name of the classifier.
         accuracy: with its protocol and every episode's value.
-        weights: the weights file's name.
-        dataset: what it was measured on.
-        layers: which stages' outputs were the features; empty for the embedding.
-        unfinished: how far the run was, where it was measured before its end.
-        by_class: the accuracy of each class, over the same episodes, where that was asked for.
+        weights: the name of the weights file.
+        dataset: the dataset it was measured on.
+        layers: the stages whose outputs were the features; empty for the embedding.
+        unfinished: the run's progress, if it was measured before its end.
+        by_class: the accuracy of each class over the same episodes, if requested.
     """
 
     n_shot: int
@@ -141,13 +154,13 @@ def evaluate_weights(
     Args:
         path: a file of `save_backbone`, or a name that `load_backbone` knows.
         request: what to measure.
-        data_dir: where prepared datasets live.
-        device: where; by default a GPU if there is one.
+        data_dir: the folder of prepared datasets.
+        device: where to compute; by default a GPU if there is one.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows; with "least_images", a few
-            classes that are far smaller than the others are left out.
-        tell: what is called with a sentence for each that is, with one if classes of another dataset have names that
-            were trained on, and, where no bar shows how far it is, with one before many images are embedded.
+            classes that are far smaller than the others are skipped.
+        tell: called with each message: about lowered settings, about classes of another dataset with the names of
+            training classes, and, where no progress bar is shown, before many images are embedded.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
@@ -181,31 +194,26 @@ def evaluate_run(
     fit: Collection[str] = (),
     tell: Callable[[str], object] | None = None,
 ) -> list[Evaluation]:
-    """Measure each number of shots and classifier with the epoch that was best for it on the validation split.
+    """Measure a run: each number of shots and classifier with the epoch that was best for it on the validation split.
 
-    (k-NN has no best epoch of its own, and takes nearest centroid's; shots that were not validated take the nearest
-    number's.) What was measured is kept in the run's folder, and asking the same of the same data again gives the same
-    answer without measuring again. What was measured before the run's end says so, is kept apart by its name, and
-    answers nothing that is asked of the finished run.
+    (A classifier that was not validated, such as k-NN, takes nearest centroid's best epoch; shots that were not
+    validated take the nearest number's.) Results are kept in the run's folder, and the same request for the same data
+    reads them. Results of an unfinished run say so, and have other file names: the finished run is measured anew.
 
     Args:
-        run: the run's folder, or the run opened, where several things are asked of it: then the rest is as it says.
+        run: the run's folder; or the run opened, which then determines the other arguments.
         request: what to measure.
-        data_dir: where prepared datasets live.
-        device: where; by default a GPU if there is one.
+        data_dir: the folder of prepared datasets.
+        device: where to compute; by default a GPU if there is one.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
-        unfinished: whether a run that was stopped, or is still training, is measured as it is; else it is refused.
-        fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows; with "least_images", a few
-            classes that are far smaller than the others are left out.
-        tell: what is called with a sentence for each that is, with one if the dataset is not as it was trained on or
-            classes of another have names that were trained on, and, where no bar shows how far it is, with one before
-            many images are embedded.
+        unfinished: whether to measure a run that was stopped, or is still training; else it is refused.
+        fit: as in `evaluate_weights`.
+        tell: as in `evaluate_weights`; also called if the dataset was prepared again since the run was trained.
     """
     if not isinstance(run, TrainedRun):
-        kind = UnfinishedRun if unfinished and not RunFolder(run).is_finished else TrainedRun
-        run = kind(run, data_dir=data_dir, device=device, precision=precision)
+        run = TrainedRun(run, data_dir=data_dir, device=device, precision=precision, unfinished=unfinished)
     method = METHODS.get(run.config.method_name)
-    usual: ClassifierName = "centroid" if method is None else method.classifier
+    usual = "centroid" if method is None else method.classifier
     request = replace(request, classifiers=request.classifiers or (usual,))
     store = run.store(request.split, request.dataset, request.side)
     _say(tell, _prepared_anew(run, request, store))
@@ -213,8 +221,8 @@ def evaluate_run(
     request = _fitted(request, store, fit, tell)
     folder = run.run.path / "evaluations"
     names: list[str] = []
-    missing: dict[Path, dict[tuple[int, ClassifierName], str]] = {}
-    for n_shot, classifier in _pairs(request):
+    missing: dict[Path, dict[tuple[int, str], str]] = {}
+    for n_shot, classifier in request.pairs:
         weights = run.best_weights(n_shot, classifier)
         one = replace(request, shots=(n_shot,), classifiers=(classifier,))
         names.append(file_name(run, one, weights, store))
@@ -235,14 +243,14 @@ def evaluate_run(
 
 
 def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, also: Sequence[str] = ()) -> str:
-    """Return a name that says what was measured on which data, so that another question has another file.
+    """Return the name of a result's file, which is another for another request or other data.
 
     Args:
-        run: the run; one before its end has names of its own.
+        run: the run; an unfinished one has other names.
         request: with one number of shots and one classifier.
         weights: the weights file.
         store: the split.
-        also: whatever else was done, such as an adaptation.
+        also: anything else, such as an adaptation.
     """
     parts = [] if run.unfinished is None else [f"unfinished-{run.unfinished}".replace(" ", "-")]
     parts += [request.split, weights.stem, f"{request.n_way}-way-{request.shots[0]}-shot-{request.n_query}-query"]
@@ -256,9 +264,9 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
 
 
 def _prepared_anew(run: TrainedRun, request: Request, store: Store) -> str | None:
-    """Say that the dataset of a run was prepared anew since it was trained, perhaps with other classes in each split.
+    """Return a message if the dataset was prepared again since the run was trained, perhaps with other classes.
 
-    None where it was not, or where that cannot be told: of another dataset, or of images of another side.
+    None if it was not, or if that is unknown: for another dataset, or images of another side.
     """
     if request.dataset not in (None, run.config.dataset) or request.side not in (None, run.config.side):
         return None
@@ -286,10 +294,12 @@ def _say(tell: Callable[[str], object] | None, sentence: str | None) -> None:
 
 
 def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable[[str], object] | None) -> Request:
-    """Return the request with what may give way made to fit what the split has, each said.
+    """Return the request with the settings in `fit` lowered to what the split allows, each with a message.
 
-    What the split has not is refused here, before its images are embedded.
+    A request that the split does not allow is refused here, before its images are embedded.
     """
+    if not request.shots:
+        raise InputError("There is nothing to measure: give numbers of shots.")
     if fit:
         check_classes({request.split: store.labels})
         small = episodes_that_fit(
@@ -310,7 +320,7 @@ def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable
     by_class = ImagesByClass(store.labels, store.class_names).without_small_classes(request.least_images)
     if fit:
         by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what cannot give way any further
-    by_class.check(EpisodeShape(request.n_way, max(request.shots, default=1), request.n_query))
+    by_class.check(EpisodeShape(request.n_way, max(request.shots), request.n_query))
     return request
 
 
@@ -320,20 +330,15 @@ def _measure(
     if tell is not None and len(store) >= MANY and not sys.stderr.isatty():
         tell(f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
     features = network.feature_set(store, request.split, request.layers)
-    shape: dict[str, Any] = {
-        "n_way": request.n_way,
-        "n_query": request.n_query,
-        "n_episodes": request.n_episodes,
-        "seed": request.seed,
-        "small_classes": request.least_images,
-    }
-    results = evaluate_many(features, n_shots=request.shots, classifiers=request.classifiers, **shape)
+    spec = request.spec(max(request.shots))
+    results = evaluate_many(features, spec=spec, n_shots=request.shots, classifiers=request.classifiers)
     by_class: dict[tuple[int, str], dict[str, ClassAccuracy]] = {}
     if request.by_class:
-        episodes = sample_episodes(features.labels, n_shot=max(request.shots), **shape)  # the same
-        for n_shot, classifier in _pairs(request):
-            found = evaluate_classes(features, n_shot=n_shot, classifier=classifier, episodes=episodes)
-            by_class[n_shot, classifier] = found
+        episodes = sample_episodes(features.labels, spec)  # those of `evaluate_many`
+        for n_shot, classifier in request.pairs:
+            by_class[n_shot, classifier] = evaluate_classes(
+                features, n_shot=n_shot, classifier=classifier, episodes=episodes
+            )
     return [
         Evaluation(
             measured.n_shot,
@@ -346,9 +351,3 @@ def _measure(
         )
         for measured, accuracy in results.items()
     ]
-
-
-def _pairs(request: Request) -> list[tuple[int, ClassifierName]]:
-    if not request.shots:
-        raise InputError("There is nothing to measure: give numbers of shots.")
-    return [(n_shot, classifier) for n_shot in request.shots for classifier in request.classifiers]

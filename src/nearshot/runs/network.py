@@ -1,9 +1,9 @@
-"""Trained weights at work: what they make of a split's images, each split embedded once for all that is asked of it."""
+"""Trained weights and the features that they give. Each split is embedded once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,16 +18,17 @@ from nearshot.errors import InputError
 from nearshot.evaluation import FeatureSet
 from nearshot.models import Backbone, load_backbone
 from nearshot.training.embedding import embed_images
-from nearshot.training.run_folder import RunFolder
+from nearshot.runs.unfinished import Snapshot, Unfinished
+from nearshot.training.run_folder import RunFolder, best_epoch
 from nearshot.training.classes import TrainedOn
 
-__all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "Unfinished", "training_split"]
+__all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
 
 Layers = tuple[int, ...]
 
 
 class InPrecision(nn.Module):
-    """A backbone that computes in bfloat16 or in float32, whoever calls it; features are float32 in any case.
+    """A backbone that computes in bfloat16 or in float32; its features are float32 in any case.
 
     Args:
         backbone: in evaluation mode.
@@ -57,14 +58,14 @@ class InPrecision(nn.Module):
 
 
 class TrainedNetwork:
-    """Trained weights on a device, and the features that they give. A split is embedded once for each choice of layers.
+    """Trained weights on a device. A split is embedded once for each choice of layers.
 
     Args:
         backbone: in evaluation mode.
-        name: what the weights are called, such as their file.
+        name: the name of the weights, such as their file.
         device: where to compute.
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
-        training: the split that was trained on, if it is there: for the mean of layers' features.
+        training: the training split, if it is available: for the mean of layers' features.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class TrainedNetwork:
         self._centres: dict[Layers, Tensor] = {}
 
     def network(self, layers: Layers = ()) -> InPrecision:
-        """Return what embeds a batch of normalised images."""
+        """Return the module that embeds a batch of normalised images."""
         return InPrecision(self.backbone, bfloat16=self.bfloat16, layers=layers)
 
     def features(self, store: Store, layers: Layers = ()) -> Tensor:
@@ -95,19 +96,17 @@ class TrainedNetwork:
         return self._features[key]
 
     def centre(self, layers: Layers = ()) -> Tensor | None:
-        """Return the mean feature of the training set: the one saved with the weights, unless features are others."""
+        """Return the mean feature of the training set: the one saved with the weights, or that of the layers."""
         if not layers:
             return self.backbone.spec.training_mean
         if layers not in self._centres:
             if self.training is None:
-                raise InputError(
-                    "Features of layers are centred by their mean over the training set, which is not prepared."
-                )
+                raise InputError("layers need the training split, to centre their features, and it is not prepared.")
             self._centres[layers] = self._embedded(self.training, layers).mean(0)
         return self._centres[layers]
 
     def feature_set(self, store: Store, split: str, layers: Layers = ()) -> FeatureSet:
-        """Return a split's features with all that evaluation wants to know of them."""
+        """Return a split's features with their metadata."""
         return FeatureSet(
             features=self.features(store, layers),
             labels=store.labels,
@@ -118,7 +117,7 @@ class TrainedNetwork:
         )
 
     def images(self, store: Store) -> Tensor:
-        """Return a split's images as the network wants them, (image, 3, height, width), on the host."""
+        """Return a split's images as the network's input, (image, 3, height, width), on the CPU."""
         spec = self.backbone.spec
         return normalise_images(
             centre_crop(torch.from_numpy(store.images.copy()), spec.input_size), *spec.normalisation
@@ -129,32 +128,16 @@ class TrainedNetwork:
         return embed_images(self.backbone, feed, device=self.device, network=self.network(layers).features, show=None)
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """How far a run was when it was measured before its end.
-
-    Attributes:
-        epochs_done: how many epochs were over.
-        epochs: how many it has in all.
-    """
-
-    epochs_done: int
-    epochs: int
-
-    def __str__(self) -> str:
-        return f"{self.epochs_done} of {self.epochs} epochs"
-
-
 class TrainedRun:
-    """A finished run's best weights, opened once each, and the splits that they are measured on.
-
-    `UnfinishedRun` is the same before the run's end, and says so: `unfinished` is None here.
+    """A run's best weights, opened once each, and the splits that they are measured on.
 
     Args:
-        folder: the run's.
-        data_dir: where prepared datasets live.
+        folder: the run's folder.
+        data_dir: the folder of prepared datasets.
         device: where to compute; by default a GPU if there is one.
         precision: what networks compute in; "auto" is bfloat16 on a GPU, as in training.
+        unfinished: whether to open a run that was stopped or is still training, with its best weights so far. Then the
+            attribute `unfinished` is its progress; of a finished run it is None.
     """
 
     def __init__(
@@ -164,43 +147,48 @@ class TrainedRun:
         data_dir: str | Path | None = None,
         device: torch.device | str | None = None,
         precision: Precision = "auto",
+        unfinished: bool = False,
     ) -> None:
         self.run = RunFolder(folder)
         self.config = self.run.read_config()
         self.data_dir, self.device = data_dir, chosen_device(device)
         self.precision, self.bfloat16 = precision, uses_bfloat16(precision, self.device.type)
         self.unfinished: Unfinished | None = None
+        self._snapshot: Snapshot | None = None
+        if unfinished and not self.run.is_finished:
+            self._snapshot = Snapshot.read(self.run, self.config, lambda: self._training)
+            self.unfinished = Unfinished(self._snapshot.epochs_done, self.config.epochs)
         self._networks: dict[Path, TrainedNetwork] = {}
         self._stores: dict[tuple[str, str, int | None], Store] = {}
-        self._begin()
-
-    def _begin(self) -> None:
-        """Do what cannot wait until it is asked for: nothing, as a finished run's files stay."""
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
         """Return the weights of the epoch that was best on the validation split."""
-        return self.run.best_weights(n_shot, classifier)
+        if self._snapshot is None:
+            return self.run.best_weights(n_shot, classifier)
+        epoch = best_epoch(self._snapshot.best, n_shot, classifier)
+        return self._snapshot.latest if epoch is None else self.run.weights_of(epoch)
 
     def network(self, weights: Path) -> TrainedNetwork:
-        """Return a weights file, opened."""
+        """Return the network with the weights of a file."""
         if weights not in self._networks:
-            self._networks[weights] = TrainedNetwork(
-                load_backbone(weights),
-                weights.name,
-                device=self.device,
-                precision=self.precision,
-                training=self._training,
+            backbone = load_backbone(weights) if self._snapshot is None else self._snapshot.backbones[weights]
+            network = TrainedNetwork(
+                backbone, weights.name, device=self.device, precision=self.precision, training=self._training
             )
+            if self._snapshot is not None and weights == self._snapshot.latest and self._training is not None:
+                mean = network.features(self._training).mean(0)  # which a validation would have saved
+                backbone.spec = replace(backbone.spec, training_mean=mean)
+            self._networks[weights] = network
         return self._networks[weights]
 
     @cached_property
     def _training(self) -> Store | None:
-        """The training split as it is now, if it is there."""
+        """The training split as it is prepared now, if it is available."""
         return training_split(self.config.dataset, self.data_dir, self.config.side)
 
     @cached_property
     def trained_on(self) -> TrainedOn | None:
-        """The classes that were trained on; of an older run, those of the training split as it is now."""
+        """The classes that were trained on; of an older run, those of the training split as it is prepared now."""
         return self.run.read_trained_on() or TrainedOn.of_split(self._training)
 
     def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
@@ -215,7 +203,7 @@ class TrainedRun:
 
 
 def training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:
-    """Return the split that was trained on, if it is there."""
+    """Return the split that was trained on, if it is available."""
     if trained_on is None:
         return None
     try:

@@ -1,99 +1,110 @@
-"""A run before its end: how far it is, and the best that it has learnt so far.
+"""A run before its end: its progress, and the best weights so far.
 
-All of it is told by the checkpoint, which is what the run goes on from. No epoch before it is trained again, so these
-are the weights that the finished run will have, unless a later epoch is better.
+Both come from the checkpoint, from which the run resumes. The finished run will have the same weights, unless a later
+epoch is better.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nearshot.data import Store
 from nearshot.errors import InputError
-from nearshot.models import build_backbone
+from nearshot.models import Backbone, build_backbone, load_backbone
 from nearshot.training.checkpoint import read_checkpoint
-from nearshot.training.run_folder import best_epoch
-from nearshot.runs.network import TrainedNetwork, TrainedRun, Unfinished, training_split
+from nearshot.training.config import TrainConfig
+from nearshot.training.run_folder import RunFolder
 
-__all__ = ["UnfinishedRun"]
+__all__ = ["Snapshot", "Unfinished"]
 
-ATTEMPTS = 5  # a training that goes on removes weights at most once in some seconds
-OF_BACKBONE = "backbone."  # begins the names of the backbone's tensors in a checkpoint
+ATTEMPTS = 5  # a running training removes weights at most once in some seconds
+BACKBONE_PREFIX = "backbone."  # of the names of the backbone's tensors in a checkpoint
 
 
-class UnfinishedRun(TrainedRun):
-    """A run that was stopped or is still training, as it was when it was opened; the arguments are `TrainedRun`'s.
+@dataclass(frozen=True)
+class Unfinished:
+    """The progress of a run that was measured before its end.
 
-    Its weights are the best so far, or the last that were saved where no epoch has been validated. They are opened at
-    once, since a training that goes on may remove them at any time.
+    Attributes:
+        epochs_done: how many epochs were finished.
+        epochs: how many epochs the run has.
     """
 
-    def _begin(self) -> None:
-        state = self._opened()
-        progress = state["progress"]
-        self.unfinished = Unfinished(epochs_done=int(progress["epoch"]) - 1, epochs=self.config.epochs)
-        self._best: dict[str, dict[str, Any]] = progress["best"]
-        self._latest = Path(f"checkpoint-step-{progress['step']}")  # not a file: what these weights are called
-        if not self._best:
-            self._networks[self._latest] = self._checkpointed(state)
+    epochs_done: int
+    epochs: int
 
-    def best_weights(self, n_shot: int, classifier: str) -> Path:
-        """Return the weights of the epoch that was best so far; the latest, where none has been validated."""
-        epoch = best_epoch(self._best, n_shot, classifier)
-        return self._latest if epoch is None else self.run.weights_of(epoch)
+    def __str__(self) -> str:
+        return f"{self.epochs_done} of {self.epochs} epochs"
 
-    def _opened(self) -> dict[str, Any]:
-        """Open the weights that the checkpoint calls the best, and return the checkpoint.
 
-        The next checkpoint is on the disk before weights that it does not want are removed: where some are gone, it is
-        the one to read.
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """An unfinished run at the moment when it was opened.
+
+    Its weights are read at once, since a running training may remove their files at any time.
+
+    Attributes:
+        epochs_done: how many epochs were finished.
+        best: the best epochs so far, as in a finished run's result.
+        latest: the name of the checkpoint's weights; not a file.
+        backbones: the best weights by their files; those of the checkpoint where no epoch has been validated.
+    """
+
+    epochs_done: int
+    best: dict[str, dict[str, Any]]
+    latest: Path
+    backbones: dict[Path, Backbone]
+
+    @classmethod
+    def read(cls, run: RunFolder, config: TrainConfig, training: Callable[[], Store | None]) -> Snapshot:
+        """Read the checkpoint of a run, and the weights that it calls the best.
+
+        A training writes its next checkpoint before it removes weights. So if weights are missing, the checkpoint is
+        read again. `training` opens the training split, which the checkpoint's own weights need.
         """
-        gone: list[Path] = []
+        missing: list[Path] = []
         for _ in range(ATTEMPTS):
-            state = self._read_checkpoint()
-            files = {self.run.weights_of(int(one["epoch"])) for one in state["progress"]["best"].values()}
-            self._networks.clear()
+            if not run.checkpoint.is_file():
+                raise InputError(
+                    f"{run.path} is not a finished run, and has nothing to measure yet: its first checkpoint comes at "
+                    "the end of an epoch."
+                )
+            state = read_checkpoint(run.checkpoint)
+            progress = state["progress"]
+            files = sorted({run.weights_of(int(one["epoch"])) for one in progress["best"].values()})
+            latest = Path(f"checkpoint-step-{progress['step']}")
             try:
-                for file in sorted(files):
-                    self.network(file)
+                backbones = {file: load_backbone(file) for file in files}
             except (InputError, FileNotFoundError):
-                gone = sorted(file for file in files if not file.is_file())
-                if not gone:
+                missing = [file for file in files if not file.is_file()]
+                if not missing:
                     raise
                 continue
-            return state
+            if not files:
+                backbones = {latest: _checkpoint_backbone(state, run, config, training())}
+            return cls(int(progress["epoch"]) - 1, progress["best"], latest, backbones)
         raise InputError(
-            f"{gone[0]}, the best weights so far by the run's checkpoint, is not there; to measure other weights, name "
+            f"{missing[0]}, the best weights so far by the run's checkpoint, is missing. To measure other weights, give "
             "their file."
         )
 
-    def _read_checkpoint(self) -> dict[str, Any]:
-        if not self.run.checkpoint.is_file():
-            raise InputError(
-                f"{self.run.path} is not a finished run, and has nothing to measure yet: its first checkpoint comes at "
-                "the end of an epoch."
-            )
-        return read_checkpoint(self.run.checkpoint)
 
-    def _checkpointed(self, state: dict[str, Any]) -> TrainedNetwork:
-        """Return the network as the checkpoint has it, with the mean that a validation would have saved."""
-        training = training_split(self.config.dataset, self.data_dir, self.config.side)
-        if training is None:
-            raise InputError(
-                f"No epoch of {self.run.path} has been validated yet, and to measure its checkpoint takes the training "
-                f"split of {self.config.dataset}, which is not there."
-            )
-        with torch.random.fork_rng(devices=[]):  # the new weights are about to be replaced
-            backbone = build_backbone(
-                self.config.backbone, input_size=self.config.input_size or training.images.shape[1]
-            )
-        own = {name: tensor for name, tensor in state["learner"].items() if name.startswith(OF_BACKBONE)}
-        backbone.load_state_dict({name.removeprefix(OF_BACKBONE): tensor for name, tensor in own.items()})
-        network = TrainedNetwork(
-            backbone.eval(), self._latest.name, device=self.device, precision=self.precision, training=training
+def _checkpoint_backbone(
+    state: dict[str, Any], run: RunFolder, config: TrainConfig, training: Store | None
+) -> Backbone:
+    """Return the backbone with the weights of a checkpoint."""
+    if training is None:
+        raise InputError(
+            f"No epoch of {run.path} has been validated yet. To measure its checkpoint, the training split of "
+            f"{config.dataset} is needed, which is missing."
         )
-        backbone.spec = replace(backbone.spec, training_mean=network.features(training).mean(0))
-        return network
+    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
+        backbone = build_backbone(config.backbone, input_size=config.input_size or training.images.shape[1])
+    own = {name: tensor for name, tensor in state["learner"].items() if name.startswith(BACKBONE_PREFIX)}
+    backbone.load_state_dict({name.removeprefix(BACKBONE_PREFIX): tensor for name, tensor in own.items()})
+    return backbone.eval()

@@ -202,12 +202,12 @@ class RunFolder:
 def best_epoch(best: dict[str, dict[str, Any]], n_shot: int, classifier: str) -> int | None:
     """Return the epoch that was best for some shots and a classifier on the validation split; None if none was.
 
-    For a number of shots that was not validated, the nearest one's; for k-NN, which never is, nearest centroid's.
+    For a number of shots that was not validated, the nearest one's; for a classifier that was not, nearest centroid's.
 
     >>> best_epoch({"1-shot centroid": {"epoch": 10}, "5-shot centroid": {"epoch": 20}}, 7, "knn")
     20
     """
-    validated = "centroid" if classifier == "knn" else classifier
+    validated = classifier if any(name.endswith(f"-shot {classifier}") for name in best) else "centroid"
     epochs = {
         int(name.split("-shot ")[0]): int(one["epoch"])
         for name, one in best.items()

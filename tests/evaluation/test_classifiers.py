@@ -1,0 +1,239 @@
+"""The definitions of the classifiers against loops over single queries; ties; and a classifier that a user adds."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+import reference
+from nearshot.errors import InputError
+from nearshot.evaluation import (
+    CLASSIFIERS,
+    Classifier,
+    Episodes,
+    compare,
+    evaluate_classes,
+    evaluate_features,
+    evaluate_fine_tuned,
+    evaluate_mahalanobis,
+    evaluate_many,
+    knn,
+    sample_episodes,
+)
+from nearshot.evaluation.classifiers import best_of_class, similarities
+from nearshot.evaluation.ties import TIE, first_best, n_behind, nearest_in_order, tied_nearest
+from nearshot.losses import nca_loss
+
+few = settings(max_examples=30, deadline=None)
+LABELS = torch.arange(8).repeat_interleave(25)
+VARIANTS = [*CLASSIFIERS.values(), knn(k=3), knn(ties="first"), Classifier("nearest", best_of_class)]
+
+
+def overlapping(seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(8, 6, generator=generator)[LABELS] + 2 * torch.randn(200, 6, generator=generator)
+
+
+def of_sizes(sizes: list[int], seed: int) -> tuple[list[Tensor], Tensor]:
+    """Classes of any sizes, each (image, dim), and queries."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = [torch.randn(size, 4, generator=generator, dtype=torch.float64) for size in sizes]
+    return classes, torch.randn(7, 4, generator=generator, dtype=torch.float64)
+
+
+def scored(classifier: Classifier, classes: list[Tensor], query: Tensor) -> Tensor:
+    points = torch.stack([images.mean(0) for images in classes]) if classifier.prototypes else torch.cat(classes)
+    sizes = [1] * len(classes) if classifier.prototypes else list(map(len, classes))
+    return classifier.scores(similarities(points, query), torch.tensor(sizes))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@few
+@given(st.integers(0, 2**31), st.integers(2, 5), st.integers(1, 5))
+def test_each_classifier_is_its_loop(name: str, seed: int, n_way: int, n_shot: int) -> None:
+    classes, query = of_sizes([n_shot] * n_way, seed)
+    support = torch.stack(classes)
+    answers = CLASSIFIERS[name](support, query).argmax(1)
+    assert answers.tolist() == [reference.ANSWERS[name](support, one) for one in query]
+    batched = CLASSIFIERS[name](torch.stack([support, support + 1]), torch.stack([query, query + 1]))
+    assert batched.argmax(2).tolist() == [answers.tolist()] * 2
+
+
+@few
+@given(st.integers(0, 2**31), st.lists(st.integers(1, 5), min_size=2, max_size=5))
+def test_classes_of_any_sizes(seed: int, sizes: list[int]) -> None:
+    classes, query = of_sizes(sizes, seed)
+    for one, soft, votes in zip(
+        query, scored(CLASSIFIERS["soft"], classes, query), scored(knn(), classes, query), strict=True
+    ):
+        squares = [(images - one).square().sum(1) for images in classes]
+        means = torch.stack([(-d2).exp().mean().log() for d2 in squares])
+        torch.testing.assert_close(soft, means)
+        voters = sorted((float(d2), c) for c, of_class in enumerate(squares) for d2 in of_class)[: min(sizes)]
+        assert votes.floor().tolist() == [sum(c == voter for _, voter in voters) for c in range(len(sizes))]
+
+
+def test_a_tie_of_votes_goes_to_the_class_of_the_nearest_neighbour() -> None:
+    support = torch.tensor([[[1.0], [3.0]], [[-1.5], [-2.0]], [[50.0], [60.0]]])
+    query = torch.tensor([[0.0], [-0.5]])
+    # k = 4: two votes each for the first two classes; the nearest to 0 is 1.0, to −0.5 it is −1.5.
+    assert knn(k=4)(support, query).argmax(1).tolist() == [0, 1]
+    assert knn(k=4, ties="first")(support, query).argmax(1).tolist() == [0, 0]
+    assert knn(k=3, ties="first")(support, query).argmax(1).tolist() == [1, 1]  # two votes of three
+
+
+@pytest.mark.parametrize("k", [1, 2, 12])
+def test_other_k(k: int) -> None:
+    support, query = torch.randn(3, 4, 5), torch.randn(6, 5)
+    assert knn(k=k)(support, query).argmax(1).tolist() == [reference.knn_answer(support, one, k) for one in query]
+    with pytest.raises(InputError, match="k must be at most 12"):
+        knn(k=13)(support, query)
+
+
+@pytest.mark.parametrize("wrong", [{"ties": "last"}, {"k": 0}])
+def test_neighbours_that_cannot_vote(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        knn(**wrong)
+
+
+def nearest_neighbour(support: Tensor, query: Tensor) -> int:
+    """The class of the nearest image, by a loop."""
+    return min((float((query - image).norm()), way) for way, images in enumerate(support) for image in images)[1]
+
+
+def loop_accuracy(features: Tensor, episodes: Episodes) -> Tensor:
+    accuracies = []
+    for support, query in zip(features[episodes.support], features[episodes.query], strict=True):
+        right = [nearest_neighbour(support, one) == way for way, images in enumerate(query) for one in images]
+        accuracies.append(100 * sum(right) / len(right))
+    return torch.tensor(accuracies, dtype=torch.float64)
+
+
+def test_an_added_classifier_gives_its_own_answers_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CLASSIFIERS, "nearest", Classifier("nearest", best_of_class))
+    features = overlapping()
+    settings: dict[str, Any] = {"n_way": 4, "n_query": 5, "n_episodes": 40, "normalise": False}
+    expected = loop_accuracy(features.double(), sample_episodes(LABELS, n_way=4, n_query=5, n_episodes=40))
+    found = evaluate_features(features, LABELS, classifier="nearest", **settings)
+    torch.testing.assert_close(found.per_episode, expected)
+    assert found.protocol.classifier == "nearest"
+    assert found.protocol.inductive
+    many = evaluate_many(features, LABELS, n_shots=[5], classifiers=list(CLASSIFIERS), **settings)
+    by_name = {key.classifier: accuracy for key, accuracy in many.items()}
+    assert torch.equal(by_name.pop("nearest").per_episode, found.per_episode)
+    assert all(not torch.equal(other.per_episode, found.per_episode) for other in by_name.values())
+    by_class = evaluate_classes(features, LABELS, classifier="nearest", **settings).values()
+    assert sum(one.mean * one.n_episodes for one in by_class) / 160 == pytest.approx(found.mean)
+    mapped = evaluate_mahalanobis(features, LABELS, loss=nca_loss, classifier="nearest", **settings)
+    assert compare(mapped, found).ties > 50
+    network = torch.nn.Linear(6, 6).eval()
+    torch.nn.init.eye_(network.weight)
+    torch.nn.init.zeros_(network.bias)
+    tuned = evaluate_fine_tuned(network, features, LABELS, loss=nca_loss, classifier="nearest", **settings)
+    assert compare(tuned, found).ties > 90  # five small steps from the identity
+    assert tuned.protocol.classifier == "nearest"
+
+
+def test_a_name_that_is_taken_over_is_not_answered_by_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = evaluate_features(overlapping(), LABELS, classifier="knn", n_episodes=40)
+    monkeypatch.setitem(CLASSIFIERS, "knn", Classifier("knn", best_of_class))
+    after = evaluate_features(overlapping(), LABELS, classifier="knn", n_episodes=40)
+    assert not torch.equal(before.per_episode, after.per_episode)
+
+
+@pytest.mark.parametrize("n_shot", [1, 5])
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_the_fast_paths_answer_as_the_definitions(name: str, n_shot: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = evaluate_features(overlapping(), LABELS, classifier=name, n_shot=n_shot, n_episodes=500)
+    built_in = CLASSIFIERS[name]
+    monkeypatch.setitem(CLASSIFIERS, name, Classifier("copy", built_in.scores, built_in.prototypes))
+    assert torch.equal(
+        fast.per_episode,
+        evaluate_features(overlapping(), LABELS, classifier=name, n_shot=n_shot, n_episodes=500).per_episode,
+    )
+
+
+@pytest.mark.parametrize("classifier", VARIANTS, ids=lambda classifier: classifier.name)
+def test_definitions_can_be_exported(classifier: Classifier, tmp_path: Path) -> None:
+    """With class sizes as a buffer, whose values the exporter does not know."""
+    sizes = [2, 5, 4]
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    classes, query = of_sizes(sizes, seed=0)
+
+    class Scorer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            means = torch.stack([images.mean(0) for images in classes])
+            self.points = torch.nn.Buffer(means if classifier.prototypes else torch.cat(classes))
+            self.sizes = torch.nn.Buffer(torch.tensor([1] * 3 if classifier.prototypes else sizes))
+
+        def forward(self, query: Tensor) -> Tensor:
+            return classifier.scores(similarities(self.points, query), self.sizes)
+
+    with warnings.catch_warnings(action="ignore"):
+        shapes = ({0: torch.export.Dim("query")},)
+        program = torch.onnx.export(Scorer(), (query,), dynamo=True, dynamic_shapes=shapes, verbose=False)
+    assert program is not None
+    program.save(tmp_path / "scores.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "scores.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: query[:5].numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), Scorer()(query[:5]))
+
+
+whole_distances = st.lists(st.integers(0, 5), min_size=1, max_size=12)
+
+
+def rounded(values: list[int], seed: int) -> tuple[Tensor, Tensor]:
+    """Distances (1, image) with an error that is less than a tie's tolerance, and the tolerance."""
+    noise = torch.rand(len(values), generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
+    tolerance = torch.tensor([[TIE * max(1, *values, 1)]], dtype=torch.float64)
+    return torch.tensor([values], dtype=torch.float64) + 0.9 * tolerance * noise, tolerance
+
+
+@settings(deadline=None)
+@given(whole_distances, st.integers(1, 12), st.integers(0, 99))
+def test_neighbours_go_by_exact_distance_and_then_by_place(values: list[int], k: int, seed: int) -> None:
+    k = min(k, len(values))
+    distances, tolerance = rounded(values, seed)
+    expected = sorted(range(len(values)), key=lambda image: (values[image], image))[:k]
+    assert nearest_in_order(distances, k, tolerance).tolist() == [expected]
+    assert tied_nearest(distances, k, tolerance)[0].nonzero()[:, 0].tolist() == sorted(expected)
+
+
+@settings(deadline=None)
+@given(whole_distances, st.integers(0, 99))
+def test_classes_behind_and_the_first_of_the_best(values: list[int], seed: int) -> None:
+    distances, tolerance = rounded(values, seed)
+    assert n_behind(distances, tolerance).tolist() == [[sum(other > one for other in values) for one in values]]
+    # A tie of scores is a share of the scores, which are to be larger here than the distances that the error is of.
+    for highest in (20, -20):
+        assert first_best(highest - distances).tolist() == [values.index(min(values))]
+    excluded = torch.cat([distances.new_full((1, 1), -torch.inf), 20 - distances], 1)
+    assert first_best(excluded).tolist() == [1 + values.index(min(values))]
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_ties_are_decided_by_the_order_of_an_episode(name: str) -> None:
+    """Against a loop with whole numbers, which do not round; many images are equally far."""
+    features = torch.randint(0, 3, (200, 3), generator=torch.Generator().manual_seed(1)).double()
+    n_shot = 3 if name == "knn" else 1
+    episodes = sample_episodes(LABELS, n_shot=n_shot, n_episodes=30, n_query=4)
+    found = evaluate_features(features.float(), LABELS, classifier=name, episodes=episodes, normalise=False)
+    for number, (support, query) in enumerate(zip(episodes.support, episodes.query, strict=True)):
+        n_right = 0
+        for truth, images in enumerate(query.tolist()):
+            for image in images:
+                squares = (features[support] - features[image]).square().sum(2).int().tolist()  # [way][shot]
+                order = sorted((d2, way, shot) for way, shots in enumerate(squares) for shot, d2 in enumerate(shots))
+                voters = [way for _, way, _ in order[:n_shot]]
+                best = max(range(5), key=lambda way: (voters.count(way), -min(squares[way]), -way))
+                n_right += best == truth
+        assert found.per_episode[number] == pytest.approx(100 * n_right / 20)
