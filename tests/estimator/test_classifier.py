@@ -131,9 +131,9 @@ def test_what_cannot_be_forgotten() -> None:
     assert model.classes_.tolist() == ["dog"]
 
 
-def test_a_failed_addition_changes_nothing() -> None:
+def test_a_failed_fit_or_addition_changes_nothing() -> None:
     drawn = clouds(2)
-    model = FewShotClassifier().fit(drawn.support, drawn.labels)
+    model = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, drawn.labels)
     before = model.predict_proba(drawn.query)
     for features, labels, words in (
         (np.zeros((1, 16)), ["new"], "zero"),
@@ -145,6 +145,9 @@ def test_a_failed_addition_changes_nothing() -> None:
             model.partial_fit(features, labels)
     with pytest.raises(InputError, match="classes.*'new'"):
         model.partial_fit(drawn.support[:1], ["new"], classes=["class 0"])
+    with pytest.raises(InputError, match="unknown_label"):
+        model.fit(drawn.support[:, :3], np.where(drawn.labels == "class 0", "unknown", drawn.labels))
+    assert model.n_features_in_ == 16
     np.testing.assert_array_equal(model.predict_proba(drawn.query), before)
 
 
@@ -209,7 +212,7 @@ def test_one_class_and_one_image() -> None:
         ({"unknown_rate": 1}, "unknown_rate .*got 1"),
         ({"unknown_rate": 0.1, "unknown_label": "dog"}, "unknown_label .*got 'dog'"),
         ({"centre": "mean"}, "centre .*got 'mean'"),
-        ({"centre": np.zeros(3)}, r"centre must have shape \(2,\)"),
+        ({"centre": np.zeros(3)}, r"centre .*\(2,\)"),
     ],
 )
 def test_settings_that_mean_nothing(settings: dict[str, Any], words: str) -> None:
@@ -280,16 +283,6 @@ def test_one_thread_learns_and_forgets_while_others_ask() -> None:
     assert seen == {"c"}
 
 
-def test_a_fit_that_fails_changes_nothing() -> None:
-    drawn = clouds(0)
-    model = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, drawn.labels)
-    before = model.predict_proba(drawn.query)
-    with pytest.raises(InputError, match="unknown_label"):
-        model.fit(drawn.support[:, :3], np.where(drawn.labels == "class 0", "unknown", drawn.labels))
-    assert model.n_features_in_ == 16
-    np.testing.assert_array_equal(model.predict_proba(drawn.query), before)
-
-
 def test_tensors_that_want_gradients() -> None:
     drawn = clouds(0)
     support, query = (torch.tensor(values, requires_grad=True) for values in (drawn.support, drawn.query))
@@ -306,16 +299,6 @@ def test_tensors_that_want_gradients() -> None:
     assert by_colour.predict([torch.from_numpy(tinted(2, 2))]).tolist() == ["blue"]
     with pytest.raises(InputError, match="must be uint8"):
         by_colour.predict([torch.ones(16, 16, 3, requires_grad=True)])
-
-
-def test_centres() -> None:
-    drawn = clouds(3)
-    far = drawn.support + 50
-    assert FewShotClassifier(centre="support").fit(far, drawn.labels).score(drawn.query + 50, drawn.query_labels) > 0.9
-    given = FewShotClassifier(centre=np.full(16, 50.0)).fit(far, drawn.labels)
-    plain = FewShotClassifier().fit(drawn.support, drawn.labels)
-    assert plain.centre_ is None
-    np.testing.assert_allclose(given.predict_proba(drawn.query + 50), plain.predict_proba(drawn.query), atol=1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -349,9 +332,7 @@ def test_explanations(name: Any) -> None:
             for n in one.neighbours:
                 shares[n.label] += n.weight or 0.0
             assert shares[one.nearest] == pytest.approx(max(shares.values()))
-    text = str(told[0])
-    assert str(told[0].nearest) in text
-    assert told[0].neighbours[0].name in text
+    assert told[0].neighbours[0].name in str(told[0])
     assert len(model.explain(pictures[:1])[0].neighbours) == 3
     for wrong in (0, True):
         with pytest.raises(InputError, match="n_neighbors"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -387,3 +388,15 @@ def test_wide_letters_take_two_columns(folder: Path, weights: Path, capsys: Capt
     lines = capsys.readouterr().out.splitlines()
     assert len({cell_len(line[: line.index("support/")]) for line in lines[1:]}) == 1
     assert {cell_len(line[: line.index("support/")]) for line in lines[1:]} == {lines[0].index("nearest labelled")}
+
+
+def test_a_file_over_the_limit_is_named(
+    folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr("os.fsync", fail)
+    assert run("export", "support", "s.safetensors", "--backbone", weights) == 1
+    assert f"{Path('s.safetensors').resolve()} was not written" in capsys.readouterr().err
+    assert not Path("s.safetensors").exists()

@@ -50,17 +50,6 @@ def test_features_are_those_of_evaluation(backbone: Backbone, folder: list[Path]
         np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_backbone_by_its_file(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
-    mean = torch.linspace(-1, 1, backbone.embedding_dim)
-    save_backbone(backbone, tmp_path / "w.safetensors", training_mean=mean)
-    embedder = Embedder(tmp_path / "w.safetensors", device="cpu")
-    assert embedder.centre is not None
-    np.testing.assert_array_equal(embedder.centre, mean.numpy())
-    assert embedder.dim == backbone.embedding_dim
-    assert embedder.key == Embedder(backbone).key  # the centre is not part of an embedding
-    np.testing.assert_array_equal(embedder(folder), Embedder(backbone)(folder))
-
-
 def test_the_callers_network_stays_as_it_is(backbone: Backbone) -> None:
     features = Embedder(backbone)([picture(0)])
     weight = next(p for p in backbone.parameters() if p.ndim == 4 and p.shape[1] > 1)

@@ -190,16 +190,13 @@ def test_a_locked_folder_of_a_class_is_refused(open_folder: Path) -> None:
 def test_a_locked_folder_to_classify_is_left_out_and_said(open_folder: Path) -> None:
     cat, dog = open_folder / "cat", open_folder / "dog"
     everything = [cat / "0.png", cat / "1.png", cat / "more" / "2.png", dog / "0.png", dog / "1.png"]
-    for folder, rights in ((dog, 0), (dog, 0o444), (cat / "more", 0), (cat / "more", 0o444)):
+    for folder, rights in ((dog, 0), (cat / "more", 0o444)):
         said = f"^The folder {folder} is left out: Permission denied.$"
         for asked in (open_folder, open_folder / "**" / "*.png", open_folder / "**"):
             with locked(folder, rights=rights), pytest.warns(UserWarning, match=said):
                 found = find_images([asked])
             assert found.locked == [folder]
             assert found.paths == [path for path in everything if folder not in path.parents]
-    with locked(dog), pytest.warns(UserWarning, match=f"The folder {dog} is left out"):
-        found = find_images([open_folder / "*" / "0.png"])
-    assert found == ([cat / "0.png"], [dog])
     write_folder(open_folder, {"loose.png": b"x"})
     said = f"^2 folders are left out, such as {cat}: Permission denied.$"
     for asked in (open_folder, open_folder / "**"):

@@ -136,16 +136,6 @@ def test_lists_of_pictures() -> None:
     assert image_list(iter(["a.jpg"])) == ["a.jpg"]
 
 
-def test_a_digest_is_of_the_content(tmp_path: Path) -> None:
-    for name, seed in (("a.png", 0), ("copy.png", 0), ("b.png", 1)):
-        (tmp_path / name).write_bytes(encoded(picture(seed)))
-    a, copy, b = (read_image(tmp_path / name, name).digest for name in ("a.png", "copy.png", "b.png"))
-    assert a == copy != b
-    flat = np.zeros((20, 30, 3), np.uint8)
-    assert read_image(flat, "x").digest == read_image(flat.copy(), "y").digest
-    assert read_image(flat, "x").digest != read_image(flat.transpose(1, 0, 2), "x").digest  # the same bytes
-
-
 def test_a_long_thin_picture_is_refused_before_it_is_enlarged(tmp_path: Path) -> None:
     Image.new("RGB", (300_000, 1)).save(tmp_path / "thin.png")
     Image.new("RGB", (3_000, 1), "red").save(tmp_path / "line.png")

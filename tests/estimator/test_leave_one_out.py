@@ -73,11 +73,6 @@ def test_rounds_in_which_nobody_is_asked_are_passed_over(monkeypatch: pytest.Mon
     assert found.n_known == 3
 
 
-def test_nobody_can_be_asked_about_single_images() -> None:
-    found = held_out_scores(support_of([1, 1, 1], 0), "centroid")
-    assert (tuple(found.scores.shape), tuple(found.codes.shape), found.n_known) == ((0, 3), (0,), 0)
-
-
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 1000))
 def test_distance_between_classes_against_a_loop(sizes: list[int], seed: int) -> None:

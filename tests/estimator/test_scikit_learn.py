@@ -111,10 +111,3 @@ def test_a_copy_holds_the_backbone_once(tmp_path: Path) -> None:
         np.testing.assert_array_equal(joblib.load(copied).predict_proba(pictures), model.predict_proba(pictures))
     given = FewShotClassifier(backbone, device="cpu").fit(pictures, ["cat", "cat", "dog", "dog"])
     assert given.backbone is backbone  # the caller's own stays the setting, as scikit-learn wants it
-
-
-def test_clone_keeps_a_backbone_and_an_array() -> None:
-    centre = np.arange(3.0)
-    copied = clone(FewShotClassifier(Brightness(), centre=centre))
-    np.testing.assert_array_equal(copied.centre, centre)
-    assert isinstance(copied.backbone, Brightness)
