@@ -140,7 +140,7 @@ class _Decision(nn.Module):
         self.network: nn.Module | None = None
         if embedder is not None:
             self.resize, self.network = Resize(embedder.input_size), deepcopy(embedder.network)
-            mean, std = (torch.tensor(values).view(3, 1, 1) for values in embedder.normalisation)
+            mean, std = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in embedder.normalisation)
             self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
 
     def forward(self, given: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -168,7 +168,7 @@ def _export(fitted: Fitted) -> Any:
     """Return the model that torch exports, from "nearshot/given" to the outputs of `_Decision`."""
     embedder, dim = fitted.embedder, fitted.learnt.features.shape[1]
     if embedder is None:
-        example, axes = torch.zeros(2, dim), ["image"]
+        example, axes = torch.zeros(2, dim, dtype=torch.float32), ["image"]
     elif embedder.network is None:
         raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
     else:
@@ -188,7 +188,10 @@ def _export(fitted: Fitted) -> Any:
             )
             model: Any = program.model_proto  # type: ignore[union-attr]
     except Exception as error:  # of many kinds, and long
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
         what = f"the classifier {fitted.settings.classifier!r}" + ("" if embedder is None else " with this backbone")
         raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
     if model.ByteSize() > MAX_BYTES:
