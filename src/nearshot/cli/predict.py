@@ -71,18 +71,11 @@ class Predict:
         if self.nearest < 1:
             raise InputError(f"nearest must be at least 1 (got {self.nearest}).")
         classifier = self.options.make_classifier(self.support)
-        n_bad = 0
-
-        def watched() -> Iterator[Answer]:
-            nonlocal n_bad
-            for answer in _answers(classifier, paths, self.nearest):
-                n_bad += isinstance(answer.result, NearshotError)
-                yield answer
-
-        WRITERS[self.format](watched(), console.file, paths, classifier)
-        if n_bad:
-            print_message(f"{n_bad:,} of {counted(len(paths), 'image')} could not be read.")
-        if n_bad or locked:
+        bad: list[Path] = []
+        WRITERS[self.format](_answers(classifier, paths, self.nearest, bad), console.file, paths, classifier)
+        if bad:
+            print_message(f"{len(bad):,} of {counted(len(paths), 'image')} could not be read.")
+        if bad or locked:
             raise SystemExit(SOME_UNREADABLE)
 
 
@@ -93,8 +86,10 @@ class Answer(NamedTuple):
     result: Explanation | NearshotError
 
 
-def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int) -> Iterator[Answer]:
-    """Yield an answer per image, while later ones are being read."""
+def _answers(
+    classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int, bad: list[Path]
+) -> Iterator[Answer]:
+    """Yield an answer per image, while later ones are being read; add unreadable images to `bad`."""
     squares = read_squares(paths, classifier)
     # A progress bar would mix with lines on the same terminal.
     show = sys.stderr.isatty() and not sys.stdout.isatty()
@@ -102,6 +97,7 @@ def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: 
         some = paths[start : start + BATCH_SIZE]
         read = [next(squares) for _ in some]
         good = [one for one in read if not isinstance(one, NearshotError)]
+        bad += [path for path, one in zip(some, read, strict=True) if isinstance(one, NearshotError)]
         explained = iter(classifier.explain(good, n_neighbors) if good else [])
         for path, one in zip(some, read, strict=True):
             yield Answer(path, one if isinstance(one, NearshotError) else next(explained))

@@ -43,7 +43,9 @@ def make_figure(scene: Scene) -> Figure:
     height = head + top + bottom + 0.4
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
     for number, note in enumerate(notes):
-        style: dict[str, Any] = {"fontsize": 9, "color": FAINT} if number else {"fontsize": 13, "weight": "bold"}
+        style: dict[str, Any] = (
+            {"fontsize": 9, "color": FAINT} if number else {"fontsize": 13, "weight": "bold", "color": INK}
+        )
         figure.text(0.02, 1 - (0.3 + 0.26 * number) / height, note, **style)
     up = 1 - head / height  # the top of the upper half
     _support(_in_inches(figure, (0.02, up - top / height, 0.42, top / height)), scene, n_classes)
