@@ -94,16 +94,23 @@ def labelled(n: int = 4, side: int = SIDE) -> tuple[list[Pixels], list[str]]:
     return [picture(seed, side) for seed in range(len(labels))], labels
 
 
-CASES: list[dict[str, Any]] = [
-    {"classifier": "knn", "n_neighbors": 3},
+SLOW = pytest.mark.slow
+CASES: list[Any] = [
     {"unknown_rate": 0.3, "unknown_label": "none of these"},
-    {"centre": None, "normalise": False, "classifier": "soft"},
-    {"centre": "support", "temperature": 0.01},
+    pytest.param({"classifier": "knn", "n_neighbors": 3}, marks=SLOW),
+    pytest.param({"centre": None, "normalise": False, "classifier": "soft"}, marks=SLOW),
+    pytest.param({"centre": "support", "temperature": 0.01}, marks=SLOW),
 ]
 
 
 @pytest.mark.parametrize(
-    ("classifier", "normalise"), [("centroid", False), ("soft", True), ("knn", True), ("knn", False)]
+    ("classifier", "normalise"),
+    [
+        pytest.param("centroid", False, marks=SLOW),
+        ("soft", True),
+        pytest.param("knn", True, marks=SLOW),
+        ("knn", False),
+    ],
 )
 def test_ties_are_decided_alike(classifier: Any, normalise: bool, tmp_path: Path) -> None:
     """Of whole numbers many are equally far; here and there the first class, and its first image, wins."""

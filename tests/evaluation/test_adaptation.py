@@ -86,9 +86,10 @@ def through_stages(network: Any, pictures: Tensor) -> Tensor:
     return features
 
 
-@pytest.mark.parametrize("episodes_at_once", [1, 4])
-@pytest.mark.parametrize("multi_layer", [False, True])
-@pytest.mark.parametrize("batch_norm", ["frozen", "support"])
+@pytest.mark.parametrize(
+    ("batch_norm", "multi_layer", "episodes_at_once"),
+    [("frozen", False, 1), ("frozen", True, 4), ("support", True, 1), ("support", False, 4)],
+)
 def test_fine_tuning_is_the_plain_loop(
     network: Any, images: Tensor, episodes_at_once: int, multi_layer: bool, batch_norm: Any
 ) -> None:

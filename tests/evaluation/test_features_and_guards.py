@@ -19,8 +19,8 @@ from nearshot.evaluation import (
     check_distinct_content,
     check_unseen_classes,
     embed,
-    evaluate_features,
     load_features,
+    prepare_features,
     sample_episodes,
     save_features,
 )
@@ -113,32 +113,11 @@ def test_a_file_of_features_is_known_by_what_is_in_it(tmp_path: Path) -> None:
         torch.testing.assert_close(load_features(tmp_path / name).features, features)
 
 
-def test_features_alone_come_back_alone(tmp_path: Path) -> None:
-    save_features(FeatureSet(torch.ones(2, 3), torch.tensor([0, 1])), tmp_path / "f.safetensors")
-    again = load_features(tmp_path / "f.safetensors")
-    assert (again.centre, again.content, again.class_names, again.split, again.fingerprint) == (
-        None,
-        None,
-        (),
-        None,
-        None,
-    )
-
-
-def test_features_of_other_programs(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(5), 20).astype(np.int32)
-    files = np.array([f"{i}.jpg" for i in range(100)])  # what else is in the file does not matter
-    np.savez(tmp_path / "f.npz", features=rng.normal(size=(100, 8)), labels=labels, files=files)
-    loaded = load_features(tmp_path / "f.npz")
-    assert loaded.centre is None
-    assert evaluate_features(loaded.features, loaded.labels, n_episodes=20).mean == pytest.approx(20, abs=5)
-
-
-def test_features_of_another_machine(tmp_path: Path) -> None:
-    """With the bytes of a number in the other order, and with a centre and content."""
+def test_features_of_other_programs_and_machines(tmp_path: Path) -> None:
+    """With other arrays in the file, and the bytes of a number in the other order."""
     features, labels = np.arange(6.0).reshape(3, 2), np.array([0, 0, 1])
-    np.savez(tmp_path / "f.npz", features=features.astype(">f4"), labels=labels.astype(">i8"), centre=features[0])
+    arrays = {"features": features.astype(">f4"), "labels": labels.astype(">i8"), "centre": features[0]}
+    np.savez(tmp_path / "f.npz", **arrays, files=np.array(["0.jpg", "1.jpg", "2.jpg"]))
     loaded = load_features(tmp_path / "f.npz")
     assert loaded.features.tolist() == features.tolist()
     assert loaded.features.dtype == torch.float32
@@ -146,6 +125,12 @@ def test_features_of_another_machine(tmp_path: Path) -> None:
     assert loaded.centre is not None
     assert loaded.centre.tolist() == [0, 1]
     assert (loaded.content, loaded.class_names, loaded.split, loaded.fingerprint) == (None, (), None, None)
+
+
+@pytest.mark.parametrize("scale", [1e25, 1e-25])
+def test_features_of_any_length_are_normalised(scale: float) -> None:
+    features = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(prepare_features(features * scale), prepare_features(features))
 
 
 GOOD: dict[str, Any] = {"features": np.zeros((3, 2)), "labels": np.zeros(3, int), "centre": np.zeros(2)}

@@ -27,9 +27,9 @@ from nearshot.evaluation import (
 from nearshot.models import load_backbone, read_notes
 from nearshot.checks import convert_numpy_fields
 from nearshot.training.methods import METHODS
-from nearshot.training.episode_limits import check_classes, episodes_that_fit
+from nearshot.training.autoconfig import check_splits, fit_episodes
 from nearshot.runs.network import TrainedNetwork, TrainedRun, training_split
-from nearshot.training.classes import TrainedOn
+from nearshot.training.classes import TrainingClasses
 from nearshot.runs.unfinished import Unfinished
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
@@ -120,22 +120,19 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        how_far = None if self.unfinished is None else asdict(self.unfinished)
-        values = vars(self) | {"accuracy": self.accuracy.as_dict(), "unfinished": how_far}
-        del values["by_class"]
-        if self.by_class is not None:
-            values["by_class"] = {name: one.as_dict() for name, one in self.by_class.items()}
-        return values
+        progress = None if self.unfinished is None else asdict(self.unfinished)
+        values = vars(self) | {"accuracy": self.accuracy.as_dict(), "unfinished": progress}
+        by_class = values.pop("by_class")
+        return values if by_class is None else values | {"by_class": {n: one.as_dict() for n, one in by_class.items()}}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Evaluation:
         """Return the evaluation of which `as_dict` gave the values."""
-        accuracy, layers = Accuracy.from_dict(values["accuracy"]), tuple(values["layers"])
-        how_far = values.get("unfinished")
-        unfinished = None if how_far is None else Unfinished(**how_far)
-        classes = values.get("by_class")
-        by_class = None if classes is None else {name: ClassAccuracy.from_dict(one) for name, one in classes.items()}
-        own = {"accuracy": accuracy, "layers": layers, "unfinished": unfinished, "by_class": by_class}
+        own: dict[str, Any] = {"accuracy": Accuracy.from_dict(values["accuracy"]), "layers": tuple(values["layers"])}
+        if values.get("unfinished") is not None:
+            own["unfinished"] = Unfinished(**values["unfinished"])
+        if values.get("by_class") is not None:
+            own["by_class"] = {name: ClassAccuracy.from_dict(one) for name, one in values["by_class"].items()}
         return cls(**values | own)
 
 
@@ -169,10 +166,10 @@ def evaluate_weights(
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
-    trained_on, training = TrainedOn.of_notes(notes, path), None
+    trained_on, training = TrainingClasses.of_notes(notes, path), None
     if trained_on is None or request.layers:  # else it is not needed, and opening a folder of pictures may prepare it
         training = training_split(own, data_dir, request.side if dataset == own else None)
-    trained_on = trained_on or TrainedOn.of_split(training)
+    trained_on = trained_on or TrainingClasses.of_split(training)
     if trained_on is not None:
         trained_on.check_unseen(store, request.split)
         _say(tell, trained_on.doubt(store))
@@ -220,26 +217,23 @@ def evaluate_run(
     _say(tell, None if run.trained_on is None else run.trained_on.doubt(store))
     request = _fitted(request, store, fit, tell)
     folder = run.run.path / "evaluations"
-    names: list[str] = []
-    missing: dict[Path, dict[tuple[int, str], str]] = {}
+    names: dict[tuple[int, str], str] = {}
+    missing: dict[Path, list[tuple[int, str]]] = {}
     for n_shot, classifier in request.pairs:
         weights = run.best_weights(n_shot, classifier)
         one = replace(request, shots=(n_shot,), classifiers=(classifier,))
-        names.append(file_name(run, one, weights, store))
-        if not (folder / names[-1]).is_file():
-            missing.setdefault(weights, {})[n_shot, classifier] = names[-1]
-    for weights, wanted in missing.items():  # images are embedded once for all that is asked of the same weights
-        several = replace(
-            request,
-            shots=tuple(dict.fromkeys(n_shot for n_shot, _ in wanted)),
-            classifiers=tuple(dict.fromkeys(classifier for _, classifier in wanted)),
-        )
+        names[n_shot, classifier] = name = file_name(run, one, weights, store)
+        if not (folder / name).is_file():
+            missing.setdefault(weights, []).append((n_shot, classifier))
+    for weights, pairs in missing.items():  # images are embedded once per weights file
+        shots, classifiers = (tuple(dict.fromkeys(values)) for values in zip(*pairs, strict=True))
+        several = replace(request, shots=shots, classifiers=classifiers)
         folder.mkdir(exist_ok=True)
-        measured = _measure(run.network(weights), several, request.dataset or run.config.dataset, store, tell)
-        found: dict[tuple[int, str], Evaluation] = {(one.n_shot, one.classifier): one for one in measured}
-        for pair, name in wanted.items():
-            run.run.write(f"evaluations/{name}", replace(found[pair], unfinished=run.unfinished).as_dict())
-    return [Evaluation.from_dict(run.run.read(f"evaluations/{name}")) for name in names]
+        for found in _measure(run.network(weights), several, request.dataset or run.config.dataset, store, tell):
+            if (found.n_shot, found.classifier) in pairs:
+                name = names[found.n_shot, found.classifier]
+                run.run.write(f"evaluations/{name}", replace(found, unfinished=run.unfinished).as_dict())
+    return [Evaluation.from_dict(run.run.read(f"evaluations/{name}")) for name in names.values()]
 
 
 def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, also: Sequence[str] = ()) -> str:
@@ -301,18 +295,17 @@ def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable
     if not request.shots:
         raise InputError("There is nothing to measure: give numbers of shots.")
     if fit:
-        check_classes({request.split: store.labels})
-        small = episodes_that_fit(
-            store.labels,
+        check_splits({request.split: store.labels})
+        small = fit_episodes(
+            ImagesByClass(store.labels, store.class_names),
             request.split,
             n_way=request.n_way,
             shots=request.shots,
             n_query=request.n_query,
             least_images=request.least_images,
-            free=fit,
-            class_names=store.class_names,
+            auto=fit,
         )
-        for sentence in small.said:
+        for sentence in small.messages:
             _say(tell, sentence)
         request = replace(
             request, n_way=small.n_way, shots=small.shots, n_query=small.n_query, least_images=small.least_images

@@ -1,0 +1,192 @@
+"""The episode engine: exact in float32, whatever the batch sizes and threads, in bounded memory."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nearshot.episode_shape import EpisodeShape
+from nearshot.evaluation import (
+    CLASSIFIERS,
+    Episodes,
+    Treatment,
+    engine,
+    evaluate_features,
+    evaluate_many,
+    prepare_features,
+    similarity,
+)
+from nearshot.evaluation.similarity import SimilarityBuffers, SimilarityPlan
+
+LABELS = torch.arange(8).repeat_interleave(25)
+
+
+def features_for(labels: Tensor, dim: int = 6, noise: float = 1.0, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.randn(int(labels.max()) + 1, dim, generator=generator, dtype=torch.float64)
+    return means[labels] + noise * torch.randn(len(labels), dim, generator=generator, dtype=torch.float64)
+
+
+FEATURES = features_for(LABELS)
+
+
+@pytest.mark.parametrize("offset", [30.0, 1000.0])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_features_far_from_zero_lose_no_digits(offset: float, normalise: bool) -> None:
+    """In float32, against the same in float64."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(10).repeat_interleave(25)
+    means = 0.3 * torch.randn(10, 64, generator=generator)
+    features = (means[labels] + torch.randn(250, 64, generator=generator) + offset).float()
+    exact = evaluate_many(features.double(), labels, n_episodes=100, treatments=[Treatment(False, normalise)])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = evaluate_many(features, labels, n_episodes=100, treatments=[Treatment(False, normalise)])
+    for key, accuracy in ours.items():
+        assert torch.equal(accuracy.per_episode, exact[key].per_episode)
+    support, query = features[:200].view(2, 5, 20, 64), features[200:].view(2, 25, 64)
+    for classify in CLASSIFIERS.values():
+        expected = classify(support.double(), query.double()).argmax(2)
+        assert (classify(support, query).argmax(2) == expected).double().mean() > 0.95
+
+
+@pytest.mark.parametrize("offset", [0.125, 20_000.125])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_answers_in_float32_are_those_of_float64(normalise: bool, offset: float) -> None:
+    """On whole numbers of few dimensions, where many distances are equal or nearly so; near zero and far from it."""
+    features = (3 * FEATURES).round().float() + offset
+    treatments = [Treatment(False, normalise)]
+    ours = evaluate_many(features, LABELS, n_episodes=500, treatments=treatments)
+    exact = evaluate_many(features.double(), LABELS, n_episodes=500, treatments=treatments)
+    for key, accuracy in ours.items():
+        assert torch.equal(accuracy.per_episode, exact[key].per_episode)
+
+
+def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many answers are ties, which are answered again in float64; and one classifier is somebody's own."""
+
+    def own(support: Tensor, query: Tensor) -> Tensor:
+        return CLASSIFIERS["centroid"](support, query)
+
+    features = (3 * FEATURES).round().float() + 0.125
+    classifiers: Any = {name: name for name in CLASSIFIERS} | {"own": own}
+    measure = functools.partial(evaluate_many, features, LABELS, n_episodes=20, classifiers=classifiers, inductive=True)
+    expected = measure()
+    small = {"GATHERED_BYTES_EXACTLY": 1, "EPISODES_AT_ONCE_CPU": 3, "LEAST_EPISODES_PER_BATCH": 7}
+    for name, value in small.items():
+        monkeypatch.setattr(engine, name, value)
+    monkeypatch.setattr(similarity, "CACHE_BYTES", 1)
+    for key, accuracy in measure().items():
+        assert torch.equal(accuracy.per_episode, expected[key].per_episode)
+        assert accuracy.protocol == expected[key].protocol
+
+
+@pytest.mark.parametrize("n_query", [2**15 - 1, 2**15])
+def test_counts_of_very_many_queries_do_not_overflow(n_query: int) -> None:
+    labels = torch.arange(2).repeat_interleave(n_query + 1)
+    episodes = Episodes(torch.arange(len(labels)).view(1, 2, -1), n_query)
+    accuracy = evaluate_features(labels[:, None].float(), labels, episodes=episodes, normalise=False)
+    assert accuracy.mean == 100
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_threads_give_each_result_once_and_in_order(n_threads: int) -> None:
+    found = engine.in_threads(lambda i: torch.tensor(i * i), range(20), n_threads)
+    assert [int(square) for square in found] == [i * i for i in range(20)]
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) -> None:
+    """Against float64 from the features as they were given."""
+    labels = torch.arange(10).repeat_interleave(30)
+    given = (features_for(labels, dim=640, noise=2.0) + offset).float()
+    shape, rows = EpisodeShape(5, 5, 15), torch.stack([torch.randperm(300)[:100] for _ in range(100)])
+    found = []
+    for features in (given, given.double()):
+        prepared = prepare_features(features)
+        plan = SimilarityPlan(prepared - prepare_features(given).mean(0), shape, (5,), needs_images=True)
+        found.append(SimilarityBuffers(plan, at_once=100).compute(rows))
+    (ours, exact), length = found, plan.squares.max().sqrt()
+    allowed = engine.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
+    assert (ours.to_images - exact.to_images).abs().max() < allowed
+    assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
+
+
+@pytest.mark.parametrize("needs_images", [True, False])
+def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(needs_images: bool) -> None:
+    """The first is what a GPU does."""
+    plan = SimilarityPlan(FEATURES, EpisodeShape(4, 3, 2), (1, 3), needs_images)
+    rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
+    buffers = [SimilarityBuffers(plan, at_once=10) for _ in range(2)]
+    buffers[0].gather_at_once = 2
+    buffers[0]._products_in_cache(rows)
+    buffers[1]._products(rows)
+    for n in (1, 3):
+        torch.testing.assert_close(buffers[0].squares[n][:9], buffers[1].squares[n][:9])
+        if not needs_images:
+            torch.testing.assert_close(buffers[0].to_means[n][:9], buffers[1].to_means[n][:9])
+    torch.testing.assert_close(buffers[0].to_images[:9], buffers[1].to_images[:9])
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_hardly_any_episode_is_answered_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_again = 0
+    exactly = engine._prepared_exactly
+
+    def counted(data: Any, spec: Any, rows: Any) -> Tensor:
+        nonlocal n_again
+        n_again += len(rows)
+        return exactly(data, spec, rows)
+
+    monkeypatch.setattr(engine, "_prepared_exactly", counted)
+    evaluate_features(features_for(LABELS, dim=64).float(), LABELS, classifier=name, n_episodes=1000)
+    assert n_again < 20
+
+
+def test_threads_are_left_as_they_were() -> None:
+    before = torch.get_num_threads()
+    evaluate_features(FEATURES, LABELS, n_episodes=300)
+    assert torch.get_num_threads() == before
+    with pytest.raises(RuntimeError, match="in a thread"):
+        list(engine.in_threads(_fail, range(9), n_threads=2))
+    assert torch.get_num_threads() == before
+
+
+def _fail(_: int) -> Tensor:
+    raise RuntimeError("in a thread")
+
+
+MANY = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from memory import peak_mib_since_reset, reset_peak
+from nearshot.evaluation import evaluate_features
+labels = torch.arange(20).repeat_interleave(100)
+features = torch.randn(2000, 64)
+evaluate_features(features, labels, n_episodes=3000)
+before = reset_peak()
+evaluate_features(features, labels, n_episodes=int(sys.argv[2]))
+print(peak_mib_since_reset() - before)
+"""
+
+
+def extra_mib(n_episodes: int) -> float:
+    benchmarks = Path(__file__).parent.parent.parent / "benchmarks"
+    command = [sys.executable, "-c", MANY, str(benchmarks), str(n_episodes)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def test_more_episodes_take_no_more_memory() -> None:
+    """But for the results: 12 bytes an episode. All indices of 100,000 episodes would be 80 MB."""
+    assert extra_mib(100_000) < extra_mib(10_000) + 20
+
+
+@pytest.mark.slow
+def test_a_million_episodes() -> None:
+    assert extra_mib(1_000_000) < extra_mib(10_000) + 60
