@@ -1,4 +1,4 @@
-"""Pictures that a dataset has twice, and how many of them two splits share: what was trained on is then tested.
+"""Count the images that a dataset has twice, and those that two splits share.
 
 python benchmarks/repeated_pictures.py              # prints and writes benchmarks/results/repeated-pictures.json
 python benchmarks/repeated_pictures.py mini-imagenet --output .

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
+from nearshot.data.walk import Skipped, walk
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import readable
 
@@ -78,23 +79,29 @@ class _Folder(Files):
         super().__init__(readable_name(str(path)))
         self.members: dict[str, Path] = {}
         self._folders: set[str] = set()
-        readable = _Readable(self.label)
-        for file in path.rglob("*"):
-            name = readable(file.relative_to(path).as_posix())
-            if file.is_dir():
-                self._folders.add(name)
-            elif not _is_hidden(file.name) and file.is_file():
-                self.members[name] = file
+        readable, skipped = _Readable(self.label), Skipped()
+        for above, names in walk(path, skipped):
+            inside = above.relative_to(path)
+            self._folders.add(readable(inside.as_posix()))
+            for name in names:
+                file = above / name
+                if file.is_file() or file.is_symlink():  # reading a broken link gives an error
+                    self.members[readable((inside / name).as_posix())] = file
+        skipped.refuse_locked()
+        self._folders |= {readable(link.relative_to(path).as_posix()) for link in skipped.linked}
         self._names = sorted(self.members)
 
     def names(self) -> list[str]:
         return self._names
 
     def folders(self) -> list[str]:
-        return sorted(self._folders)
+        return sorted(self._folders - {"."})
 
     def read(self, name: str) -> bytes:
-        return self.members[name].read_bytes()
+        try:
+            return self.members[name].read_bytes()
+        except OSError as error:
+            raise FileFormatError(f"{self.members[name]} cannot be read: {error.strerror}.") from error
 
     def stamp(self, name: str) -> str:
         try:
