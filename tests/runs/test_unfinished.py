@@ -166,7 +166,10 @@ def test_a_run_that_was_stopped_before_its_first_validation(
     trained(config, tmp_path / "run", data_dir)
     found = evaluate_run(tmp_path / "run", ASKED, data_dir=data_dir, unfinished=True)
     assert {(one.weights, one.unfinished) for one in found} == {("checkpoint-step-3", Unfinished(0, 6))}
-    assert main(["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--n-way", "2", "--n-episodes", "30"]) == 0
+    assert (
+        main(["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--n-way", "2", "--n-episodes", "30"])
+        == 0
+    )
     assert "latest weights; no epoch has been validated." in " ".join(capsys.readouterr().out.split())
 
 
