@@ -1,8 +1,9 @@
 """Which training crops suit 84×84 files of miniImageNet: NCA with several crops, measured on the validation split.
 
 The published crops, 8 to 100 % of the area, were cut from full-size files. From an 84×84 file a small crop is magnified
-from few pixels, and the network is evaluated on images unlike those that it was trained on. Each run is also evaluated
-at larger inputs, since training crops show objects larger than evaluation does. The test split is not read.
+from few pixels. Each run is also evaluated at larger inputs: training crops show objects larger than evaluation at
+84×84 does, and blurred by magnification, while 84×84 inputs are the files' own pixels. The two are not told apart here.
+The test split is not read. Short runs may favour mild crops, so their order need not be that of long runs.
 
     python benchmarks/mini_imagenet_crops.py                       # all variants; 2.5 minutes each on an H200
     python benchmarks/mini_imagenet_crops.py --only "scale 0.35" --epochs 120
@@ -159,7 +160,9 @@ def markdown(report: dict[str, Any]) -> str:
     lines = [
         f"NCA (`{report['preset']}` with other crops), {', '.join(sorted({row['device'] for row in report['rows']}))}. "
         f"miniImageNet from 84×84 files, validation split, 5-way, nearest centroid, {report['episodes']:,} episodes, "
-        "1-shot / 5-shot. Best: the epoch that was best for each number of shots on other validation episodes.",
+        "1-shot / 5-shot. Best: the epoch that was best for each number of shots on other episodes of these classes. "
+        "The best input size was chosen on these episodes. One seed a row: the episodes' interval, ±0.2, does not "
+        "cover seed variance. Compare rows of equal epochs only: short runs may favour mild crops.",
         "",
         "| crops | epochs | seed | last, 84×84 | best, 84×84 | best, best input size |",
         "|---|---:|---:|---|---|---|",

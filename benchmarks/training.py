@@ -1,4 +1,4 @@
-"""Images a second through a training step.
+"""Images per second of a training step.
 
 On the CPU: the step of the demo (Conv-4 with 32 channels, 28×28 glyphs, NCA, batches of 256, random crops) against a
 plain PyTorch loop that does the same with a DataLoader of two workers, PNG files and Pillow; in one run.
@@ -37,7 +37,8 @@ from nearshot.data.loader import ImageFeed
 from nearshot.losses import nca_loss
 from nearshot.models import IMAGENET, build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig
-from nearshot.training.step import captured, make_step
+from nearshot.training.module import Learner
+from nearshot.training.step import Step, captured
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
@@ -90,7 +91,7 @@ def on_cpu(data_dir: Path | None, n_steps: int = 40) -> list[Row]:
     ]
 
 
-class Pictures(Dataset[tuple[Tensor, int]]):
+class ImageFiles(Dataset[tuple[Tensor, int]]):
     """PNG files, opened, cropped at random, resized and normalised one by one."""
 
     def __init__(self, folder: Path, labels: Tensor, config: TrainConfig) -> None:
@@ -100,12 +101,12 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        picture = Image.open(self.folder / f"{index}.png").convert("RGB")
-        width, height = picture.size
+        image = Image.open(self.folder / f"{index}.png").convert("RGB")
+        width, height = image.size
         area, ratio = width * height * random.uniform(*self.scale), math.exp(random.uniform(-0.28, 0.28))  # noqa: S311
         w, h = min(width, round(math.sqrt(area * ratio))), min(height, round(math.sqrt(area / ratio)))
         left, top = random.randint(0, width - w), random.randint(0, height - h)  # noqa: S311
-        cut = picture.resize((28, 28), Image.Resampling.BILINEAR, (left, top, left + w, top + h))
+        cut = image.resize((28, 28), Image.Resampling.BILINEAR, (left, top, left + w, top + h))
         values = torch.from_numpy(np.asarray(cut, np.float32) / 255).permute(2, 0, 1)
         mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in IMAGENET)
         return (values - mean) / std, self.labels[index]
@@ -115,7 +116,7 @@ def plain_loop(folder: Path, labels: Tensor, config: TrainConfig) -> Iterator[No
     backbone = build_backbone(config.backbone, input_size=28)
     optimiser = torch.optim.Adam(backbone.parameters(), lr=config.learning_rate)
     loader = DataLoader(
-        Pictures(folder, labels, config),
+        ImageFiles(folder, labels, config),
         config.batch_size,
         shuffle=True,
         num_workers=2,
@@ -135,7 +136,7 @@ def plain_loop(folder: Path, labels: Tensor, config: TrainConfig) -> Iterator[No
 def nearshot_loop(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Tensor, config: TrainConfig) -> Iterator[None]:
     hardware = Hardware(accelerator="cpu")
     fabric = hardware.fabric(config)
-    step = make_step(fabric, hardware, config, input_size=28, n_classes=len(labels.unique()), n_steps=100)
+    step = Step(fabric, hardware, config, Learner(config, 28, len(labels.unique())))
     feed = ImageFeed(images, "cpu")
     while True:
         order = torch.randperm(len(labels))[: len(labels) // config.batch_size * config.batch_size]
@@ -148,11 +149,11 @@ def nearshot_loop(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Tensor, c
 
 VARIANTS = {
     "eager": Hardware(fuse=False, compile=False, graph=False),
-    "as a graph": Hardware(fuse=False, compile=False),
+    "as a graph": Hardware(fuse=False, compile=False, graph=True),
     "compiled": Hardware(compile=True, graph=False),
-    "compiled, as a graph": Hardware(compile=True),
+    "compiled, as a graph": Hardware(compile=True, graph=True),
     "fused": Hardware(fuse=True, graph=False),
-    "fused, as a graph": Hardware(fuse=True),
+    "fused, as a graph": Hardware(fuse=True, graph=True),
 }
 
 
@@ -167,7 +168,7 @@ def on_cuda(size: int, peak: float) -> list[Row]:
         torch._dynamo.reset()
         torch.cuda.reset_peak_memory_stats()
         fabric = hardware.fabric(config)
-        step = make_step(fabric, hardware, config, input_size=size, n_classes=64, n_steps=10_000)
+        step = Step(fabric, hardware, config, Learner(config, size, 64))
         start = time.perf_counter()
         take = captured(step, images, labels) if step.hardware.graph else step
         take(images, labels)

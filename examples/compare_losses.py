@@ -1,8 +1,8 @@
-"""Train one small network with NCA, Prototypical and Matching Networks, and compare them on scripts never seen.
+"""Train one small network with NCA, Prototypical and Matching Networks, and compare them on unseen scripts.
 
-The images are nearshot's own glyphs: letters of many scripts, made here in half a minute and downloaded from nowhere.
-Training sees Latin, Greek, Cyrillic, Georgian and others; each of 10,000 test episodes asks to tell five letters of
-Armenian, Hebrew, Tifinagh and Lao apart from one example of each. Every method sees equally many images.
+The images are nearshot's own glyphs: letters of many scripts, drawn in half a minute without a download. Training uses
+Latin, Greek, Cyrillic, Georgian and others. Each of 10,000 test episodes has five letters of Armenian, Hebrew, Tifinagh
+and Lao, with one labelled example of each. Every method sees equally many images.
 
     python examples/compare_losses.py --help
 """
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="training steps for each run (default: 100)")
     parser.add_argument("--seeds", type=int, default=3, help="how often to train with each loss (default: 3)")
     parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
-    parser.add_argument("--output", type=Path, default=Path(), help="where the table and the picture go (default: .)")
+    parser.add_argument("--output", type=Path, default=Path(), help="where the table and the figure go (default: .)")
     options = parser.parse_args()
 
     started = time.perf_counter()
@@ -64,11 +64,11 @@ def main() -> None:
     console = Console(width=120, record=True)
     console.print(table_of(rows, options.steps, options.seeds))
     options.output.mkdir(parents=True, exist_ok=True)
-    picture = options.output / "compare_losses.png"
-    draw(rows, picture)
+    figure = options.output / "compare_losses.png"
+    draw(rows, figure)
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     (options.output / "compare_losses.txt").write_text("\n".join(lines) + "\n")
-    print(f"Accuracy against pairs is drawn in {picture}. All of it took {time.perf_counter() - started:.0f} s.")
+    print(f"Accuracy against pairs is plotted in {figure}. This took {time.perf_counter() - started:.0f} s.")
 
 
 def trained(config: TrainConfig, n_seeds: int, data_dir: Path | None) -> Row:

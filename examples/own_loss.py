@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nearshot.runs.evaluate import Request, evaluate_run
-from nearshot.training import PRESETS, train
+from nearshot.training import PRESETS, OwnLoss, train
 
 
 def hardest_triplets(embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -34,7 +34,9 @@ def main() -> None:
     options = parser.parse_args()
 
     base = replace(PRESETS["glyphs-nca"], epochs=1, steps_per_epoch=options.steps)
-    for name, config in {"nca": base, "hardest_triplets": replace(base, method=hardest_triplets)}.items():
+    # The name identifies the loss in run folders and results, so another version of it needs another name.
+    own = replace(base, method=OwnLoss("hardest_triplets", hardest_triplets))
+    for name, config in {"nca": base, "hardest_triplets": own}.items():
         folder = options.output / name
         train(config, folder=folder, data_dir=options.data_dir, overwrite=True)
         for found in evaluate_run(folder, Request(split="val"), data_dir=options.data_dir):

@@ -49,7 +49,7 @@ def test_commands_within_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "contact sheet" in help_of("data", capsys=capsys)
     out = help_of("data", "prepare", capsys=capsys)
     assert "usage: nearshot data prepare" in out
-    assert "\n  nearshot data prepare cifar-fs --from cifar100.zip\n" in out
+    assert "\n  nearshot data prepare cifar-fs --from cifar100.zip" in out
 
 
 @pytest.mark.parametrize(

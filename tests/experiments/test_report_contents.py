@@ -24,7 +24,7 @@ from nearshot.experiments.report import write_report
 from nearshot.experiments.reproduce import collect
 from nearshot.experiments.results import LeftOutWarning
 from nearshot.experiments.scales import PAPER, Scale
-from nearshot.training import TrainConfig, train
+from nearshot.training import OwnLoss, TrainConfig, train
 
 SHORT = replace(TINY, epochs=1, steps_per_epoch=2, input_size=16, validate_every=1, validation_episodes=10)
 SCALE = Scale(
@@ -46,10 +46,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare_tiny(folder / "data", n_classes=40)
     configs = {
         "a-damaged": replace(SHORT, seed=7),
-        "b-own": replace(SHORT, method=spread),
+        "b-own": replace(SHORT, method=OwnLoss("spread-1", spread)),
         "c-built-in": SHORT,
         "d-other-scale": replace(SHORT, validation_episodes=11),
-        "e-own-partly": replace(SHORT, method=partial(spread, strength=2.0)),
+        "e-own-partly": replace(SHORT, method=OwnLoss("spread-2", partial(spread, strength=2.0))),
     }
     for name, config in configs.items():
         train(config, folder=folder / name, data_dir=folder / "data", show=False)
@@ -89,7 +89,9 @@ def test_what_is_good_is_taken_and_the_rest_is_named(runs: Path, tmp_path: Path)
 
 
 def test_the_command_names_what_it_took(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fitting = replace(SHORT, method=spread, validation_way=5, validation_episodes=20, validation_queries=15)
+    fitting = replace(
+        SHORT, method=OwnLoss("spread-1", spread), validation_way=5, validation_episodes=20, validation_queries=15
+    )
     train(replace(fitting, input_size=28), folder=tmp_path / "runs" / "own", data_dir=runs / "data", show=False)
     where = ["--collect", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     assert main(["reproduce", *where, "--quick", "--steps", "2"]) == 0
@@ -126,7 +128,7 @@ def test_runs_that_differ_only_in_validation_are_both_kept(runs: Path, tmp_path:
 
 
 def test_a_loss_of_ones_own_is_told_by_its_code_and_what_it_sees() -> None:
-    own = replace(SHORT, method=spread)
+    own = replace(SHORT, method=OwnLoss("spread-1", spread))
     read = TrainConfig.from_dict(own.as_dict())  # its code is not in the files, its mark is
     assert run_id(read) == run_id(own)
     assert images_of(read) == images_of(own) == images_of(SHORT)
@@ -137,7 +139,7 @@ def test_a_loss_of_ones_own_is_told_by_its_code_and_what_it_sees() -> None:
 
     assert changed(lambda config: replace(config, seed=1))
     assert changed(lambda config: replace(config, batches="episodes"))
-    assert changed(lambda config: replace(config, method=partial(spread, strength=2.0)))
+    assert changed(lambda config: replace(config, method=OwnLoss("spread-2", partial(spread, strength=2.0))))
     assert changed(lambda config: replace(config, method="own-spread-00000000"))
     for name in ("own", "own-spread", "owner-spread-00000000", "own-spread-0000"):
         with pytest.raises(InputError, match="There is no method"):

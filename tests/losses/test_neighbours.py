@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, example, given, settings
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import reference
 from nearshot.distances import DISTANCES, Distance, DistanceName, squared_euclidean
@@ -464,6 +465,16 @@ def test_works_under_torch_func() -> None:
     for batch, gradient in zip(batches, gradients, strict=True):
         _, expected = value_and_gradient(lambda z: nca_loss(z, labels), batch)
         torch.testing.assert_close(gradient, expected)
+
+
+@BOTH_WAYS
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch uses what it has deprecated
+def test_derivatives_go_forward() -> None:
+    embeddings, labels = random_batch(0, 8, 3, 3)
+    _, gradient = value_and_gradient(lambda z: nca_loss(z, labels), embeddings)
+    with forward_ad.dual_level():
+        loss = nca_loss(forward_ad.make_dual(embeddings, torch.ones_like(embeddings)), labels)
+        torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, gradient.sum())
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from nearshot.runs import unfinished
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
 from nearshot.runs.network import TrainedRun
 from nearshot.runs.unfinished import Unfinished
-from nearshot.training import Hardware, TrainConfig, TrainResult, train
+from nearshot.training import Hardware, OwnLoss, TrainConfig, TrainResult, train
 from nearshot.training.checkpoint import read_checkpoint
 from nearshot.training.run_folder import RunFolder
 
@@ -70,7 +70,7 @@ def a_stopped_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     """A run of six epochs that was stopped in the middle of its fourth, and what it said of itself."""
     folder = tmp_path_factory.mktemp("unfinished")
     n_steps = steps_per_epoch(data_dir, folder / "other")
-    config = replace(TINY, epochs=6, validate_every=1, method=Stops(3 * n_steps + 2))
+    config = replace(TINY, epochs=6, validate_every=1, method=OwnLoss("stops", Stops(3 * n_steps + 2)))
     return folder / "run", trained(config, folder / "run", data_dir)
 
 
@@ -162,7 +162,7 @@ def test_where_no_epoch_was_validated_the_latest_weights_are_measured(data_dir: 
 def test_a_run_that_was_stopped_before_its_first_validation(
     data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = replace(TINY, epochs=6, validate_every=3, method=Stops(3))
+    config = replace(TINY, epochs=6, validate_every=3, method=OwnLoss("stops", Stops(3)))
     trained(config, tmp_path / "run", data_dir)
     found = evaluate_run(tmp_path / "run", ASKED, data_dir=data_dir, unfinished=True)
     assert {(one.weights, one.unfinished) for one in found} == {("checkpoint-step-3", Unfinished(0, 6))}

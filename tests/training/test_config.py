@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from nearshot.data import EpisodeShape
 from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
 from nearshot.experiments.identity import run_id
-from nearshot.training import METHODS, PRESETS, TrainConfig
+from nearshot.training import METHODS, PRESETS, OwnLoss, TrainConfig
 from nearshot.training.config import differences
-from nearshot.training.methods import Outputs, resolve_method
+from nearshot.training.methods import LossInputs, resolve_method
 from nearshot.training.presets import closest_preset
 from nearshot.training.run_folder import run_name
 
@@ -72,36 +71,26 @@ def test_names_of_runs_differ_where_settings_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("wrong", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"validation_way": 1}, "validation_way must be at least 2"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive"),
-        ({"learning_rate": float("nan")}, "learning_rate must be positive"),
-        ({"milestones": (1.5,)}, "fractions of the training"),
-        ({"batch_size": 64.5}, "batch_size must be a whole number, not 64.5"),
-        ({"epochs": None}, "epochs must be a whole number, not None"),
-        ({"epochs": float("nan")}, "epochs must be a whole number, not nan"),
-        ({"validation_shots": 5}, "validation_shots must be numbers in a row"),
-        ({"learning_rate": "fast"}, "learning_rate must be a number, not 'fast'"),
-        ({"milestones": 0.5}, "milestones must be numbers in a row"),
-        ({"seed": "1"}, "seed must be a whole number, not '1'"),
-        ({"validation_shots": (1, 2.5)}, "validation_shots must be a whole number, not 2.5"),
-        ({"n_way": 5}, "n_way and n_query go together"),
-        ({"warm_up": 200.0}, "longer than the training"),
-        ({"warm_up": -1.0}, "must not be negative"),
+        ({"learning_rate": float("nan")}, "learning_rate .*nan"),
+        ({"batch_size": 64.5}, "batch_size .*64.5"),
+        ({"epochs": None}, "epochs .*None"),
+        ({"epochs": float("nan")}, "epochs .*nan"),
+        ({"validation_shots": 5}, "validation_shots .*5"),
+        ({"learning_rate": "fast"}, "learning_rate .*'fast'"),
+        ({"milestones": 0.5}, "milestones .*0.5"),
+        ({"seed": "1"}, "seed .*'1'"),
+        ({"validation_shots": (1, 2.5)}, "validation_shots .*2.5"),
         ({"validation_shots": ()}, "validation_shots"),
-        ({"background": -1.0}, "background must not be negative"),
-        ({"momentum": 5.0}, "momentum must be under 1"),
-        ({"keep_positives": 3.0}, "keep_positives must be over 0"),
-        ({"cross_entropy_weight": 7.0}, "between 0 and 1"),
-        ({"method": 3}, "a name or a function, not 3"),
-        ({"backbone": torch.nn.Flatten()}, "backbone must be a name, such as 'conv4', not a Flatten"),
-        ({"micro_batch": 0}, "micro_batch must be at least 1"),
+        ({"warm_up": 200.0}, "warm_up .*120.*200"),
+        ({"method": 3}, "method .*3"),
+        ({"method": torch.square}, "method .*OwnLoss"),
+        ({"backbone": torch.nn.Flatten()}, "backbone .*Flatten"),
     ],
 )
-def test_wrong_settings_are_refused(wrong: dict[str, object], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
+def test_values_of_another_kind_are_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         TrainConfig(**wrong)  # type: ignore[arg-type]
 
 
@@ -137,17 +126,20 @@ def test_a_setting_may_go_as_far_as_this(name: str, right: Any, wrong: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("config", "sentence"),
+    ("config", "message"),
     [
         (TrainConfig(method="proto"), "There is no method 'proto'"),
-        (TrainConfig(method="matching", batches="shuffled"), "trained on episodes"),
-        (TrainConfig(method="simpleshot", keep_positives=0.5), "keep_positives is a setting of the method nca"),
-        (TrainConfig(cross_entropy_weight=0.5, keep_negatives=0.5), "does not go together"),
+        (TrainConfig(method="matching", batches="shuffled"), "episodes.*'shuffled'"),
+        (TrainConfig(method="simpleshot", keep_positives=0.5), "keep_positives .*simpleshot"),
+        (TrainConfig(method="simpleshot", distance="cosine"), "distance .*simpleshot"),
+        (TrainConfig(method=OwnLoss("mine", torch.dist), learn_temperature=True), "learn_temperature .*own-mine"),
+        (TrainConfig(nesterov=True, optimiser="adam"), "nesterov .*adam"),
+        (TrainConfig(cross_entropy_weight=0.5, keep_negatives=0.5), "cross_entropy_weight .*keep_negatives"),
         (TrainConfig(method="prototypical", batch_size=100), "does not divide"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(config: TrainConfig, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
+def test_settings_that_do_not_go_together_are_refused(config: TrainConfig, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         resolve_method(config)
 
 
@@ -190,29 +182,21 @@ def test_a_folder_may_be_given_as_a_path() -> None:
     assert run_name(path) == run_name(text) == "default,dataset=my-photos"
 
 
-def test_a_function_is_a_method() -> None:
-    def my_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
-        return embeddings.square().mean()
+def test_a_loss_of_ones_own_is_known_by_its_name() -> None:
+    first, again, other = (
+        TrainConfig(method=OwnLoss(name, function))
+        for name, function in (("triplet-0.2", torch.dist), ("triplet-0.2", torch.cdist), ("triplet-0.3", torch.dist))
+    )
+    assert first.method_name == first.as_dict()["method"] == resolve_method(first).title == "own-triplet-0.2"
+    assert first == again != other
+    assert run_name(first) == run_name(again) != run_name(other)
+    assert TrainConfig.from_dict(first.as_dict()).method_name == first.method_name
 
-    config = TrainConfig(method=my_loss)
-    assert config.method_name.startswith("own-my_loss-")
-    assert config.as_dict()["method"] == config.method_name == resolve_method(config).title
 
-
-def test_two_functions_of_one_name_are_two_methods() -> None:
-    """Also where one is called as a built-in method is, and where they differ in what is given to them."""
-
-    def nca(embeddings: Tensor, labels: Tensor, power: int = 2) -> Tensor:
-        return embeddings.pow(power).mean()
-
-    first, one_name = nca, [TrainConfig(method="nca")]
-
-    def nca(embeddings: Tensor, labels: Tensor, power: int = 2) -> Tensor:  # type: ignore[no-redef]
-        return embeddings.abs().pow(power).mean()
-
-    one_name += [TrainConfig(method=loss) for loss in (first, nca, partial(nca, power=3), partial(nca, power=4))]
-    assert len({config.method_name for config in one_name}) == 5
-    assert len({run_name(config) for config in one_name}) == 5
+@pytest.mark.parametrize("wrong", [("", torch.dist), ("two words", torch.dist), (3, torch.dist), ("triplet", None)])
+def test_a_loss_of_ones_own_needs_a_name_and_a_function(wrong: Any) -> None:
+    with pytest.raises(InputError, match="name|function"):
+        OwnLoss(*wrong)
 
 
 class _OwnModule(torch.nn.Module):
@@ -225,19 +209,19 @@ class _OwnModule(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("loss", "sentence"),
+    ("loss", "message"),
     [
-        (lambda embeddings, labels: embeddings.square().mean(1), "not a tensor of shape"),
-        (lambda embeddings, labels: 1.5, "not 1.5"),
-        (lambda embeddings, labels: torch.zeros(()), "does not depend on the embeddings"),
-        (_OwnModule(), "parameters of its own"),
+        (lambda embeddings, labels: embeddings.square().mean(1), r"mine .*\(4,\)"),
+        (lambda embeddings, labels: 1.5, "mine .*1.5"),
+        (lambda embeddings, labels: torch.zeros(()), "mine .*gradient"),
+        (_OwnModule(), "mine has parameters"),
     ],
 )
-def test_what_is_no_loss_is_said(loss: Any, sentence: str) -> None:
+def test_a_loss_of_ones_own_is_checked(loss: Any, message: str) -> None:
     embeddings = torch.ones(4, 2, requires_grad=True)
-    config = TrainConfig(method=loss)
-    with pytest.raises(InputError, match=sentence):
-        resolve_method(config).loss(Outputs(embeddings, None, torch.zeros(4), 1.0, None), config)
+    config = TrainConfig(method=OwnLoss("mine", loss))
+    with pytest.raises(InputError, match=message):
+        resolve_method(config).loss(LossInputs(embeddings, None, torch.zeros(4), 1.0, None), config)
 
 
 def test_an_unknown_setting_in_a_file_is_named() -> None:
@@ -250,7 +234,7 @@ def test_every_method_has_a_title_of_its_own(name: str) -> None:
     assert sum(METHODS[name].title == method.title for method in METHODS.values()) == 1
 
 
-def test_by_default_a_training_warms_up_and_the_papers_do_not() -> None:
+def test_runs_warm_up_by_default_and_the_papers_do_not() -> None:
     """And what is said in two ways is one training."""
     assert TrainConfig(epochs=60).warm_up_epochs == 5
     assert TrainConfig(epochs=1).warm_up_epochs < 1

@@ -1,4 +1,4 @@
-"""Training on a GPU: a replayed graph does what the eager step does, and a run goes on where it was."""
+"""Training on a GPU: a replayed graph equals the eager step, and a run resumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from nearshot.data.loader import ImageFeed
 from nearshot.models import build_backbone
 from nearshot.training import METHODS, Hardware, TrainConfig, train
 from nearshot.training.embedding import embed_images, images_at_once, in_one_size
-from nearshot.training.step import Step, captured, make_step
+from nearshot.training.module import Learner
+from nearshot.training.step import Step, captured
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -48,11 +49,11 @@ ignore_torch = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:Depr
 def step_of(config: TrainConfig, hardware: Hardware = PLAIN) -> Step:
     torch.manual_seed(0)
     exact = replace(config, precision="float32")
-    return make_step(hardware.fabric(exact), hardware, exact, input_size=SIDE, n_classes=N_CLASSES, n_steps=10)
+    return Step(hardware.fabric(exact), hardware, exact, Learner(exact, SIDE, N_CLASSES))
 
 
 def check_same_steps(plain: Step, other: Step, take_other: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Four steps, from the same weights with the same chance; to float32's rounding, which grows from step to step."""
+    """Compare four steps from the same weights and random state, to float32's rounding, which grows step by step."""
     for parameter, twin in zip(plain.learner.parameters(), other.learner.parameters(), strict=True):
         assert torch.equal(parameter, twin)
     for images in BATCHES.cuda():
@@ -88,7 +89,7 @@ def test_a_run_on_a_gpu_trains_and_is_resumed(changes: dict[str, object], data_d
     assert again.history == first.history
 
 
-def test_a_run_of_a_cpu_goes_on_on_a_gpu(data_dir: Path, tmp_path: Path) -> None:
+def test_a_run_of_a_cpu_resumes_on_a_gpu(data_dir: Path, tmp_path: Path) -> None:
     config = replace(TINY, epochs=2, optimiser="adam", learning_rate=1e-3)
     where = {"folder": tmp_path / "run", "data_dir": data_dir, "show": False}
     train(config, hardware=Hardware(accelerator="cpu"), checkpoint_seconds=0, **where)  # type: ignore[arg-type]

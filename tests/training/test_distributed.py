@@ -10,27 +10,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from two_processes import CONFIGS
+from two_processes import CONFIGS, train_all
 
 from nearshot.training.checkpoint import read_checkpoint
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
-# Sums of the same numbers in another order, over a few dozen steps.
+# The rounding of sums in another order, over a few dozen steps.
 TOLERANCE = 2e-4
-
-
-def run(data_dir: Path, folder: Path, launcher: list[str]) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
-    subprocess.run(
-        [sys.executable, *launcher, str(SCRIPT), str(data_dir), str(folder)], check=True, env=environment, timeout=300
-    )
 
 
 @pytest.fixture(scope="module")
 def folders(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     one, two = (tmp_path_factory.mktemp("runs") / name for name in ("one", "two"))
-    run(data_dir, one, [])
-    run(data_dir, two, ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
+    train_all(data_dir, one)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *launcher, str(SCRIPT), str(data_dir), str(two)]
+    subprocess.run(command, check=True, env=environment, timeout=300)
     return one, two
 
 

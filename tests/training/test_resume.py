@@ -1,138 +1,129 @@
-"""A run that is killed again and again ends as one that never was."""
+"""A run that is killed or stopped and resumed ends bitwise like one that never was."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 from settings import TINY
+from tiny import prepare_tiny
+from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.training import train
+from nearshot.losses import nca_loss
+from nearshot.training import OwnLoss, train
 from nearshot.training.checkpoint import read_checkpoint
 
 SCRIPT = Path(__file__).with_name("kill_and_resume.py")
-
-
-def run_script(data_dir: Path, folder: Path, n_kills: int, *, seed: int = 0, signal: str = "SIGKILL") -> float:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
-    command = [sys.executable, str(SCRIPT), str(data_dir), str(folder), str(n_kills), str(seed), signal]
-    subprocess.run(command, check=True, env=environment, timeout=600)
-    hit, seconds = (folder / "kills").read_text().split()
-    assert int(hit) == n_kills  # each hit a running training
-    return float(seconds)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    os.environ["WHOLE_RUN_SECONDS"] = str(run_script(data_dir, folder, 0))
-    return folder
+DONE = replace(TINY, epochs=5, validate_every=1)  # the configuration of the fixture `run`
 
 
 def check_equal(one: Path, other: Path) -> None:
-    """Bitwise the same weights and log, and the same state but for its serialisation."""
+    """Check that two runs have bitwise the same weights, log and state."""
     assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
     files = sorted(file.name for file in (one / "weights").iterdir())
     assert files == sorted(file.name for file in (other / "weights").iterdir())
     first, second = (read_checkpoint(folder / "checkpoint.pt") for folder in (one, other))
     assert first.keys() == second.keys()
     for name in ("learner", "optimiser", "sampler", "generator", "log_temperature", "random", "progress"):
-        _check_same(first[name], second[name], name)
+        check_same(first[name], second[name], name)
     for file in files:
         mine, yours = (safetensors.torch.load_file(folder / "weights" / file) for folder in (one, other))
-        _check_same(mine, yours, file)
+        check_same(mine, yours, file)
 
 
-def _check_same(one: object, other: object, where: str) -> None:
+def check_same(one: Any, other: Any, where: str) -> None:
     assert type(one) is type(other), where
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+    if isinstance(one, torch.Tensor):
         assert torch.equal(one, other), where
-    elif isinstance(one, dict) and isinstance(other, dict):
-        assert one.keys() == other.keys(), where
-        for key in one:
-            _check_same(one[key], other[key], f"{where}.{key}")
-    elif isinstance(one, list) and isinstance(other, list):
+    elif isinstance(one, dict | list):
         assert len(one) == len(other), where
-        for number, (mine, yours) in enumerate(zip(one, other, strict=True)):
-            _check_same(mine, yours, f"{where}[{number}]")
+        for key in one if isinstance(one, dict) else range(len(one)):
+            check_same(one[key], other[key], f"{where}.{key}")
     else:
         assert one == other, where
 
 
-def test_three_kills_change_nothing(data_dir: Path, uninterrupted: Path) -> None:
-    folder = uninterrupted.with_name("killed-three-times")
-    run_script(data_dir, folder, 3)
-    check_equal(uninterrupted, folder)
+@pytest.mark.parametrize(
+    ("n_kills", "seed", "signal"),
+    [
+        (2, 0, "SIGKILL"),
+        *(pytest.param(20, seed, "SIGKILL", marks=pytest.mark.slow) for seed in (1, 2)),
+        pytest.param(3, 3, "SIGTERM", marks=pytest.mark.slow),
+    ],
+)
+def test_kills_change_nothing(data_dir: Path, tmp_path: Path, n_kills: int, seed: int, signal: str) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    command = [sys.executable, str(SCRIPT), str(data_dir), str(whole), str(killed), str(n_kills), str(seed), signal]
+    subprocess.run(command, check=True, env=environment, timeout=600)
+    check_equal(whole, killed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_twenty_kills_change_nothing(data_dir: Path, uninterrupted: Path, seed: int) -> None:
-    folder = uninterrupted.with_name(f"killed-{seed}-twenty")
-    run_script(data_dir, folder, 20, seed=seed)
-    check_equal(uninterrupted, folder)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("n_steps", [8, 12])  # of 6 per epoch: in the middle, and at the end of the second
+def test_a_signal_saves_and_stops(number: signal.Signals, n_steps: int, data_dir: Path, tmp_path: Path) -> None:
+    n_left = n_steps
+
+    def loss(embeddings: Tensor, labels: Tensor) -> Tensor:
+        nonlocal n_left
+        n_left -= 1
+        if n_left == 0:
+            os.kill(os.getpid(), number)
+        return nca_loss(embeddings, labels)
+
+    config = replace(TINY, epochs=4, method=OwnLoss("signalling", loss))
+    stopped = train(config, folder=tmp_path / "stopped", data_dir=data_dir, show=False)
+    assert not stopped.finished
+    state = read_checkpoint(tmp_path / "stopped" / "checkpoint.pt")
+    assert state["progress"]["step"] == n_steps
+    assert train(config, folder=tmp_path / "stopped", data_dir=data_dir, resume=True, show=False).finished
+    assert train(config, folder=tmp_path / "whole", data_dir=data_dir, show=False).finished
+    check_equal(tmp_path / "whole", tmp_path / "stopped")
 
 
-def test_sigterm_saves_in_the_middle_of_an_epoch_and_leaves(data_dir: Path, uninterrupted: Path) -> None:
-    folder = uninterrupted.with_name("terminated")
-    run_script(data_dir, folder, 3, seed=3, signal="SIGTERM")
-    check_equal(uninterrupted, folder)
-
-
-def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(data_dir: Path, tmp_path: Path) -> None:
-    train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
-    with pytest.raises(InputError, match="learning_rate was 0.02 and is now 0.5"):
-        train(
-            replace(TINY, epochs=1, learning_rate=0.5),
-            folder=tmp_path / "run",
-            data_dir=data_dir,
-            resume=True,
-            show=False,
-        )
-
-
-def test_a_checkpoint_of_other_data_is_refused(data_dir: Path, tmp_path: Path) -> None:
-    from tiny import prepare_tiny
-
+def test_a_checkpoint_of_another_configuration_or_of_other_data_is_refused(
+    run: Path, data_dir: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"learning_rate was 0\.02 and is now 0\.5"):
+        train(replace(DONE, learning_rate=0.5), folder=run, data_dir=data_dir, resume=True, show=False)
     prepare_tiny(tmp_path / "other", seed=1)
-    config = replace(TINY, epochs=1)
-    train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
     with pytest.raises(InputError, match="other data: the train split"):
-        train(config, folder=tmp_path / "run", data_dir=tmp_path / "other", resume=True, show=False)
+        train(DONE, folder=run, data_dir=tmp_path / "other", resume=True, show=False)
 
 
-def test_a_run_is_not_thrown_away_unasked(data_dir: Path, tmp_path: Path) -> None:
-    config = replace(TINY, epochs=1)
-    train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
-    with pytest.raises(InputError, match="--resume"):
-        train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
-    assert train(config, folder=tmp_path / "run", data_dir=data_dir, overwrite=True, show=False).finished
-
-
-def test_a_finished_run_is_not_begun_anew_where_its_checkpoint_is_gone(data_dir: Path, tmp_path: Path) -> None:
-    train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
-    (tmp_path / "run" / "checkpoint.pt").unlink()  # as somebody may who needs the room
-    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
+    (run / "thesis.tex").write_text("precious")
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="--resume.*overwrite=True"):
+        train(DONE, folder=run, data_dir=data_dir, show=False)
+    with pytest.raises(InputError, match="--resume or --overwrite"):
+        train(DONE, folder=run, data_dir=data_dir, overwrite=True, resume=True, show=False)
+    (run / "checkpoint.pt").rename(run / "aside")  # somebody may delete it to save space
     for resume in (True, False):
-        with pytest.raises(InputError, match=r"is finished, and its checkpoint is gone.* nearshot evaluate .*run meas"):
-            train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, resume=resume, show=False)
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
-    train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, overwrite=True, show=False)
+        with pytest.raises(InputError, match="checkpoint is missing.*nearshot evaluate"):
+            train(DONE, folder=run, data_dir=data_dir, resume=resume, show=False)
+    (run / "aside").rename(run / "checkpoint.pt")
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"} == {
+        path: content for path, content in files.items() if path.name != ".lock"
+    }
+    assert train(replace(TINY, epochs=1), folder=run, data_dir=data_dir, overwrite=True, show=False).finished
+    assert (run / "thesis.tex").read_text() == "precious"
 
 
-def test_resuming_a_finished_run_gives_its_result(data_dir: Path, tmp_path: Path) -> None:
-    config = replace(TINY, epochs=2)
-    first = train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
-    again = train(config, folder=tmp_path / "run", data_dir=data_dir, resume=True, show=False)
-    assert again.best_epochs == first.best_epochs
-    assert again.history == first.history
+def test_resuming_a_finished_run_gives_its_result(run: Path, trained: Path, data_dir: Path) -> None:
+    result = train(DONE, folder=run, data_dir=data_dir, resume=True, show=False)
+    assert result.finished
+    assert [record["epoch"] for record in result.history] == [1, 2, 3, 4, 5]
+    assert (run / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
 
 
 class Evil:
@@ -140,14 +131,11 @@ class Evil:
         return os.system, ("touch evil-was-here",)
 
 
-def test_a_checkpoint_that_would_run_code_is_refused(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").mkdir()
-    torch.save({"format": "nearshot-checkpoint", "version": 1, "evil": Evil()}, tmp_path / "run" / "checkpoint.pt")
-    with pytest.raises(FileFormatError, match="not a checkpoint"):
-        train(TINY, folder=tmp_path / "run", data_dir=data_dir, resume=True, show=False)
+    torch.save({"format": "nearshot-checkpoint", "version": 1, "evil": Evil()}, tmp_path / "checkpoint.pt")
+    with pytest.raises(FileFormatError, match=r"checkpoint\.pt"):
+        read_checkpoint(tmp_path / "checkpoint.pt")
     assert not (tmp_path / "evil-was-here").exists()
 
 
@@ -155,5 +143,5 @@ def test_a_checkpoint_that_would_run_code_is_refused(
 def test_a_damaged_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "checkpoint.pt"
     file.write_bytes(content)
-    with pytest.raises(FileFormatError, match="checkpoint"):
+    with pytest.raises(FileFormatError, match=r"checkpoint\.pt"):
         read_checkpoint(file)

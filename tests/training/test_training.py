@@ -19,17 +19,21 @@ from torch import Tensor
 
 import nearshot
 from nearshot.data import Store
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import InputError
 from nearshot.evaluation import EvaluationSpec, embed, evaluate_features
 from nearshot.losses import nca_loss
 from nearshot.models import build_backbone, save_backbone
+from nearshot.runs import evaluate as evaluation_module
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file_name
 from nearshot.runs.network import TrainedRun
-from nearshot.training import METHODS, TrainConfig, testing, train
+from nearshot.training import METHODS, Hardware, OwnLoss, TrainConfig, train
+from nearshot.training.autoconfig import EVALUATION_SETTINGS
 from nearshot.training.batches import Composition, compositions
+from nearshot.training.checkpoint import Progress
 from nearshot.training.embedding import images_at_once, in_one_size
-from nearshot.training.episode_limits import EVALUATION
+from nearshot.training.logging import RunLog
 from nearshot.training.methods import resolve_method
+from nearshot.training.run_folder import RunFolder
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -47,14 +51,7 @@ def test_every_method_trains_and_its_loss_falls(name: str, data_dir: Path, tmp_p
     assert result.best["5-shot centroid"].protocol.split == "val"
 
 
-@pytest.fixture(scope="module")
-def run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    train(replace(TINY, epochs=5, validate_every=1), folder=folder, data_dir=data_dir, show=False)
-    return folder
-
-
-def test_a_run_is_a_folder_that_says_everything(run: Path, data_dir: Path) -> None:
+def test_a_run_folder_describes_the_run(run: Path, data_dir: Path) -> None:
     assert TrainConfig.from_dict(json.loads((run / "config.json").read_text())) == replace(
         TINY, epochs=5, validate_every=1
     )
@@ -168,24 +165,7 @@ def test_another_question_has_another_file(run: Path, data_dir: Path) -> None:
     assert not any(" " in name for name in names)
 
 
-def test_other_data_of_the_same_name_are_measured_anew(run: Path, data_dir: Path, tmp_path: Path) -> None:
-    prepare_tiny(tmp_path, seed=7, split_seed=0)
-    request = Request(n_way=2, n_episodes=30, shots=(1,))
-    fingerprints = {
-        one.accuracy.protocol.fingerprint
-        for where in (data_dir, tmp_path)
-        for one in evaluate_run(run, request, data_dir=where)
-    }
-    assert len(fingerprints) == 2
-
-
-def test_only_the_shots_that_are_asked_for_are_measured(run: Path, data_dir: Path) -> None:
-    """Classes have 20 images: 19 queries leave one shot."""
-    found = evaluate_run(run, Request(n_way=2, n_episodes=5, shots=(1,), n_query=19), data_dir=data_dir)
-    assert [one.n_shot for one in found] == [1]
-
-
-def test_a_measurement_is_of_what_was_asked_for(run: Path, data_dir: Path) -> None:
+def test_a_measurement_follows_the_request(run: Path, data_dir: Path) -> None:
     asked = Request(
         split="val", shots=(2,), classifiers=("knn",), n_way=2, n_query=7, least_images=20, n_episodes=12, seed=3
     )
@@ -211,7 +191,7 @@ def test_by_default_runs_are_validated_and_measured_on_the_episodes_of_plain_fea
     assert config.validation_shots == Request().shots
 
 
-def test_many_images_are_said_before_they_are_embedded(
+def test_a_message_precedes_the_embedding_of_many_images(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights, asked = tmp_path / "weights.safetensors", Request(dataset="tiny", n_way=2, n_episodes=5)
@@ -222,14 +202,14 @@ def test_many_images_are_said_before_they_are_embedded(
         (n_images, [f"Embedding {n_images} images of tiny with weights.safetensors on cpu."]),
     ):
         said: list[str] = []
-        monkeypatch.setattr(testing, "MANY", many)
+        monkeypatch.setattr(evaluation_module, "MANY", many)
         evaluate_weights(weights, asked, data_dir=data_dir, device="cpu", tell=said.append)
         assert said == expected
 
 
 def test_without_shots_there_is_nothing_to_measure(run: Path, data_dir: Path) -> None:
     asked, weights = Request(n_way=2, shots=()), sorted((run / "weights").iterdir())[0]
-    for fit in ((), EVALUATION):
+    for fit in ((), EVALUATION_SETTINGS):
         with pytest.raises(InputError, match="There is nothing to measure: give numbers of shots"):
             evaluate_run(run, asked, data_dir=data_dir, fit=fit)
         with pytest.raises(InputError, match="There is nothing to measure: give numbers of shots"):
@@ -251,29 +231,57 @@ def test_layers_are_features(run: Path, data_dir: Path) -> None:
     assert evaluate_weights(weights, request, data_dir=data_dir)[0].layers == (3, 4)
 
 
-def test_equal_seeds_give_equal_runs_and_others_others(data_dir: Path, tmp_path: Path) -> None:
-    logs = []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        train(replace(TINY, epochs=1, seed=seed), folder=tmp_path / name, data_dir=data_dir, show=False)
-        logs.append((tmp_path / name / "metrics.jsonl").read_text())
-    assert logs[0] == logs[1] != logs[2]
+def test_equal_seeds_give_equal_runs_and_equal_files(trained: Path, data_dir: Path, tmp_path: Path) -> None:
+    config = replace(TINY, epochs=5, validate_every=1)
+    for seed, same in ((0, True), (2, False)):
+        train(replace(config, seed=seed), folder=tmp_path / str(seed) / "run", data_dir=data_dir, show=False)
+        files = [file.relative_to(trained) for file in (trained / "weights").iterdir()]
+        for name in (Path("metrics.jsonl"), *(files if same else ())):
+            other = tmp_path / str(seed) / "run" / name
+            assert (other.read_bytes() == (trained / name).read_bytes()) is same, name
 
 
-def test_a_function_of_ones_own_is_the_built_in_loss_if_it_computes_it(data_dir: Path, tmp_path: Path) -> None:
+def test_a_loss_of_ones_own_may_be_the_built_in_one(data_dir: Path, tmp_path: Path) -> None:
     def own(embeddings: Tensor, labels: Tensor) -> Tensor:
         return nca_loss(embeddings, labels, background=1e-10)
 
     results = [
         train(replace(TINY, epochs=1, method=method), folder=tmp_path / name, data_dir=data_dir, show=False)
-        for name, method in (("own", own), ("built-in", "nca"))
+        for name, method in (("own", OwnLoss("nca", own)), ("built-in", "nca"))
     ]
     assert results[0].history[0]["loss"] == results[1].history[0]["loss"]
+    assert json.loads((tmp_path / "own" / "config.json").read_text())["method"] == "own-nca"
+
+
+def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    config = replace(TINY, epochs=3, validate_every=1)
+    for _ in range(2):  # the second time from its first checkpoint, as after a kill in the second epoch
+        train(config, folder=tmp_path / "run", data_dir=data_dir, resume=True, checkpoint_seconds=0, show=False)
+        state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+        assert state["progress"]["epoch"] == 4
+    history = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    events = accumulator.EventAccumulator(str(tmp_path / "run")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx([record["loss"] for record in history])
+    assert "validation/5-shot centroid" in events.Tags()["scalars"]
+    log = RunLog(RunFolder(tmp_path / "run"), config, Progress(), 6, show=False)  # starts again at the first epoch
+    with log:
+        log.epoch(history[0] | {"loss": 0.5}, seconds=1.0, images_per_second=1.0)
+    events = accumulator.EventAccumulator(str(tmp_path / "run")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 0.5)]
+
+
+def test_without_tensorboard_there_is_no_event_file(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False).finished
+    assert not list((tmp_path / "run").glob("events*"))
 
 
 @pytest.mark.parametrize("residence", ["memory", "disk"])
 def test_where_the_images_live_changes_nothing(residence: str, data_dir: Path, tmp_path: Path) -> None:
-    from nearshot.training import Hardware
-
     losses = {
         train(
             replace(TINY, epochs=1),
@@ -312,12 +320,6 @@ def test_kept_fractions_are_counted(data_dir: Path, tmp_path: Path) -> None:
     assert some["negative_pairs"] == pytest.approx(0.1 * every["negative_pairs"], abs=0.5)
 
 
-def test_too_few_validation_classes_are_noticed_before_training(data_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="lower validation_way"):
-        train(replace(TINY, validation_way=9), folder=tmp_path / "run", data_dir=data_dir, show=False)
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_learnt_temperature_is_logged(data_dir: Path, tmp_path: Path) -> None:
     config = replace(TINY, epochs=2, learn_temperature=True, temperature=3.0)
     history = train(config, folder=tmp_path / "run", data_dir=data_dir, show=False).history
@@ -325,37 +327,7 @@ def test_a_learnt_temperature_is_logged(data_dir: Path, tmp_path: Path) -> None:
     assert history[0]["temperature"] == pytest.approx(3.0, rel=0.5)
 
 
-def test_a_folder_has_one_training_at_a_time(data_dir: Path, tmp_path: Path) -> None:
-    from nearshot.training import RunFolder
-
-    owner = RunFolder(tmp_path / "run")
-    owner.start(resume=False, overwrite=False)
-    try:
-        with pytest.raises(NearshotError, match="Another training is running"):
-            train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
-    finally:
-        owner.release()
-    (tmp_path / "run" / ".lock").unlink()
-    (tmp_path / "run" / ".lock").mkdir()
-    with pytest.raises(NearshotError, match=r"run/.lock cannot be locked: Is a directory. Remove it"):
-        train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
-    (tmp_path / "run" / ".lock").rmdir()
-    assert train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False).finished
-
-
-def test_overwriting_a_run_leaves_what_is_not_of_it(data_dir: Path, tmp_path: Path) -> None:
-    config = replace(TINY, epochs=1)
-    train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
-    (tmp_path / "run" / "thesis.tex").write_text("precious")
-    train(replace(config, seed=3), folder=tmp_path / "run", data_dir=data_dir, overwrite=True, show=False)
-    assert (tmp_path / "run" / "thesis.tex").read_text() == "precious"
-    with pytest.raises(InputError, match="--resume or --overwrite"):
-        train(config, folder=tmp_path / "run", data_dir=data_dir, overwrite=True, resume=True, show=False)
-
-
 def test_a_dataset_without_validation_keeps_the_last_epoch(data_dir: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(data_dir / "tiny", tmp_path / "tiny")
     shutil.rmtree(tmp_path / "tiny" / "16" / "val")
     result = train(replace(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, show=False)
@@ -386,12 +358,17 @@ def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
     assert answer.stdout.strip() == str({"commit": commit.strip(), "changed": None})
 
 
-def test_training_leaves_torchs_settings_as_they_were(data_dir: Path, tmp_path: Path) -> None:
+def test_training_leaves_torchs_state_unchanged(data_dir: Path, tmp_path: Path) -> None:
+    """The setting of cuDNN, and the caller's random numbers."""
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
     for before in (False, True):
         torch.backends.cudnn.benchmark = before
         train(replace(TINY, epochs=1), folder=tmp_path / str(before), data_dir=data_dir, show=False)
         assert torch.backends.cudnn.benchmark is before
     torch.backends.cudnn.benchmark = False
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_a_network_in_one_size_gives_each_image_its_own_features() -> None:
@@ -407,11 +384,3 @@ def test_a_network_in_one_size_gives_each_image_its_own_features() -> None:
     assert torch.equal(features, images.flatten(1).sum(1, keepdim=True))
     in_one_size(network, torch.device("cpu"), most=7)(images)  # no more than there are
     assert sizes[1:] == [7]
-
-
-def test_a_training_leaves_the_callers_random_numbers_alone(data_dir: Path, tmp_path: Path) -> None:
-    torch.manual_seed(7)
-    expected = torch.rand(3)
-    torch.manual_seed(7)
-    train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
-    assert torch.equal(torch.rand(3), expected)

@@ -14,7 +14,8 @@ import torch
 from settings import TINY
 
 from nearshot.training import Hardware, train
-from nearshot.training.step import make_step
+from nearshot.training.module import Learner
+from nearshot.training.step import Step
 
 BASE = replace(TINY, epochs=2, sync_batch_norm=True, learning_rate=0.01)
 CONFIGS = {
@@ -27,12 +28,12 @@ CONFIGS = {
 
 
 def save_gradients(hardware: Hardware, path: Path) -> None:
-    """Write the gradient of one step on a batch of 32 made-up images, of which each process has its share."""
+    """Write the gradient of one step on a batch of 32 random images, of which each process has its share."""
     config = CONFIGS["nca"]
     fabric = hardware.fabric(config)
     fabric.launch()
     torch.manual_seed(0)
-    step = make_step(fabric, hardware, config, input_size=16, n_classes=8, n_steps=10)
+    step = Step(fabric, hardware, config, Learner(config, 16, 8))
     images = torch.randint(256, (32, 16, 16, 3), dtype=torch.uint8)
     labels = torch.arange(8).repeat(4)
     own = images.chunk(fabric.world_size)[fabric.global_rank]
@@ -43,11 +44,14 @@ def save_gradients(hardware: Hardware, path: Path) -> None:
         torch.save({"loss": loss.detach()} | gradients, path)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def train_all(data_dir: Path, folder: Path) -> None:
     hardware = Hardware(accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "1")))
     for name, config in CONFIGS.items():
-        train(config, folder=Path(sys.argv[2]) / name, data_dir=sys.argv[1], hardware=hardware, show=False)
-    save_gradients(hardware, Path(sys.argv[2]) / "gradients.pt")
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+        train(config, folder=folder / name, data_dir=data_dir, hardware=hardware, show=False)
+    save_gradients(hardware, folder / "gradients.pt")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    train_all(Path(sys.argv[1]), Path(sys.argv[2]))
+    torch.distributed.destroy_process_group()

@@ -91,14 +91,17 @@ def _parse(arguments: list[str]) -> Any:
     messages = io.StringIO()
     try:
         with PATHS, redirect_stderr(messages):
-            return _parse_command(*arguments)
+            command = _parse_command(*arguments)
     except SystemExit as leaving:
-        error: BaseException | None = leaving
-        while error := error.__cause__ or error.__context__:
-            if isinstance(error, InputError):
-                raise InputError(str(error)) from None
+        error: BaseException = leaving
+        while cause := error.__cause__ or error.__context__:
+            if isinstance(cause, InputError):
+                raise InputError(str(cause)) from None
+            error = cause
         sys.stderr.write(messages.getvalue())
         raise
+    sys.stderr.write(messages.getvalue())  # such as warnings of imports
+    return command
 
 
 def _parse_command(name: str = "", *arguments: str) -> Any:
@@ -109,7 +112,8 @@ def _parse_command(name: str = "", *arguments: str) -> Any:
             Annotated[make_dataclass(command, (), namespace={"__doc__": line}), tyro.conf.subcommand(command)]
             for command, line in COMMANDS.items()
         ]
-        return tyro.cli(Union[tuple(kinds)], prog="nearshot", args=[name] if name else [], description=DESCRIPTION)  # noqa: UP007
+        choice: Any = Union[tuple(kinds)]  # noqa: UP007 (a union of a list)
+        return tyro.cli(choice, prog="nearshot", args=[name] if name else [], description=DESCRIPTION)
     module = import_module(f"nearshot.cli.{name}")
     if hasattr(module, "parse"):
         return module.parse(list(arguments))

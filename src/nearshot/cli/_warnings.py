@@ -29,5 +29,5 @@ def print_warnings(kind: type[Warning] = UserWarning, *, others: bool = False) -
         if not others:
             warnings.simplefilter("ignore")
         warnings.simplefilter("always", kind)
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         yield

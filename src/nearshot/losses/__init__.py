@@ -1,4 +1,4 @@
-"""The paper's losses. All are `neighbour_loss` with another choice of anchors and candidates, but for two peers."""
+"""The paper's losses. All but two are `neighbour_loss` with different anchors and candidates."""
 
 from nearshot.losses.cross_entropy import cross_entropy_loss, mixed_loss
 from nearshot.losses.episodic import episode_loss, matching_loss, prototypical_loss

@@ -1,4 +1,4 @@
-"""Cross-entropy on a linear head, as SimpleShot is trained, alone or mixed with NCA."""
+"""Cross-entropy on a linear head, the loss of SimpleShot, alone or mixed with NCA."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     n_classes = logits.shape[1]
     if values_can_be_read(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
         raise InputError(
-            f"The linear head has {n_classes} classes, but the labels go from {int(labels.min())} to "
-            f"{int(labels.max())}. Number the training classes from 0."
+            f"labels must be in range({n_classes}), as the linear head has {n_classes} classes, but go from "
+            f"{int(labels.min())} to {int(labels.max())}. Number the training classes from 0."
         )
     with torch.autocast(logits.device.type, enabled=False):
         return F.cross_entropy(full_precision(logits), labels)

@@ -148,9 +148,7 @@ def _queries_pick(
     if values_can_be_read(query_labels):
         strangers = query_labels[~torch.isin(query_labels, candidate_labels)]
         if len(strangers):
-            raise InputError(
-                f"Query label {int(strangers[0])} has no support image. Every query needs its class there."
-            )
+            raise InputError(f"query_labels has the label {int(strangers[0])}, but no support image has it. Add one.")
     return neighbour_loss(
         query,
         query_labels,
@@ -170,8 +168,8 @@ def _check_layout(support_labels: Tensor, query_labels: Tensor, shape: EpisodeSh
     classes = support_classes[:, :1]  # (way, 1)
     if not ((support_classes == classes).all() and (query_classes == classes).all()):
         raise InputError(
-            f"The labels are not laid out as an episode: expected {shape.n_shot} support images of each of "
-            f"{shape.n_way} classes, class by class, then {shape.n_query} queries of each in the same order."
+            f"labels must have the layout of an episode: {shape.n_shot} support images of each of {shape.n_way} "
+            f"classes, class by class, then {shape.n_query} queries of each in the same order."
         )
     if len(classes.unique()) < shape.n_way:
-        raise InputError(f"The episode has {len(classes.unique())} different classes; its shape says {shape.n_way}.")
+        raise InputError(f"labels has {len(classes.unique())} different classes, but shape.n_way is {shape.n_way}.")

@@ -46,7 +46,7 @@ def neighbour_loss(
     An anchor without a positive adds nothing, and counts in the mean.
 
     Large batches are computed block by block, in memory linear in the number of images. The result is the same, but
-    has no second or forward-mode derivative; with a callable as the distance it always has both.
+    has no second derivative; with a callable as the distance it has one.
 
     Args:
         anchors: (anchor, dim), in any floating type; the arithmetic is at least float32.
@@ -134,7 +134,7 @@ def pair_masks(anchor_labels: Tensor, candidate_labels: Tensor, *, same_set: boo
 
 
 def _use_blocks(roles: Roles) -> bool:
-    """Whether the batch is large, and nothing needs derivatives that the blocks do not have (`torch.func`)."""
+    """Whether the batch is large, and is not differentiated by `torch.func` or forward, which blocks do not support."""
     n_pairs = len(roles.anchors) * len(roles.candidates)
     if any(map(is_transformed, (roles.anchors, roles.candidates))):
         return False

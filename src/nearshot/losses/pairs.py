@@ -1,4 +1,4 @@
-"""How many distances a loss learns from, counted on the very choice of anchors and candidates that it makes."""
+"""The number of pairs that a loss learns from, counted on its own choice of anchors and candidates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Pai
     >>> count_pairs(shape, prototypes=False, separate=False)  # NCA on the same batch
     PairCounts(positives=896, negatives=31744)
     """
-    # Embedded as the rows of the identity, an image is its own axis, and a prototype shows whom it averages.
+    # The embeddings are the rows of the identity: the non-zero entries of a prototype are the images that it averages.
     images = torch.eye(shape.batch_size)
     classes = torch.arange(shape.n_way)
     labels = torch.cat([classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)])
@@ -51,7 +51,7 @@ def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Pai
     candidate_images = (roles.candidates > 0).sum(1)  # (candidate,)
     counts_for = anchor_images[:, None] * candidate_images  # (anchor, candidate)
     counts_for[(anchor_images > 1)[:, None] & (candidate_images > 1)] = 1
-    times_met = 2 if roles.same_set else 1  # in one set, each pair is met from both ends
+    times_met = 2 if roles.same_set else 1  # in one set, each pair occurs from both ends
     positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
     return PairCounts(
         positives=int(counts_for[positive].sum()) // times_met,
@@ -60,7 +60,7 @@ def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Pai
 
 
 class ExpectedPairs(NamedTuple):
-    """What a batch drawn from all images has on average: its pairs, and images without another of their class."""
+    """The expected pairs of a random batch, and its expected number of images without another of their class."""
 
     positives: float
     negatives: float
@@ -73,22 +73,22 @@ class ExpectedPairs(NamedTuple):
 
 
 def expected_pairs(class_sizes: Sequence[int], batch_size: int) -> ExpectedPairs:
-    """Return how many pairs `nca_loss` has of a shuffled batch, on average over all batches that there can be.
+    """Return the expected number of pairs that `nca_loss` has in a shuffled batch, over all possible batches.
 
-    Of N images, two of a batch are both of a class of n with the chance n(n−1) / N(N−1). An image of that class is
-    alone with the chance C(N−n, b−1) / C(N−1, b−1): the others of the batch are of other classes.
+    Of N images, two of a batch are both of a class of n with probability n(n−1) / N(N−1). An image of that class is
+    alone with probability C(N−n, b−1) / C(N−1, b−1): all others of the batch are of other classes.
 
     >>> expected_pairs([600] * 64, batch_size=128).positives  # a balanced batch, two images of each class, has 64
     126.79...
     """
     n_images, n_pairs = sum(class_sizes), math.comb(batch_size, 2)
     if not 1 <= batch_size <= n_images:
-        raise InputError(f"A batch of {batch_size} different images cannot be drawn from {n_images} images.")
+        raise InputError(f"batch_size must be from 1 to {n_images}, the number of images, not {batch_size}.")
     positives = alone = 0.0
     for size, n_classes in Counter(class_sizes).items():
         n_own = n_classes * size
         positives += n_pairs * n_own * (size - 1) / (n_images * max(n_images - 1, 1))
-        # Whole numbers of a thousand digits and more, whose ratio Python rounds right.
+        # Integers of a thousand digits and more, whose ratio Python rounds correctly.
         is_alone = math.comb(n_images - size, batch_size - 1) / math.comb(n_images - 1, batch_size - 1)
         alone += batch_size * n_own / n_images * is_alone
     return ExpectedPairs(positives, n_pairs - positives, alone)

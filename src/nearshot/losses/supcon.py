@@ -16,7 +16,7 @@ from nearshot.losses.preconditions import check_embeddings, check_temperature, c
 
 __all__ = ["supervised_contrastive_loss"]
 
-# The published code raises every cosine and every denominator to at least this, which also stops their gradient.
+# The published code clamps every cosine and every denominator to at least this, which also stops their gradient.
 SMALLEST_PUBLISHED = 1e-10
 
 
@@ -33,7 +33,7 @@ def supervised_contrastive_loss(
 
         −1/|P(i)| Σ_{p ∈ P(i)} log ( exp(s_ip/T) / Σ_{a ≠ i} exp(s_ia/T) )
 
-    "published" is what the experiments of Appendix C ran: negative cosines raised to zero, only negatives in the
+    "published" is what the experiments of Appendix C ran: negative cosines clamped to zero, only negatives in the
     denominator, and no division by the number of positives |P(i)|. An anchor without a positive adds nothing and
     counts in the mean.
 
@@ -41,7 +41,7 @@ def supervised_contrastive_loss(
         embeddings: (image, dim), of any length; they are normalised here.
         labels: (image,) whole numbers.
         temperature: T, a number or a scalar tensor. Khosla et al. use 0.1, the published experiments 1.
-        variant: which of the two.
+        variant: one of the two.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> tidy = supervised_contrastive_loss(embeddings, torch.tensor([0, 0, 1, 1]))
@@ -52,7 +52,7 @@ def supervised_contrastive_loss(
     labels = checked_labels(labels, embeddings, "labels")
     check_temperature(temperature)
     if variant not in ("khosla", "published"):
-        raise InputError(f"There is no variant {variant!r}; choose 'khosla' or 'published'.")
+        raise InputError(f"variant must be 'khosla' or 'published', not {variant!r}.")
     with torch.autocast(embeddings.device.type, enabled=False):
         directions = unit_length(full_precision(embeddings))
         cosines = directions @ directions.T  # (anchor, image)

@@ -27,9 +27,9 @@ from nearshot.evaluation import (
 from nearshot.models import load_backbone, read_notes
 from nearshot.checks import convert_numpy_fields
 from nearshot.training.methods import METHODS
-from nearshot.training.episode_limits import check_classes, episodes_that_fit
+from nearshot.training.autoconfig import check_splits, fit_episodes
 from nearshot.runs.network import TrainedNetwork, TrainedRun, training_split
-from nearshot.training.classes import TrainedOn
+from nearshot.training.classes import TrainingClasses
 from nearshot.runs.unfinished import Unfinished
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
@@ -166,10 +166,10 @@ def evaluate_weights(
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
-    trained_on, training = TrainedOn.of_notes(notes, path), None
+    trained_on, training = TrainingClasses.of_notes(notes, path), None
     if trained_on is None or request.layers:  # else it is not needed, and opening a folder of pictures may prepare it
         training = training_split(own, data_dir, request.side if dataset == own else None)
-    trained_on = trained_on or TrainedOn.of_split(training)
+    trained_on = trained_on or TrainingClasses.of_split(training)
     if trained_on is not None:
         trained_on.check_unseen(store, request.split)
         _say(tell, trained_on.doubt(store))
@@ -295,18 +295,17 @@ def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable
     if not request.shots:
         raise InputError("There is nothing to measure: give numbers of shots.")
     if fit:
-        check_classes({request.split: store.labels})
-        small = episodes_that_fit(
-            store.labels,
+        check_splits({request.split: store.labels})
+        small = fit_episodes(
+            ImagesByClass(store.labels, store.class_names),
             request.split,
             n_way=request.n_way,
             shots=request.shots,
             n_query=request.n_query,
             least_images=request.least_images,
-            free=fit,
-            class_names=store.class_names,
+            auto=fit,
         )
-        for sentence in small.said:
+        for sentence in small.messages:
             _say(tell, sentence)
         request = replace(
             request, n_way=small.n_way, shots=small.shots, n_query=small.n_query, least_images=small.least_images

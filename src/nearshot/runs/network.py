@@ -20,7 +20,7 @@ from nearshot.models import Backbone, load_backbone
 from nearshot.training.embedding import embed_images
 from nearshot.runs.unfinished import Snapshot, Unfinished
 from nearshot.training.run_folder import RunFolder, best_epoch
-from nearshot.training.classes import TrainedOn
+from nearshot.training.classes import TrainingClasses
 
 __all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
 
@@ -187,9 +187,9 @@ class TrainedRun:
         return training_split(self.config.dataset, self.data_dir, self.config.side)
 
     @cached_property
-    def trained_on(self) -> TrainedOn | None:
+    def trained_on(self) -> TrainingClasses | None:
         """The classes that were trained on; of an older run, those of the training split as it is prepared now."""
-        return self.run.read_trained_on() or TrainedOn.of_split(self._training)
+        return self.run.read_trained_on() or TrainingClasses.of_split(self._training)
 
     def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
         """Return a split to measure, by default of the dataset that was trained on; trained classes are refused."""

@@ -1,25 +1,36 @@
-"""Settings that give way to the data: smaller batches and smaller episodes where a dataset has few images or classes.
+"""Settings that adapt to the data: smaller batches and episodes where a dataset has few images or classes.
 
-What somebody has asked for is never changed. What nobody has, may be: a folder of a hundred pictures has no batch of
-512, and two validation classes make no 5-way episodes. Every change is a sentence.
+Only settings that the caller names as automatic change, and each change is a message. A folder of a hundred photos has
+no batch of 512, and two validation classes make no 5-way episodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from nearshot.data import Store
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError, look_up
-from nearshot.text import counted
+from nearshot.text import counted, format_list
 from nearshot.training.config import TrainConfig
-from nearshot.training.episode_limits import check_classes, episodes_that_fit, leaving_out_tiny
 from nearshot.training.methods import batch_kind
 
-__all__ = ["TRAINING", "fitted"]
+__all__ = [
+    "EVALUATION_SETTINGS",
+    "TRAIN_SETTINGS",
+    "FittingEpisodes",
+    "autoconfigure",
+    "check_auto",
+    "check_splits",
+    "fit_episodes",
+]
 
-# The settings that may give way.
-TRAINING = (
+# The settings of a run, and of an evaluation, that may be automatic.
+TRAIN_SETTINGS = (
     "batch_size",
     "images_per_class",
     "n_shot",
@@ -28,152 +39,254 @@ TRAINING = (
     "validation_shots",
     "validation_queries",
 )
-_OF_EPISODES = ("batch_size", "images_per_class", "n_shot")
-_OF_VALIDATION = {"validation_way": "n_way", "validation_shots": "shots", "validation_queries": "n_query"}
-_TITLES = {"train": "training", "val": "validation"}
-# Of few images, many steps teach more than large batches do: an epoch has so many batches, as long as they have so many
-# images, and, where no episodes see to it, so many of a class.
-BATCHES_AN_EPOCH, LEAST_BATCH, LEAST_OF_A_CLASS = 4, 64, 4
+EVALUATION_SETTINGS = ("n_way", "shots", "n_query", "least_images")
+_EPISODE_SETTINGS = ("batch_size", "images_per_class", "n_shot")
+_VALIDATION_SETTINGS = {"n_way": "validation_way", "shots": "validation_shots", "n_query": "validation_queries"}
+# With few images, many steps teach more than large batches: an epoch has at least this many batches, as long as they
+# have this many images, and, where batches are not episodes, this many images of each class.
+BATCHES_PER_EPOCH, LEAST_BATCH, LEAST_PER_CLASS = 4, 64, 4
+TINY_CLASSES = 5  # at most one class in this many is skipped for being far smaller than the others
+HOW_TO_SPLIT = (
+    "nearshot data prepare FOLDER --fractions TRAIN VAL TEST, such as 0.5 0.25 0.25, or lists of classes with "
+    "--train-classes, --val-classes and --test-classes"
+)
 
 
-def fitted(
-    config: TrainConfig, stores: Mapping[str, Store], free: Collection[str], *, n_ranks: int = 1
+def check_auto(auto: Collection[str]) -> None:
+    """Check the names of automatic settings."""
+    if isinstance(auto, str):
+        raise InputError(f"auto must be a collection of names, such as [{auto!r}], not a string.")
+    for name in auto:
+        look_up(dict.fromkeys(TRAIN_SETTINGS), name, "automatic setting")
+
+
+def autoconfigure(
+    config: TrainConfig, stores: Mapping[str, Store], auto: Collection[str], *, n_ranks: int = 1
 ) -> tuple[TrainConfig, list[str]]:
-    """Return the settings with those that are free made to fit the data, and a sentence for each change.
+    """Return the settings with the automatic ones adapted to the data, and a message for each change.
 
     Args:
         config: the settings.
         stores: the training split, and the validation split if there is one.
-        free: the names of the settings that may change, of those in `TRAINING`.
-        n_ranks: among how many devices a batch is shared.
+        auto: the names of the settings that may change, of those in `TRAIN_SETTINGS`.
+        n_ranks: how many processes share a batch.
     """
-    if isinstance(free, str):
-        raise InputError(f"fit must be several names; for one, write [{free!r}].")
-    for name in free:
-        look_up(dict.fromkeys(TRAINING), name, "setting that can be fitted")
-    if not free:
+    if not auto:
         return config, []
-    check_classes({_TITLES[split]: store.labels for split, store in stores.items()})
-    config, about_batches = _with_batches(config, stores["train"], free, n_ranks)
-    if "val" not in stores:
-        return config, about_batches
-    small = episodes_that_fit(
-        stores["val"].labels,
-        "validation",
-        n_way=config.validation_way,
-        shots=config.validation_shots,
-        n_query=config.validation_queries,
-        free={name for setting, name in _OF_VALIDATION.items() if setting in free},
-        leave_out=True,
-    )
-    config = config.changed(validation_way=small.n_way, validation_shots=small.shots, validation_queries=small.n_query)
-    return config, [*about_batches, *small.said]
+    titles = {"train": "training", "val": "validation"}
+    check_splits({titles[split]: store.labels for split, store in stores.items()})
+    adapt = _with_episodes if batch_kind(config) == "episodes" else _with_batch_size
+    config, messages = adapt(config, stores["train"], auto, n_ranks)
+    if "val" in stores:
+        fitting = fit_episodes(
+            ImagesByClass(stores["val"].labels),
+            "validation",
+            n_way=config.validation_way,
+            shots=config.validation_shots,
+            n_query=config.validation_queries,
+            auto=[name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto],
+            validation=True,
+        )
+        changed = {setting: getattr(fitting, name) for name, setting in _VALIDATION_SETTINGS.items()}
+        config, messages = replace(config, **changed), [*messages, *fitting.messages]
+    return config, messages
 
 
-def _with_batches(
-    config: TrainConfig, store: Store, free: Collection[str], n_ranks: int
-) -> tuple[TrainConfig, list[str]]:
-    if batch_kind(config) == "episodes":
-        return _with_episodes(config, store, free, n_ranks)
-    size, n_images = config.batch_size, len(store)
-    enough = _enough(n_images, LEAST_OF_A_CLASS * len(store.class_names))
-    fits = min(size, n_images, enough) // n_ranks * n_ranks
-    if "batch_size" not in free or fits == size:
-        return config, []
-    if not fits:
+class FittingEpisodes(NamedTuple):
+    """Ways, shots and queries that a split has the classes and images for, and a message for each change.
+
+    Classes of fewer than `least_images` images are skipped.
+    """
+
+    n_way: int
+    shots: tuple[int, ...]
+    n_query: int
+    least_images: int
+    messages: list[str]
+
+
+def fit_episodes(
+    by_class: ImagesByClass,
+    split: str,
+    *,
+    n_way: int,
+    shots: Sequence[int],
+    n_query: int,
+    least_images: int = 1,
+    auto: Collection[str] = EVALUATION_SETTINGS,
+    validation: bool = False,
+) -> FittingEpisodes:
+    r"""Lower automatic ways, shots and queries to what a split allows; settings that are not automatic stay.
+
+    A few classes that are far smaller than the others are skipped, and so are classes of a single image.
+
+    Args:
+        by_class: the images of the split.
+        split: its name in messages.
+        n_way: classes in an episode.
+        shots: the numbers of shots.
+        n_query: queries of each class.
+        least_images: classes of fewer images are skipped.
+        auto: which of "n_way", "shots" and "n_query" may be lowered, and whether "least_images" may be raised.
+        validation: whether these are the validation episodes of a run, which skip all classes that are too small.
+
+    >>> import torch
+    >>> two_classes = ImagesByClass(torch.arange(2).repeat_interleave(12))
+    >>> fitting = fit_episodes(two_classes, "test", n_way=5, shots=(1, 5), n_query=15)
+    >>> fitting.n_way, fitting.shots, fitting.n_query
+    (2, (1, 5), 7)
+    >>> print(*fitting.messages)
+    The test split has 2 classes of 12 images or more: n_way 2 instead of 5, n_query 7 instead of 15.
+    """
+    messages: list[str] = []
+    given = {"n_way": n_way, "shots": tuple(shots), "n_query": n_query}
+    shots, ways_needed = tuple(shots), 2 if "n_way" in auto else n_way
+    if "least_images" in auto and not validation:
+        wanted = max(shots, default=1) + n_query
+        least_images, messages = _skip_tiny(by_class, split, least_images, wanted=wanted, n_needed=ways_needed)
+    sizes = sorted((size for size in by_class.sizes.tolist() if size >= least_images), reverse=True)
+
+    def smallest(ways: int) -> int:
+        """Return the size of the smallest class that takes part; 0 where there are too few classes."""
+        return min(sizes[:ways] if validation else sizes, default=0) if len(sizes) >= ways else 0
+
+    room = smallest(ways_needed)
+    if "shots" in auto and 2 <= room <= max(shots, default=0):
+        shots = tuple(n_shot for n_shot in shots if n_shot < room) or (room - 1,)
+    most = max(shots, default=1)
+    n_usable = sum(size > most for size in sizes) if validation else len(sizes)
+    if "n_way" in auto and 2 <= n_usable < n_way:
+        n_way = n_usable
+    if "n_query" in auto and 1 <= smallest(n_way) - most < n_query:
+        n_query = smallest(n_way) - most
+    chosen = {"n_way": n_way, "shots": shots, "n_query": n_query}
+    if chosen != given:
+        least = smallest(n_way)
+        fact = _classes(split, sum(size >= least for size in sizes), least)
+        names = _VALIDATION_SETTINGS if validation else {name: name for name in chosen}
+        changes = {names[name]: (given[name], chosen[name]) for name in chosen}
+        messages = [*messages, f"{fact}: {_changes(changes)}."]
+    return FittingEpisodes(n_way, shots, n_query, least_images, messages)
+
+
+def check_splits(splits: Mapping[str, Tensor]) -> None:
+    """Check that each split has two classes, of two images or more in all but the training split.
+
+    Args:
+        splits: the labels (image,) of each split, by its name in the message.
+    """
+    problems = []
+    for split, labels in splits.items():
+        least = 1 if split == "training" else 2
+        n_usable = int((ImagesByClass(labels).sizes >= least).sum())
+        if n_usable < 2:
+            of_size = "" if least == 1 else " of two images or more"
+            problems.append(f"the {split} split needs 2 classes{of_size}, and has {n_usable}")
+    if problems:
+        last = " Without a validation split, the last epoch is kept." if "validation" in splits else ""
+        problem = "; ".join(problems)
         raise InputError(
-            f"The training split has {counted(n_images, 'image')}, too few for {n_ranks} devices to share a batch: add "
+            f"{problem[0].upper()}{problem[1:]}. Add classes or images, or split the classes differently: "
+            f"{HOW_TO_SPLIT}.{last}"
+        )
+
+
+def _skip_tiny(
+    by_class: ImagesByClass, split: str, least_images: int, *, wanted: int, n_needed: int
+) -> tuple[int, list[str]]:
+    """Return the least size of a class that skips a few tiny ones, and a message that names them.
+
+    A few are a fifth of the classes at most, as long as `n_needed` remain. Tiny classes have at most half of the images
+    that an episode, which should have `wanted` of a class, can have of each other class. Classes of a single image are
+    always skipped.
+    """
+    sizes = {place: size for place, size in enumerate(by_class.sizes.tolist()) if size >= least_images}
+    usable = sorted(size for size in sizes.values() if size > 1)
+    few = max(0, min(len(usable) // TINY_CLASSES, len(usable) - n_needed))
+    of_others = min([wanted, *usable[few:]])
+    tiny = {place: size for place, size in sizes.items() if 2 * size <= of_others}
+    if not tiny:
+        return least_images, []
+    named = format_list(tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})")
+    return max(tiny.values()) + 1, [f"Episodes skip the smallest classes of the {split} split: {named}."]
+
+
+def _with_batch_size(
+    config: TrainConfig, store: Store, auto: Collection[str], n_ranks: int
+) -> tuple[TrainConfig, list[str]]:
+    n_images = len(store)
+    enough = _enough(n_images, LEAST_PER_CLASS * len(store.class_names))
+    size = min(config.batch_size, n_images, enough) // n_ranks * n_ranks
+    if "batch_size" not in auto or size == config.batch_size:
+        return config, []
+    if not size:
+        raise InputError(
+            f"The training split has {counted(n_images, 'image')}, too few for {n_ranks} devices to share a batch. Add "
             "images, or use fewer devices."
         )
-    if enough < min(size, n_images):
-        why = _too_few_steps(size, n_images)
-    elif size > n_images:
-        why = f"A batch of {size} different images needs that many; the training split has {n_images}"
-    else:
-        why = f"A batch of {size} does not divide among {n_ranks} devices"
-    return config.changed(batch_size=fits), [f"{why}: batches of {fits}."]
+    fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
+    return replace(config, batch_size=size), [f"{fact}: {_changes({'batch_size': (config.batch_size, size)})}."]
 
 
 def _enough(n_images: int, least: int = 0) -> int:
-    """Return how large a batch should be at most, so that an epoch of so many images has a few steps."""
-    size = max(n_images // BATCHES_AN_EPOCH, LEAST_BATCH, least)
+    """Return the largest batch size that leaves an epoch several steps; all images where there are very few."""
+    size = max(n_images // BATCHES_PER_EPOCH, LEAST_BATCH, least)
     return size if 2 * size <= n_images else n_images
 
 
-def _too_few_steps(size: int, n_images: int) -> str:
-    return f"The training split has {n_images} images, which are too few steps in batches of {size}"
-
-
 def _with_episodes(
-    config: TrainConfig, store: Store, free: Collection[str], n_ranks: int
+    config: TrainConfig, store: Store, auto: Collection[str], n_ranks: int
 ) -> tuple[TrainConfig, list[str]]:
-    """Choose what is free of batch size, images per class and shots, so that all go together and fit the classes."""
-    said: list[str] = []
+    """Choose the automatic ones of batch size, images per class and shots, so that they fit each other and the data."""
+    messages: list[str] = []
     by_class = ImagesByClass(store.labels, store.class_names)
-    if "least_images" in free:
+    if "least_images" in auto:
         wanted = config.images_per_class if config.n_query is None else config.n_shot + config.n_query
-        ways_are_free = "batch_size" in free or "images_per_class" in free
+        ways_are_free = "batch_size" in auto or "images_per_class" in auto
         n_needed = config.n_way or (2 if ways_are_free else config.batch_size // wanted)
-        least_images, said = leaving_out_tiny(
-            by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed
-        )
-        config = config.changed(least_images=least_images)
+        least, messages = _skip_tiny(by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed)
+        config = replace(config, least_images=least)
     by_class = by_class.without_small_classes(config.least_images)
     by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what the smallest episodes need
-    may_change = set(free) & (set(_OF_EPISODES) if config.n_way is None else {"n_shot"})
-    if not may_change:
-        return config, said
-    shape = _nearest(config, by_class, free, n_ranks)
+    settings = _EPISODE_SETTINGS if config.n_way is None else ("n_shot",)
+    if not set(auto) & set(settings):
+        return config, messages
+    shape = _nearest(config, by_class, auto, n_ranks)
     if shape is None:
-        raise _nothing_fits(config, by_class, free, n_ranks)
-    changed = config.changed(n_shot=shape.n_shot)
-    if config.n_way is None:
-        changed = changed.changed(batch_size=shape.batch_size, images_per_class=shape.images_per_class)
-    if changed == config:
-        return config, said
-    n_images = int(by_class.sizes.sum())
-    why = _why_not(config, by_class, n_ranks)
-    is_for_steps = "batch_size" in may_change and _could_be_larger(shape, config, by_class)
-    if is_for_steps and why != _too_few_steps(config.batch_size, n_images):
-        why += f", and {n_images} images are to make several batches"
-    return changed, [*said, f"{why}: episodes of {_described(shape)}."]
+        raise _nothing_fits(config, by_class, auto, n_ranks)
+    changes = {name: (getattr(config, name), getattr(shape, name)) for name in settings}
+    if any(old != new for old, new in changes.values()):
+        fact = _classes("training", len(by_class.sizes), int(by_class.sizes.min())) + _sharing(n_ranks)
+        messages = [*messages, f"{fact}: {_changes(changes)}."]
+    return replace(config, **{name: new for name, (_, new) in changes.items()}), messages
 
 
-def _could_be_larger(shape: EpisodeShape, config: TrainConfig, by_class: ImagesByClass) -> bool:
-    """Whether there are classes for one way more, and it is only the steps of an epoch that it would leave too few."""
-    one_way_more = shape.batch_size + shape.images_per_class
-    enough = _enough(int(by_class.sizes.sum()))
-    return shape.n_way < len(by_class.sizes) and enough < one_way_more <= config.batch_size
+def _nearest(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int) -> EpisodeShape | None:
+    """Return the episodes nearest to the settings of all that fit: by shots, then images per class, then ways.
 
-
-def _nearest(config: TrainConfig, by_class: ImagesByClass, free: Collection[str], n_ranks: int) -> EpisodeShape | None:
-    """Return of all episodes that fit those nearest to the settings: shots first, then images per class, then ways.
-
-    They are no larger than the settings', nor, where the batch size is free and such go with what is given, than leaves
-    an epoch a few steps.
+    They are no larger than the settings', nor, where the batch size is automatic and that is possible, than leaves an
+    epoch several steps.
     """
     sizes = [config.batch_size]
-    if "batch_size" in free:
+    if "batch_size" in auto:
         sizes.insert(0, min(config.batch_size, _enough(int(by_class.sizes.sum()))))
     usual = config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
     for size in sizes:
-        found = [
-            shape
-            for shape in _shapes(config.changed(batch_size=size), by_class, free)
-            if shape.batch_size % n_ranks == 0
-        ]
-        if found:
-            return min(
-                found,
-                key=lambda one: (abs(one.n_shot - config.n_shot), abs(one.images_per_class - usual), -one.n_way),
-            )
+        shapes = _shapes(replace(config, batch_size=size), by_class, auto)
+        nearest = min(
+            (shape for shape in shapes if shape.batch_size % n_ranks == 0),
+            key=lambda one: (abs(one.n_shot - config.n_shot), abs(one.images_per_class - usual), -one.n_way),
+            default=None,
+        )
+        if nearest is not None:
+            return nearest
     return None
 
 
-def _shapes(config: TrainConfig, by_class: ImagesByClass, free: Collection[str]) -> Iterator[EpisodeShape]:
-    """Yield the episodes that keep what is given, in batches no larger than the settings'.
+def _shapes(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str]) -> Iterator[EpisodeShape]:
+    """Yield the episodes that keep the settings that are not automatic, in batches no larger than the settings'.
 
-    What is given may be more than the data have: the sampler refuses it, and names the class.
+    Those settings may ask for more than the data have; then the sampler raises an error that names the class.
     """
     n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
     if config.n_way is not None and config.n_query is not None:
@@ -181,48 +294,36 @@ def _shapes(config: TrainConfig, by_class: ImagesByClass, free: Collection[str])
             yield EpisodeShape(config.n_way, n_shot, config.n_query)
         return
     most = min(smallest, max(2, config.batch_size // 2))
-    for per_class in range(2, most + 1) if "images_per_class" in free else (config.images_per_class,):
-        n_shot = config.n_shot
-        if "n_shot" in free and n_shot >= per_class:
-            n_shot = per_class // 2
+    for per_class in range(2, most + 1) if "images_per_class" in auto else (config.images_per_class,):
+        n_shot = per_class // 2 if "n_shot" in auto and config.n_shot >= per_class else config.n_shot
         for n_way in range(2, max(2, min(n_classes, config.batch_size // per_class)) + 1):
-            if n_shot < per_class and ("batch_size" in free or n_way * per_class == config.batch_size):
+            if n_shot < per_class and ("batch_size" in auto or n_way * per_class == config.batch_size):
                 yield EpisodeShape(n_way, n_shot, per_class - n_shot)
 
 
-def _why_not(config: TrainConfig, by_class: ImagesByClass, n_ranks: int) -> str:
-    """Say why the episodes of the settings do not fit."""
-    try:
-        shape = config.shape
-    except InputError as error:  # it says so, and then what to do
-        return str(error).partition(". ")[0]
-    n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
-    if shape.n_way <= n_classes and shape.images_per_class <= smallest:
-        n_images = int(by_class.sizes.sum())
-        if shape.batch_size > _enough(n_images):
-            return _too_few_steps(shape.batch_size, n_images)
-        return f"A batch of {shape.batch_size} does not divide among {n_ranks} devices"
-    return (
-        f"Episodes of {shape.n_way} classes × {shape.images_per_class} images are too large; the training split has "
-        f"{n_classes} classes of {counted(smallest, 'image')} or more"
-    )
-
-
-def _nothing_fits(config: TrainConfig, by_class: ImagesByClass, free: Collection[str], n_ranks: int) -> InputError:
-    """Say what was given, what there is, and what would fit."""
-    names = _OF_EPISODES if config.n_way is None else ("n_way", "n_query")
-    given = [f"{name} {getattr(config, name)}" for name in names if name not in free]
-    place = int(by_class.sizes.argmin())
-    size = int(by_class.sizes[place])
-    instead = _nearest(config, by_class, _OF_EPISODES, n_ranks)
-    advice = "Use fewer devices" if instead is None else f"{_described(instead)}, would fit"
-    shared = f" that {n_ranks} devices share" if n_ranks > 1 else ""
+def _nothing_fits(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int) -> InputError:
+    """Return an error with the given settings, the data, and settings that would fit."""
+    names = _EPISODE_SETTINGS if config.n_way is None else ("n_way", "n_query")
+    given = [f"{name} {getattr(config, name)}" for name in names if name not in auto]
+    smallest = int(by_class.sizes.argmin())
+    fact = f"{by_class.name(smallest)!r}, has {counted(int(by_class.sizes[smallest]), 'image')}{_sharing(n_ranks)}"
+    instead = _nearest(config, by_class, _EPISODE_SETTINGS, n_ranks)
+    advice = [f"{name} {getattr(instead, name)}" for name in _EPISODE_SETTINGS] if instead else ["fewer devices"]
     return InputError(
-        f"No training episodes{shared} have {' and '.join(given) or 'two images of a class'}: the training split has "
-        f"{len(by_class.sizes)} classes, and the smallest, {by_class.name(place)!r}, has {counted(size, 'image')}. "
-        f"{advice}."
+        f"No training episodes have {' and '.join(given) or 'two images of a class'}: the training split has "
+        f"{len(by_class.sizes)} classes, and the smallest, {fact}. Use {', '.join(advice)}."
     )
 
 
-def _described(shape: EpisodeShape) -> str:
-    return f"{shape.n_way} × {shape.images_per_class} = {shape.batch_size} images, {shape.n_shot}-shot"
+def _classes(split: str, n_classes: int, smallest: int) -> str:
+    return f"The {split} split has {counted(n_classes, 'class', 'classes')} of {counted(smallest, 'image')} or more"
+
+
+def _sharing(n_ranks: int) -> str:
+    return f", and {n_ranks} devices share a batch" if n_ranks > 1 else ""
+
+
+def _changes(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return the changes of settings, {name: (old, new)}, as text."""
+    changed = {name: pair for name, pair in changes.items() if pair[0] != pair[1]}
+    return ", ".join(f"{name} {new} instead of {old}" for name, (old, new) in changed.items())

@@ -1,4 +1,4 @@
-"""A configuration's batches, and what can be known about them without looking at a device."""
+"""The batches of a configuration, and the pairs that they give a loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Composition", "compositions", "make_batches"]
 
 
 class Composition(NamedTuple):
-    """What a batch is made of: anchors that have no other image of their class, and the pairs that a loss uses."""
+    """The anchors of a batch that have no other image of their class, and the pairs that a loss uses."""
 
     anchors_without_positive: int
     positive_pairs: float
@@ -27,7 +27,7 @@ class Composition(NamedTuple):
 
 
 def make_batches(config: TrainConfig, labels: Tensor, class_names: Sequence[str], *, n_ranks: int = 1) -> Batches:
-    """Return the sampler of a configuration's batches, in the order that all ranks share."""
+    """Return the sampler of a configuration's batches, in an order that all ranks share."""
     kind = batch_kind(config)
     if kind == "episodes":
         return EpisodeBatches(
@@ -46,7 +46,7 @@ def make_batches(config: TrainConfig, labels: Tensor, class_names: Sequence[str]
 
 
 def compositions(labels: Tensor, config: TrainConfig, method: Method) -> list[Composition] | None:
-    """Return what each batch is made of, for labels (batch, image); None where a method does not compare images."""
+    """Return the composition of each batch of labels (batch, image); None where a method does not compare images."""
     if method.roles is None:
         return None
     prototypes, separate = method.roles
@@ -58,9 +58,9 @@ def compositions(labels: Tensor, config: TrainConfig, method: Method) -> list[Co
 def _all_pairs(
     labels: np.ndarray[tuple[int, ...], np.dtype[np.int64]], keep_positives: float, keep_negatives: float
 ) -> Composition:
-    """Count the pairs of a batch in which all are compared with all, each pair once.
+    """Count the unordered pairs of a batch in which every image is compared with every other.
 
-    Of a fraction, ordered pairs are kept, their number rounded down; an ordered pair is half a pair.
+    A fraction applies to ordered pairs, and their number is rounded down; an ordered pair is half a pair.
     """
     sizes = np.unique(labels, return_counts=True)[1]
     positives = int((sizes * (sizes - 1)).sum())  # ordered

@@ -1,4 +1,4 @@
-"""Checkpoints: all that it takes to go on exactly, in one file that is there whole or not at all."""
+"""The progress of a run, and checkpoints: the complete state for an exact resume, in one file written atomically."""
 
 from __future__ import annotations
 
@@ -8,25 +8,119 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
+from nearshot.data.samplers import Batches
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import atomic_write
+from nearshot.training.batches import Composition
 from nearshot.training.config import TrainConfig, differences
+from nearshot.training.step import Step, inner_optimiser
 
-__all__ = ["CheckpointWriter", "check_same_training", "read_checkpoint"]
+__all__ = ["CheckpointWriter", "Progress", "check_same_training", "load_state", "read_checkpoint", "state_of"]
 
 FORMAT, VERSION = "nearshot-checkpoint", 1
 NEEDED = {"version", "config", "fingerprints", "learner", "optimiser", "sampler", "generator", "progress"}
 
 
-class CheckpointWriter:
-    """Writes checkpoints while training goes on: a state is copied at once, and written by a thread.
+class Progress:
+    """The current epoch, its sums so far, and the best epochs before it.
 
-    One is written at a time; a new one waits for the last. An error, such as a full disk, is raised at the next call.
+    Attributes:
+        epoch: the current epoch, counted from 1.
+        step: the number of steps taken.
+        best: by "5-shot centroid" and the like, the best validation accuracy so far, with its epoch.
+        history: the log records of earlier epochs.
+    """
+
+    def __init__(self) -> None:
+        self.epoch, self.step = 1, 0
+        self.best: dict[str, dict[str, Any]] = {}
+        self.history: list[dict[str, Any]] = []
+        self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
+        self.made_of = [0.0, 0.0, 0.0]
+
+    def add(self, loss: Tensor, made_of: Composition | None) -> None:
+        """Add a step. The loss stays on its device, since reading it would wait for the device."""
+        dtype = torch.float32 if loss.device.type == "mps" else torch.float64  # mps has no float64
+        self.loss_sum = self.loss_sum.to(loss.device, dtype) + loss
+        self.n_steps += 1
+        self.step += 1
+        if made_of is not None:
+            self.made_of = [total + here for total, here in zip(self.made_of, made_of, strict=True)]
+
+    def epoch_record(self, step: Step) -> dict[str, Any]:
+        """Return the log record of the epoch. This waits for the device."""
+        record: dict[str, Any] = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "loss": float(self.loss_sum) / self.n_steps,
+            "learning_rate": float(inner_optimiser(step.optimiser).param_groups[0]["lr"]),
+        }
+        if step.log_temperature is not None:
+            record["temperature"] = float(step.log_temperature.detach().exp())
+        averages = {name: total / self.n_steps for name, total in zip(Composition._fields, self.made_of, strict=True)}
+        return record | (averages if any(self.made_of) else {})
+
+    def next_epoch(self) -> None:
+        """Begin the next epoch."""
+        self.epoch += 1
+        self.n_steps, self.loss_sum, self.made_of = 0, torch.zeros_like(self.loss_sum), [0.0, 0.0, 0.0]
+
+
+def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]:
+    """Return the state of a run: weights, optimiser, position, random states and log."""
+    device = step.generator.device
+    return {
+        "learner": step.learner.state_dict(),
+        "log_temperature": step.log_temperature,
+        "optimiser": inner_optimiser(step.optimiser).state_dict(),
+        "sampler": sampler.state_dict(),
+        "device": device.type,
+        "generator": step.generator.get_state(),
+        "random": torch.get_rng_state(),
+        "random_device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "progress": dict(vars(progress)),
+    }
+
+
+def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Progress) -> bool:
+    """Restore a state; return whether the run resumes exactly.
+
+    It does not on another kind of device than before, where random numbers come from a new generator.
+    """
+    device = step.generator.device
+    step.learner.load_state_dict(state["learner"])
+    if step.log_temperature is not None:
+        with torch.no_grad():
+            step.log_temperature.copy_(state["log_temperature"])
+    optimiser = inner_optimiser(step.optimiser)
+    of_device: tuple[str, ...] = ("lr", "fused", "foreach", "capturable")  # where and how the device computes steps
+    kept = [{name: group[name] for name in of_device if name in group} for group in optimiser.param_groups]
+    optimiser.load_state_dict(state["optimiser"])
+    for group, values in zip(optimiser.param_groups, kept, strict=True):
+        group.update(values)
+    sampler.load_state_dict(state["sampler"])
+    vars(progress).update(state["progress"])
+    progress.loss_sum = progress.loss_sum.to(device)
+    torch.set_rng_state(state["random"])
+    if state["device"] != device.type:
+        step.generator.manual_seed(hash((step.config.seed, progress.step)) % 2**63)
+        return False
+    step.generator.set_state(state["generator"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["random_device"], device)
+    return True
+
+
+class CheckpointWriter:
+    """Writes checkpoints in a thread while training continues; the state is copied first.
+
+    One checkpoint is written at a time. An error, such as a full disk, is raised at the next call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,12 +133,12 @@ class CheckpointWriter:
         """Write a state; `afterwards` is called once it is safely on the disk."""
         self.wait()
         self._when = time.monotonic()
-        copied = _copied({"format": FORMAT, "version": VERSION} | state)
+        copied = pytree.tree_map_only(Tensor, _copied, {"format": FORMAT, "version": VERSION} | state)
         self._last = self._thread.submit(self._write, copied, afterwards)
 
     @property
     def seconds_since_last(self) -> float:
-        """How old the last checkpoint is, or the writer where there is none."""
+        """Seconds since the last checkpoint was started, or since the writer was made."""
         return time.monotonic() - self._when
 
     def wait(self) -> None:
@@ -56,10 +150,8 @@ class CheckpointWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Write what is left, and end the thread."""
+    def __exit__(self, *_: object) -> None:
+        """Wait for the last checkpoint, and end the thread."""
         try:
             self.wait()
         finally:
@@ -75,27 +167,28 @@ class CheckpointWriter:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint. Nothing in the file is executed; what is no checkpoint is refused."""
+    """Read a checkpoint. No code in the file is executed; a file that is not a checkpoint is refused."""
     if not path.is_file():
-        raise InputError(f"There is no checkpoint to go on from at {path}.")
+        raise InputError(f"There is no checkpoint at {path} to resume from.")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         readable = isinstance(state, dict) and state.get("format") == FORMAT and state.keys() >= NEEDED
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {_first_sentence(error)}.") from error
+        reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {reason}.") from error
     if not readable:
-        raise FileFormatError(f"{path} is not a checkpoint of a training, or is not complete.")
+        raise FileFormatError(f"{path} is not a checkpoint of a training run, or is incomplete.")
     if state["version"] != VERSION:
-        raise FileFormatError(f"{path} is of format {state['version']}; this version of nearshot reads {VERSION}.")
+        raise FileFormatError(f"{path} has format {state['version']}; this version of nearshot reads {VERSION}.")
     return dict(state)
 
 
 def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints: dict[str, str]) -> None:
-    """Refuse a checkpoint, or a result, of another configuration or of other data, and say what differs."""
+    """Refuse a checkpoint, or a result, of another configuration or of other data, and name the difference."""
     different = differences(TrainConfig.from_dict(state["config"]), config)
     if different:
         listed = "; ".join(f"{name} was {there!r} and is now {here!r}" for name, (there, here) in different.items())
-        raise InputError(f"The run is of another training: {listed}.")
+        raise InputError(f"The run has another configuration: {listed}.")
     for split in fingerprints | state["fingerprints"]:
         there, here = (str(found.get(split))[:12] for found in (state["fingerprints"], fingerprints))
         if there != here:
@@ -104,16 +197,5 @@ def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints
             )
 
 
-def _copied(value: Any) -> Any:
-    """Copy tensors to the host, so that training can go on changing them."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(item) for item in value)
-    return value
-
-
-def _first_sentence(error: Exception) -> str:
-    return str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)

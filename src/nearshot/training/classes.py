@@ -1,7 +1,7 @@
-"""Which classes a network was trained on, as they were when it was, and whether a split to be measured has any of them.
+"""The classes that a network was trained on, and whether a split to be measured contains any of them.
 
-Prepared datasets change: another seed or other fractions move classes from one split to another. So a training writes
-its classes down, in its folder and in its weights, and they are what the split is compared with.
+Prepared datasets change: another seed or other fractions move classes between splits. So a run records its training
+classes in its folder and in its weights, and measured splits are compared with this record.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from nearshot.errors import FileFormatError, LeakError
 from nearshot.evaluation import check_unseen_classes
 from nearshot.text import format_list
 
-__all__ = ["NOTE", "TrainedOn"]
+__all__ = ["NOTE", "TrainingClasses"]
 
-NOTE = "training_classes"  # among the notes of weights
+NOTE = "training_classes"  # the key in the metadata of weights
 
 
 @dataclass(frozen=True)
-class TrainedOn:
-    """The classes that were trained on.
+class TrainingClasses:
+    """The classes of a training split.
 
-    A class is known by its name: in the dataset that it was trained in, and among the datasets that nearshot knows,
-    such as miniImageNet and tieredImageNet, which name their classes alike. In other datasets, such as a user's own, an
-    equal name may well be another class.
+    A class is identified by its name: in the dataset that it was trained in, and among the datasets that nearshot
+    knows, such as miniImageNet and tieredImageNet. In other datasets, such as a user's own, an equal name may be
+    another class.
 
     Attributes:
         dataset: the name under which the dataset was prepared.
@@ -39,47 +39,42 @@ class TrainedOn:
     class_names: tuple[str, ...]
 
     @classmethod
-    def of_split(cls, training: Store | None) -> TrainedOn | None:
+    def of_split(cls, training: Store | None) -> TrainingClasses | None:
         """Return the classes of a training split, if there is one."""
         return None if training is None else cls(training.dataset, training.class_names)
 
     @classmethod
-    def of_notes(cls, notes: dict[str, str], path: str | Path) -> TrainedOn | None:
-        """Return what the notes of weights say; None for weights from before it was noted.
-
-        Args:
-            notes: the notes.
-            path: the weights, for errors.
-        """
+    def of_notes(cls, notes: dict[str, str], path: str | Path) -> TrainingClasses | None:
+        """Return the classes in the metadata of the weights at `path`; None for weights of older versions."""
         if NOTE not in notes:
             return None
         try:
             return cls.from_dict(json.loads(notes[NOTE]))
         except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"The note {NOTE!r} of {path} is not one of a training: {error}") from error
+            raise FileFormatError(f"The metadata {NOTE!r} of {path} is damaged: {error}") from error
 
     def as_note(self) -> dict[str, str]:
-        """Return it as a note of weights."""
+        """Return the metadata of weights."""
         return {NOTE: json.dumps(self.as_dict())}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
+        """Return JSON values."""
         return {"dataset": self.dataset, "classes": list(self.class_names)}
 
     @classmethod
-    def from_dict(cls, values: Any) -> TrainedOn:
-        """Return what `as_dict` gave the values of; ValueError for any others."""
+    def from_dict(cls, values: Any) -> TrainingClasses:
+        """Return the classes that `as_dict` described; other values raise ValueError."""
         dataset, names = (values.get("dataset"), values.get("classes")) if isinstance(values, dict) else (None, None)
         if not isinstance(dataset, str) or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise ValueError("it does not name a dataset and its classes.")
+            raise ValueError("it must name a dataset and its classes.")
         return cls(dataset, tuple(names))
 
     def check_unseen(self, store: Store, split: str) -> None:
-        """Refuse a split that has classes that were trained on.
+        """Refuse a split that has training classes, unless it is requested as the training split of the same dataset.
 
         Args:
             store: the split.
-            split: what it is asked for as; the training split of the same dataset is asked for knowingly.
+            split: the name it was requested by.
         """
         is_own = store.dataset == self.dataset
         if split == "train" if is_own else not {store.dataset, self.dataset} <= SOURCES.keys():
@@ -88,14 +83,14 @@ class TrainedOn:
             check_unseen_classes(self.class_names, store.class_names)
         except LeakError as error:
             advice = (
-                f"{self.dataset} had other splits when the network was trained: prepare it as it was, or train again."
+                f"{self.dataset} had other splits when the network was trained: prepare those again, or retrain."
                 if is_own
                 else f"The network was trained on {self.dataset}, which has them too: measure it on another dataset."
             )
             raise LeakError(f"{error} {advice}") from None
 
     def doubt(self, store: Store) -> str | None:
-        """Say that a split of another dataset has classes of names that were trained on; None if it has none."""
+        """Return a warning if a split of another dataset has class names that were trained on; None otherwise."""
         shared = sorted(set(self.class_names) & set(store.class_names))
         if store.dataset == self.dataset or not shared:
             return None

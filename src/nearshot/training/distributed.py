@@ -1,6 +1,6 @@
-"""Several processes, one batch: what each has embedded is gathered, and gradients find their way back.
+"""Several processes that share a batch: embeddings are gathered, and gradients are scattered back.
 
-In one process every function here returns what it was given.
+In a single process, every function here is a no-op.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
 
 from nearshot.errors import NearshotError
 
@@ -23,9 +24,9 @@ Value = TypeVar("Value")
 
 
 def on_first_rank(fabric: Fabric, work: Callable[[], Value]) -> Value:
-    """Do something on the first rank, and return its value on all; what goes wrong there is raised on all.
+    """Call a function on the first rank, and return its value on all. An error there is raised on all ranks.
 
-    Otherwise the others would wait for a rank that will never come.
+    Otherwise the other ranks would wait forever.
     """
     if fabric.world_size == 1:
         return work()
@@ -43,7 +44,7 @@ def on_first_rank(fabric: Fabric, work: Callable[[], Value]) -> Value:
 
 
 def any_rank(fabric: Fabric, value: bool) -> bool:
-    """Return whether something holds on any rank."""
+    """Return whether a value is true on any rank."""
     if fabric.world_size == 1:
         return value
     total = fabric.all_reduce(torch.tensor(float(value), dtype=torch.float32, device=fabric.device), reduce_op="sum")
@@ -53,10 +54,9 @@ def any_rank(fabric: Fabric, value: bool) -> bool:
 def gather_batch(share: Tensor) -> Tensor:
     """Return the whole batch, (n_ranks · image, …), of which each rank has an equal share, in the order of the ranks.
 
-    Every rank then computes the same loss of the whole batch. Its gradient with respect to the own share comes back
-    multiplied by the number of ranks: the gradients of the weights are averaged over ranks afterwards, and their sum
-    is what is wanted. Gradients of what does not pass through here, such as a learnt temperature, are the same on every
-    rank, and their average is right as it is.
+    Every rank then computes the same loss of the whole batch. The gradient of a rank's share is multiplied by the
+    number of ranks, since DDP averages the gradients of the weights and their sum is needed. Other gradients, such as
+    that of a learnt temperature, are the same on every rank, so their average is already right.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return share
@@ -78,7 +78,7 @@ class _Gather(torch.autograd.Function):
 
 
 def synchronise_batch_norm(network: nn.Module, device: torch.device) -> nn.Module:
-    """Return the network with batch norm over all ranks' images; PyTorch's own, which has no version for the CPU."""
+    """Return the network with batch norm over all ranks' images. PyTorch's own has no CPU version."""
     if device.type == "cuda":
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
         return converted
@@ -89,15 +89,15 @@ def synchronise_batch_norm(network: nn.Module, device: torch.device) -> nn.Modul
 
 
 class _SynchronisedBatchNorm(nn.BatchNorm2d):
-    """Batch norm with the mean and variance of all ranks' images in training; each rank has equally many."""
+    """Batch norm that uses the mean and variance of all ranks' images in training; ranks have equally many."""
 
     def forward(self, maps: Tensor) -> Tensor:
         if not self.training or not dist.is_initialized():
             return super().forward(maps)
         n_ranks = dist.get_world_size()
-        mean = _AverageOverRanks.apply(maps.mean((0, 2, 3)))  # type: ignore[no-untyped-call]
+        mean = all_reduce(maps.mean((0, 2, 3))) / n_ranks  # differentiable
         centred = maps - mean[:, None, None]
-        variance = _AverageOverRanks.apply(centred.square().mean((0, 2, 3)))  # type: ignore[no-untyped-call]
+        variance = all_reduce(centred.square().mean((0, 2, 3))) / n_ranks
         n_values = maps.numel() // maps.shape[1] * n_ranks
         with torch.no_grad():
             if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
@@ -107,19 +107,3 @@ class _SynchronisedBatchNorm(nn.BatchNorm2d):
                 self.num_batches_tracked += 1
         normalised: Tensor = centred * (variance + self.eps).rsqrt()[:, None, None]
         return normalised * self.weight[:, None, None] + self.bias[:, None, None]
-
-
-class _AverageOverRanks(torch.autograd.Function):
-    """The mean over ranks of a tensor; the gradient of each rank's is the mean of what comes back to all."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        total = value.clone()
-        dist.all_reduce(total)
-        return total / dist.get_world_size()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        total = gradients[0].clone()
-        dist.all_reduce(total)
-        return total / dist.get_world_size()

@@ -1,4 +1,4 @@
-"""From stored images to features: what validation and `nearshot evaluate` have in common."""
+"""From stored images to features, for validation and `nearshot evaluate`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from nearshot.progress import with_progress
 
 __all__ = ["embed_images", "images_at_once", "in_one_size"]
 
-IMAGES_AT_ONCE = {"cuda": 2048, "cpu": 256}
-
 
 def embed_images(
     backbone: Backbone,
@@ -29,13 +27,13 @@ def embed_images(
     bfloat16: bool = False,
     show: bool | None = False,
 ) -> Tensor:
-    """Embed all images of a feed, each once: its centre, at the backbone's input size; (image, dim) float32.
+    """Embed all images of a feed: their centre, at the backbone's input size. Returns (image, dim) float32.
 
     Args:
         backbone: in evaluation mode, on the device.
         feed: the images.
         device: where to embed.
-        network: a function of normalised images instead, such as `backbone.multi_layer`.
+        network: a function of normalised images to use instead, such as `backbone.multi_layer`.
         bfloat16: whether the network computes in bfloat16.
         show: whether to show progress; None does on a terminal.
     """
@@ -52,21 +50,21 @@ def embed_images(
 
 
 def images_at_once(device: torch.device) -> int:
-    """Return how many images are embedded at a time."""
-    return IMAGES_AT_ONCE.get(device.type, 256)
+    """Return the batch size of embedding."""
+    return 2048 if device.type == "cuda" else 256
 
 
 def in_one_size(
     network: Callable[[Tensor], Tensor], device: torch.device, most: int | None = None
 ) -> Callable[[Tensor], Tensor]:
-    """Return a network for `embed_images` that sees one size of batch: a smaller one is filled up, and cut again.
+    """Return a network that pads smaller batches to one size, and cuts their features again.
 
-    Otherwise every odd size would be compiled, or tuned by cuDNN, on its own.
+    Otherwise every odd batch size would be compiled, or tuned by cuDNN, separately.
 
     Args:
         network: from normalised images to features.
         device: where it computes.
-        most: how many images there are to embed at most, where they are fewer than a batch has.
+        most: the number of images to embed, where they are fewer than a batch.
     """
     size = images_at_once(device) if most is None else min(most, images_at_once(device))
 

@@ -1,4 +1,4 @@
-"""What is trained: a backbone with what stands between it and the loss."""
+"""The module that is trained: a backbone, and the heads between it and the loss."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Embedded", "Learner"]
 
 
 class Embedded(NamedTuple):
-    """A batch of images after the network: embeddings for the loss, and logits where there is a linear head."""
+    """The output of the module: embeddings for the loss, and logits where there is a linear head."""
 
     embeddings: Tensor
     logits: Tensor | None
 
 
 class Learner(nn.Module):
-    """A backbone, and what is used in training only: a projection and a linear head."""
+    """A backbone, with a projection and a linear head that are used in training only."""
 
     def __init__(self, config: TrainConfig, input_size: int, n_classes: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The paper's settings by dataset and method, and settings for the datasets that it does not have.
+"""The paper's settings by dataset and method, and settings for Omniglot and glyphs.
 
-The paper's are those of its comparison table as the published experiments ran them: see `docs/training.md` for where
-they differ from the text.
+The paper's settings are those of its comparison table, as the published experiments ran them; `docs/training.md` lists
+where they differ from the text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAPER = TrainConfig(input_size=84, background=1e-10, warm_up=0.0)
 CIFAR_FS = replace(PAPER, dataset="cifar-fs", epochs=240)
 MINI_IMAGENET = replace(PAPER, dataset="mini-imagenet")
 TIERED_IMAGENET = replace(PAPER, dataset="tiered-imagenet", epochs=150, milestones=(0.5, 0.75), steps_per_epoch=439)
-# Letters: mirroring one may make another, and most are thin, so crops stay mild.
+# For letters: a mirrored one may be another letter, and most are thin, so crops stay mild.
 UPRIGHT = Augmentation(scale=(0.6, 1.0), flip=0.0)
 GLYPHS = TrainConfig(
     backbone="conv4-32",
@@ -42,7 +42,7 @@ OMNIGLOT = replace(GLYPHS, dataset="omniglot", backbone="conv4", epochs=40, batc
 PROTOTYPICAL: dict[str, Any] = {"method": "prototypical"}
 MATCHING: dict[str, Any] = {"method": "matching"}
 SNELL: dict[str, Any] = {"n_way": 20, "n_query": 15}  # 20-way, 5-shot, 15 queries; one model for both columns
-# Where a batch would have few images of a class, NCA too gets so many images of each class.
+# Where a shuffled batch would have few images of a class, NCA uses episodes, too.
 FIXED_COMPOSITION: dict[str, Any] = {"batches": "episodes"}
 SUPCON: dict[str, Any] = {"method": "supcon", "supcon_variant": "published", "projection": 128}
 
@@ -72,13 +72,13 @@ def _all() -> dict[str, TrainConfig]:
 
 
 PRESETS: Mapping[str, TrainConfig] = MappingProxyType(_all())
-"""Settings by name, a dataset and a method, such as "cifar-fs-nca"; `replace` of `dataclasses` changes some."""
+"""Settings by dataset and method, such as "cifar-fs-nca"; change some with `dataclasses.replace`."""
 
 
 def closest_preset(config: TrainConfig) -> tuple[str, dict[str, tuple[Any, Any]]]:
-    """Return the preset from which a configuration differs least, and in what: {setting: (preset's, its own)}.
+    """Return the preset that a configuration differs least from, and how: {setting: (the preset's, its own)}.
 
-    Presets of other datasets do not count; where there is none, it is the default settings.
+    Only presets of the same dataset count; where there is none, the default settings do.
 
     >>> closest_preset(replace(PRESETS["cifar-fs-nca"], seed=3))
     ('cifar-fs-nca', {'seed': (0, 3)})

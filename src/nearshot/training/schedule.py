@@ -1,4 +1,4 @@
-"""The learning rate at each step: steps, a cosine or a constant, after a warm-up."""
+"""The learning-rate schedule: steps, a cosine or a constant, after a warm-up."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def learning_rate_factor(
     decay: float = 0.1,
     warm_up_steps: float = 0.0,
 ) -> float:
-    """Return what the learning rate is multiplied with at a step, counted from 0, of `n_steps`.
+    """Return the factor of the learning rate at a step, counted from 0, of `n_steps`.
 
     Args:
-        step: which step.
-        n_steps: how many there will be.
-        schedule: "steps" multiplies by `decay` at each of the `milestones`, which are fractions of the training;
-            "cosine" falls from 1 to 0 along half a cosine after the warm-up; "constant" is 1.
-        milestones: for "steps".
+        step: the step.
+        n_steps: the number of steps of the run.
+        schedule: "steps" multiplies by `decay` at each milestone; "cosine" falls from 1 to 0 along half a cosine after
+            the warm-up; "constant" is 1.
+        milestones: for "steps", fractions of the run.
         decay: for "steps".
-        warm_up_steps: over how many steps the factor rises to what it would be, in equal parts.
+        warm_up_steps: over how many steps the factor rises linearly to its full value.
 
     >>> [learning_rate_factor(step, 10, schedule="steps", milestones=(0.7,)) for step in (0, 6, 7, 9)]
     [1.0, 1.0, 0.1, 0.1]

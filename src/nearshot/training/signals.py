@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM and Ctrl-C are noted, and acted upon between two steps."""
+"""Stop signals: SIGTERM and Ctrl-C are noted, and acted upon between two steps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from types import FrameType
 
 __all__ = ["handling", "stop_signal"]
 
-Handler = Callable[[int, FrameType | None], None]
-
 
 @contextmanager
-def handling(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Let a function handle signals for a while; not in a thread, where they are not ours to catch."""
+def handling(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Install a signal handler for a while; a no-op in a thread, where Python allows none."""
     before = {}
     try:
         for number in numbers:
@@ -31,10 +29,7 @@ def handling(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def stop_signal() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether to stop; in a thread never, since signals are not ours to catch there.
-
-    A second Ctrl-C does not wait.
-    """
+    """Yield a function that returns whether to stop; in a thread it never does. A second Ctrl-C interrupts at once."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

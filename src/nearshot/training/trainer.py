@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict, Unpack
 
+import torch
+from torch import Tensor
+
+from nearshot.data.loader import ImageFeed
+from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import Accuracy
+from nearshot.models import Backbone
 from nearshot.randomness import kept_randomness
-from nearshot.training.assembly import Training
-from nearshot.training.checkpoint import CheckpointWriter
+from nearshot.training.assembly import RunPlan
+from nearshot.training.batches import compositions
+from nearshot.training.checkpoint import (
+    CheckpointWriter,
+    Progress,
+    check_same_training,
+    load_state,
+    read_checkpoint,
+    state_of,
+)
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, on_first_rank
+from nearshot.training.embedding import in_one_size
 from nearshot.training.hardware import Hardware
-from nearshot.training.logging import Recorder, import_wandb
-from nearshot.training.run_folder import RunFolder
+from nearshot.training.logging import RunLog, import_wandb
+from nearshot.training.run_folder import describe_environment
+from nearshot.training.schedule import learning_rate_factor
 from nearshot.training.signals import stop_signal
-from nearshot.training.state import Progress
-from nearshot.training.step import tuned_convolutions
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
+from nearshot.training.step import Step, captured, inner_optimiser
+from nearshot.training.validation import Validator
 
 __all__ = ["TrainResult", "train"]
 
-# Ranks have to agree on stopping, which means waiting for each other.
+# To agree on stopping, ranks have to wait for each other.
 STEPS_BETWEEN_STOP_CHECKS = 20
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training gave.
+    """The result of a training run.
 
     Attributes:
         folder: the run's folder.
         best: for each of "1-shot centroid" and the like, the accuracy of the best epoch on the validation split.
-        best_epochs: for each of them, which epoch it is.
-        history: what was logged, an entry an epoch.
-        finished: False where the run was asked to stop before its end.
-        rank: of the process, among those that trained together; 0 is the one to speak for all.
+        best_epochs: for each of them, the epoch.
+        history: the log, one entry per epoch.
+        finished: False if the run was stopped by a signal before its end.
+        rank: the rank of this process; 0 is the one to report for all.
     """
 
     folder: Path
@@ -52,6 +66,14 @@ class TrainResult:
     rank: int = 0
 
 
+class RunOptions(TypedDict, total=False):
+    """The options of `train` about its log and checkpoints."""
+
+    checkpoint_seconds: float
+    show: bool | None
+    wandb: str | None
+
+
 @kept_randomness()
 def train(
     config: TrainConfig,
@@ -59,146 +81,256 @@ def train(
     folder: str | Path | None = None,
     data_dir: str | Path | None = None,
     hardware: Hardware | None = None,
-    fit: Collection[str] = (),
+    auto: Collection[str] = (),
     resume: bool = False,
     overwrite: bool = False,
-    checkpoint_seconds: float = 10.0,
-    show: bool | None = None,
-    wandb: str | None = None,
+    **options: Unpack[RunOptions],
 ) -> TrainResult:
     """Train a network, and keep the epochs that are best on the validation split.
 
-    Ctrl-C and SIGTERM raise nothing: the run saves, and the result says that it is not `finished`. So look at that
-    before going on to another training. (A second Ctrl-C does not wait. In a thread, neither is noticed.)
+    Ctrl-C and SIGTERM raise no exception: the run saves a checkpoint, and the result's `finished` is False. A second
+    Ctrl-C interrupts at once. In a thread, signals are not noticed.
 
     Args:
         config: what to train.
-        folder: where the run's files go; by default runs/ and a name made from the configuration.
+        folder: the run's folder; by default runs/ and a name made from the configuration.
         data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
-        hardware: on what; by default one GPU if there is one, else the CPU.
-        fit: the names of settings that may give way to the data: a smaller batch where there are few images, fewer ways
+        hardware: the devices; by default one GPU if available, else the CPU.
+        auto: the names of settings that may adapt to the data: a smaller batch where there are few images, fewer ways
             where there are few classes. Of "batch_size", "images_per_class", "n_shot", "least_images",
-            "validation_way", "validation_shots" and "validation_queries". Each change is said, and the run's files have
-            the settings as they were changed; a resumed run keeps them.
-        resume: go on from the folder's checkpoint, if it has one.
-        overwrite: start again where there is a run already.
-        checkpoint_seconds: how old the last checkpoint must be for a new one at the end of an epoch.
-        show: whether to show progress; by default a bar on a terminal and a line an epoch elsewhere.
-        wandb: a Weights & Biases project to log to as well (needs the extra `wandb`).
+            "validation_way", "validation_shots" and "validation_queries". Each change is logged, and written to the
+            run's configuration; a resumed run keeps its settings.
+        resume: resume from the folder's checkpoint, if it has one.
+        overwrite: replace a run in the same folder.
+        options: `checkpoint_seconds`, the least time between two checkpoints, which are written at the end of an epoch
+            (default: 10); `show`, whether to show progress (default: a bar on a terminal, and lines elsewhere);
+            `wandb`, a Weights & Biases project to log to as well (needs the extra `wandb`).
     """
     called = time.perf_counter()
+    for name in options.keys() - RunOptions.__annotations__.keys():
+        raise TypeError(f"train() got an unexpected keyword argument {name!r}")
+    wandb = options.get("wandb")
     if wandb is not None:
-        import_wandb()  # what is missing is said before anything is overwritten
-    training = Training(config, hardware or Hardware(), folder, data_dir, fit, resume=resume)
-    config, fabric, run, progress = training.config, training.fabric, training.run, training.progress
-    with tuned_convolutions(), _owned(run, fabric, resume=resume, overwrite=overwrite) as goes_on:
-        exactly = training.go_on() if goes_on else True
+        import_wandb()  # fails before anything is overwritten
+    plan = RunPlan(config, hardware or Hardware(), folder=folder, data_dir=data_dir, auto=auto, resume=resume)
+    training = Training(plan)
+    config, fabric, run, progress = plan.config, plan.fabric, plan.run, training.progress
+    with _tuned_convolutions(), _locked(plan, resume=resume, overwrite=overwrite) as resumes:
+        resumes_exactly = training.resume() if resumes else True
         training.describe()
-        with (
-            _recorder(training, show=show, wandb=wandb, called=called) as recorder,
-            CheckpointWriter(run.checkpoint) as writer,
-            stop_signal() as stopping,
-        ):
-            _say_what_is_unusual(recorder, training, resume=resume, goes_on=goes_on, exactly=exactly)
+        log = None
+        if fabric.is_global_zero:
+            show = options.get("show")
+            log = RunLog(run, config, progress, len(plan.sampler), show=show, wandb=wandb, called=called)
+            for message in plan.messages:
+                log.say(message)
+            if resume and not resumes:
+                log.say("There is no checkpoint to resume from; this is a new run.")
+            if not resumes_exactly:
+                log.say("The checkpoint is from another kind of device: random numbers differ from this point.")
+        with log or nullcontext(), CheckpointWriter(run.checkpoint) as writer, stop_signal() as stopping:
             training.warm_up()
             while progress.epoch <= config.epochs:
                 started, n_images = time.perf_counter(), 0
                 for number, n_left in training.steps():
-                    n_images += training.sampler.batch_size
-                    if recorder is not None:
-                        recorder.step()
-                    if n_left and _is_time_to_stop(stopping, fabric, number):
-                        training.save(recorder, writer)
-                        return _result(fabric, run, progress, finished=False)
-                record = training.record()
+                    n_images += plan.sampler.batch_size
+                    if log is not None:
+                        log.step()
+                    if n_left and training.should_stop(stopping, number):
+                        training.save(log, writer)
+                        return training.result(finished=False)
+                record = training.epoch_record()
                 seconds = time.perf_counter() - started
                 if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
                     record["validation"] = training.validated()
-                if recorder is not None:
-                    recorder.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
+                if log is not None:
+                    log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
                 progress.next_epoch()
                 stops = any_rank(fabric, stopping()) and progress.epoch <= config.epochs
-                if stops or progress.epoch > config.epochs or writer.seconds_since_last >= checkpoint_seconds:
-                    training.save(recorder, writer)
+                since_last, is_last = writer.seconds_since_last, progress.epoch > config.epochs
+                if stops or is_last or since_last >= options.get("checkpoint_seconds", 10.0):
+                    training.save(log, writer)
                 if stops:
-                    return _result(fabric, run, progress, finished=False)
+                    return training.result(finished=False)
             writer.wait()
-            if recorder is not None:
-                progress.history = recorder.history
-                run.write("result.json", _summary(config, run, progress, training.fingerprints))
+            if log is not None:
+                progress.history = log.history
+                run.write("result.json", training.summary())
         fabric.barrier()
-    return _result(fabric, run, progress, finished=True)
+    return training.result(finished=True)
 
 
 @contextmanager
-def _owned(run: RunFolder, fabric: Fabric, *, resume: bool, overwrite: bool) -> Iterator[bool]:
-    """Own the run's folder, on the first rank; yields whether it has a checkpoint to go on from."""
-    goes_on = on_first_rank(fabric, lambda: run.start(resume=resume, overwrite=overwrite))
+def _locked(plan: RunPlan, *, resume: bool, overwrite: bool) -> Iterator[bool]:
+    """Hold the lock of the run's folder, on the first rank; yield whether it has a checkpoint to resume from."""
+    resumes = on_first_rank(plan.fabric, lambda: plan.run.start(resume=resume, overwrite=overwrite))
     try:
-        yield goes_on
+        yield resumes
     finally:
-        run.release()
-
-
-def _say_what_is_unusual(
-    recorder: Recorder | None, training: Training, *, resume: bool, goes_on: bool, exactly: bool
-) -> None:
-    if recorder is None:
-        return
-    for change in training.changes:
-        recorder.say(change)
-    if "val" not in training.stores:
-        recorder.say("There is no validation split, so no epoch is the best; the last one is kept.")
-    n_query = training.validate.n_query
-    if n_query < training.config.validation_queries:
-        recorder.say(
-            f"Validation classes have few images: episodes have {n_query} queries of each instead of "
-            f"{training.config.validation_queries}."
-        )
-    if resume and not goes_on:
-        recorder.say("There is no checkpoint to go on from; this is a new run.")
-    if not exactly:
-        recorder.say("The checkpoint is of another kind of device; chance is another from here on.")
-
-
-def _is_time_to_stop(stopping: Callable[[], bool], fabric: Fabric, number: int) -> bool:
-    """Whether to stop after a step. Several ranks ask each other only now and then."""
-    if fabric.world_size == 1:
-        return stopping()
-    return number % STEPS_BETWEEN_STOP_CHECKS == 0 and any_rank(fabric, stopping())
-
-
-def _summary(config: TrainConfig, run: RunFolder, progress: Progress, fingerprints: dict[str, str]) -> dict[str, Any]:
-    return {
-        "run": run.path.name,
-        "config": config.as_dict(),
-        "fingerprints": fingerprints,
-        "best": progress.best,
-        "last": progress.history[-1],
-        "environment": run.read("environment.json"),
-    }
-
-
-def _result(fabric: Fabric, run: RunFolder, progress: Progress, *, finished: bool) -> TrainResult:
-    best, history = fabric.broadcast((progress.best, progress.history))
-    fabric.barrier()  # nobody leaves while another is still listening
-    return TrainResult(
-        folder=run.path,
-        best={name: Accuracy.from_dict(values) for name, values in best.items()},
-        best_epochs={name: int(values["epoch"]) for name, values in best.items()},
-        history=history,
-        finished=finished,
-        rank=fabric.global_rank,
-    )
+        plan.run.release()
 
 
 @contextmanager
-def _recorder(training: Training, *, show: bool | None, wandb: str | None, called: float) -> Iterator[Recorder | None]:
-    """Yield what records the run: on the first rank only."""
-    if not training.fabric.is_global_zero:
-        yield None
-        return
-    with Recorder(
-        training.run, training.config, training.progress, len(training.sampler), show=show, wandb=wandb, called=called
-    ) as recorder:
-        yield recorder
+def _tuned_convolutions() -> Iterator[None]:
+    """Let cuDNN choose its fastest algorithms by trying them, which pays where batch sizes never change."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+class Training:
+    """The parts of a run on their device, and what the loop does with them."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan, self.config, self.fabric, self.run = plan, plan.config, plan.fabric, plan.run
+        fabric, device, n_ranks = plan.fabric, plan.fabric.device, plan.fabric.world_size
+        n_local_ranks = n_ranks // fabric.strategy.num_nodes if n_ranks > 1 else 1  # type: ignore[attr-defined]
+        store, residence = plan.stores["train"], plan.hardware.residence
+        self.feed = ImageFeed(store.images, device, residence=residence, n_processes=n_local_ranks)
+        self.labels, self.device_labels = store.labels, store.labels.to(device)
+        hardware = replace(plan.hardware, residence=self.feed.residence)
+        self.step = Step(fabric, hardware, self.config, plan.learner)
+        self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
+        backbone = self.step.learner.backbone
+        network = torch.compile(backbone, dynamic=False) if hardware.compile else backbone
+        most = max(len(one.labels) for one in plan.stores.values())
+        tuned = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
+        self.validate = Validator(fabric, self.config, plan.stores, self.feed, self.run, tuned)
+        self.progress = Progress()
+
+    def resume(self) -> bool:
+        """Restore the folder's checkpoint; return whether the run resumes exactly."""
+        state = read_checkpoint(self.run.checkpoint)
+        check_same_training(state, self.config, self.plan.fingerprints)
+        return load_state(state, self.step, self.plan.sampler, self.progress)
+
+    def describe(self) -> None:
+        """Write the configuration, the training classes and the environment."""
+        if self.fabric.is_global_zero:
+            used = asdict(self.step.hardware)
+            used |= {"accelerator": self.fabric.device.type, "processes": self.fabric.world_size}
+            environment = describe_environment(self.fabric.device)
+            environment |= {"hardware": used, "fingerprints": self.plan.fingerprints}
+            self.run.describe(self.config, environment, self.validate.classes)
+
+    def warm_up(self) -> None:
+        """Compile the network for validation, if it is to be, before the first epoch is timed."""
+        if self.fabric.is_global_zero:
+            with self._evaluating() as backbone:
+                self.validate.warm_up(backbone)
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Take the remaining steps of the epoch; after each, yield its number and how many follow."""
+        fabric, sampler = self.fabric, self.plan.sampler
+        share = sampler.batch_size // fabric.world_size
+        order = sampler.epoch_indices().view(-1, sampler.batch_size)  # (batch, image), the rest of the epoch
+        made_of = compositions(self.labels[order], self.config, self.plan.method)
+        batch_labels = self.device_labels[order.to(fabric.device)]
+        own = order.view(len(order), fabric.world_size, share)[:, fabric.global_rank].flatten()
+        batches = zip(sampler, self.feed.batches(own, share), batch_labels, strict=True)
+        for number, (_, images, labels) in enumerate(batches, 1):
+            if self.take_step is self.step and self.step.hardware.graph:
+                self.take_step = captured(self.step, images, labels)
+            self._set_learning_rate()
+            self.progress.add(self._take_step(images, labels), made_of[number - 1] if made_of else None)
+            yield number, len(order) - number
+
+    def should_stop(self, stopping: Callable[[], bool], number: int) -> bool:
+        """Return whether to stop after a step. Several ranks agree only now and then."""
+        if self.fabric.world_size == 1:
+            return stopping()
+        return number % STEPS_BETWEEN_STOP_CHECKS == 0 and any_rank(self.fabric, stopping())
+
+    def epoch_record(self) -> dict[str, Any]:
+        """Return the log record of the epoch, after checking that loss and weights are finite."""
+        record = self.progress.epoch_record(self.step)
+        self._check_finite(record["loss"])
+        return record
+
+    def validated(self) -> dict[str, float]:
+        """Return the accuracies on the validation split, which the first rank measures for all."""
+        with self._evaluating() as backbone:
+            return on_first_rank(self.fabric, lambda: self.validate(backbone, self.progress))
+
+    def save(self, log: RunLog | None, writer: CheckpointWriter) -> None:
+        """Write a checkpoint on the first rank, and then remove weights that are not among the best."""
+        if log is None:
+            return
+        self.progress.history = log.history
+        self._check_finite()
+        state = state_of(self.step, self.plan.sampler, self.progress)
+        state |= {"config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
+        kept = {int(best["epoch"]) for best in self.progress.best.values()} | {self.config.epochs}
+        epoch = self.progress.epoch  # of the checkpoint; training continues while it is written
+        writer.save(state, afterwards=lambda: self.run.keep_weights(kept, before=epoch))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the content of result.json."""
+        return {
+            "run": self.run.path.name,
+            "config": self.config.as_dict(),
+            "fingerprints": self.plan.fingerprints,
+            "best": self.progress.best,
+            "last": self.progress.history[-1],
+            "environment": self.run.read("environment.json"),
+        }
+
+    def result(self, *, finished: bool) -> TrainResult:
+        """Return the result, the same on all ranks."""
+        best, history = self.fabric.broadcast((self.progress.best, self.progress.history))
+        self.fabric.barrier()  # no rank leaves while another is still receiving
+        accuracies = {name: Accuracy.from_dict(values) for name, values in best.items()}
+        epochs = {name: int(values["epoch"]) for name, values in best.items()}
+        return TrainResult(self.run.path, accuracies, epochs, history, finished, self.fabric.global_rank)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[Backbone]:
+        """Yield the backbone in evaluation mode."""
+        self.step.learner.eval()
+        yield self.step.learner.backbone
+        self.step.learner.train()
+
+    def _set_learning_rate(self) -> None:
+        config = self.config
+        rate = config.learning_rate * learning_rate_factor(
+            self.progress.step,
+            self.plan.n_steps,
+            schedule=config.schedule,
+            milestones=config.milestones,
+            decay=config.decay,
+            warm_up_steps=config.warm_up_epochs * len(self.plan.sampler),
+        )
+        for group in inner_optimiser(self.step.optimiser).param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _take_step(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Take a step; on a CPU, where reading the loss is free, check that it is finite."""
+        try:
+            loss = self.take_step(images, labels)
+        except InputError:
+            self._check_finite()  # a loss may have refused embeddings that are not finite
+            raise
+        if loss.device.type == "cpu" and not math.isfinite(float(loss)):
+            raise self._diverged(float(loss))
+        return loss
+
+    def _check_finite(self, loss: float = 0.0) -> None:
+        """Refuse to continue, or to save, where the loss or a weight is not finite."""
+        tensors = [tensor for tensor in self.step.learner.state_dict().values() if tensor.is_floating_point()]
+        if not math.isfinite(loss) or not bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all()):
+            raise self._diverged(loss)
+
+    def _diverged(self, loss: float) -> NearshotError:
+        problem = "weights are not finite" if math.isfinite(loss) else f"loss is {loss}"
+        checkpoint = self.run.checkpoint
+        kept = f"{checkpoint} has an earlier state" if checkpoint.is_file() else "there is no earlier checkpoint"
+        return NearshotError(
+            f"The {problem} in epoch {self.progress.epoch}, so training stopped; {kept}. Lower learning_rate, or raise "
+            "warm_up."
+        )

@@ -1,4 +1,4 @@
-"""Validation while training: measure on episodes of the validation split, and keep the best epoch for each number."""
+"""Validation during training: measure on episodes of the validation split, and keep the best epoch for each measure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import Backbone, save_backbone
-from nearshot.training.classes import TrainedOn
+from nearshot.training.checkpoint import Progress
+from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.embedding import embed_images
 from nearshot.training.run_folder import RunFolder
-from nearshot.training.state import Progress
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -29,15 +29,15 @@ CLASSIFIERS: tuple[ClassifierName, ...] = ("centroid", "soft")  # the best epoch
 
 
 class Validator:
-    """Measures a backbone, and writes its weights if they are the best for anything.
+    """Measures a backbone, and writes its weights if they are the best by any measure.
 
     Args:
         fabric: for the device and the precision.
         config: shots, ways and episodes.
         stores: the training split, whose mean feature centres all others, and the validation split, if there is one.
         feed: the training images.
-        run: where weights go.
-        network: what embeds in the backbone's place, such as the backbone compiled.
+        run: where weights are written.
+        network: a function that embeds in place of the backbone, such as the compiled backbone.
     """
 
     def __init__(
@@ -51,12 +51,11 @@ class Validator:
     ) -> None:
         self.device, self.config, self.stores, self.feed, self.run = fabric.device, config, stores, feed, run
         self.network = network
-        self.trained_on = TrainedOn(stores["train"].dataset, stores["train"].class_names)
+        self.classes = TrainingClasses(stores["train"].dataset, stores["train"].class_names)
         self.bfloat16 = "bf16" in str(fabric.strategy.precision.precision)
-        self.n_query = validation_queries(config, stores)
 
     def __call__(self, backbone: Backbone, progress: Progress) -> dict[str, float]:
-        """Return the mean accuracies; the best so far are noted in the progress."""
+        """Return the mean accuracies; the best so far are recorded in the progress."""
         centre = self._embed(backbone, self.feed).mean(0)
         means = {}
         for name, accuracy in self._measure(backbone, centre).items():
@@ -68,15 +67,14 @@ class Validator:
         is_best = any(best["epoch"] == progress.epoch for best in progress.best.values())
         if is_best or progress.epoch == self.config.epochs:
             notes = {"run": self.run.path.name, "epoch": str(progress.epoch), "dataset": self.config.dataset}
-            notes |= self.trained_on.as_note()
+            notes |= self.classes.as_note()
             save_backbone(backbone, self.run.weights_of(progress.epoch), training_mean=centre, notes=notes)
         return means
 
     def warm_up(self, backbone: Backbone) -> None:
-        """Embed a few images, so that a network that compiles on first use does so before the first epoch."""
+        """Embed one image, so that a network that compiles on first use does so before the first epoch."""
         if self.network is not None:
-            few = ImageFeed(self.stores["train"].images[:1], self.device)
-            self._embed(backbone, few)
+            self._embed(backbone, ImageFeed(self.stores["train"].images[:1], self.device))
 
     def _measure(self, backbone: Backbone, centre: torch.Tensor) -> dict[str, Accuracy]:
         if "val" not in self.stores:
@@ -87,10 +85,10 @@ class Validator:
             FeatureSet(features, store.labels, centre, store.class_names, split="val", fingerprint=store.fingerprint),
             n_way=self.config.validation_way,
             n_shots=self.config.validation_shots,
-            n_query=self.n_query,
+            n_query=validation_queries(self.config, self.stores),
             n_episodes=self.config.validation_episodes,
             classifiers=CLASSIFIERS,
-            training_classes=self.trained_on.class_names,
+            training_classes=self.classes.class_names,
             small_classes="leave out",
             progress=False,
         )
@@ -101,23 +99,18 @@ class Validator:
 
 
 def validation_queries(config: TrainConfig, stores: dict[str, Store]) -> int:
-    """Return how many queries of a class validation episodes have: what is asked for, or what the classes have.
+    """Return the queries per class of validation episodes: those of the settings, or all that the classes have.
 
-    What validation would refuse after some epochs of training is refused here, before them.
+    Settings for which there are too few classes or images raise an error, before the first epoch.
     """
     if "val" not in stores:
         return config.validation_queries
     n_way, n_shot = config.validation_way, max(config.validation_shots)
     sizes = ImagesByClass(stores["val"].labels).sizes.sort(descending=True).values
-    if len(sizes) < n_way:
+    n_usable = int((sizes > n_shot).sum())
+    if n_usable < n_way:
         raise InputError(
-            f"The validation split has {len(sizes)} classes, and an episode {n_way}: lower validation_way, or give "
-            "the validation split more classes."
+            f"validation_way must be at most {n_usable}, the number of validation classes of more than {n_shot} "
+            f"images, not {n_way}. Lower validation_way or validation_shots, or give the split more classes."
         )
-    n_left = int(sizes[n_way - 1]) - n_shot  # in the smallest of the classes that it takes
-    if n_left < 1:
-        raise InputError(
-            f"Only {int((sizes > n_shot).sum())} classes of the validation split have images left for queries after "
-            f"{n_shot} shots, and an episode has {n_way}: lower validation_shots or validation_way."
-        )
-    return min(config.validation_queries, n_left)
+    return min(config.validation_queries, int(sizes[n_way - 1]) - n_shot)
