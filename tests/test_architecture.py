@@ -174,9 +174,10 @@ PUBLIC_NAMES: dict[str, set[str]] = {
             mixed_loss nca_loss neighbour_loss prototypical_loss supervised_contrastive_loss
         """,
         "nearshot.evaluation": """
-            Accuracy Adam CLASSIFIERS ClassAccuracy Comparison Episodes FeatureSet Measured PooledAccuracy
+            Accuracy Adam CLASSIFIERS ClassAccuracy Classifier Comparison Episodes EvaluationSpec FeatureSet Measured
+            PooledAccuracy
             Protocol Treatment check_distinct_content check_unseen_classes compare embed evaluate_classes
-            evaluate_features evaluate_fine_tuned evaluate_mahalanobis evaluate_many load_features pool_seeds
+            evaluate_features evaluate_fine_tuned evaluate_mahalanobis evaluate_many knn load_features pool_seeds
             prepare_features read_episodes sample_episodes save_features score_predictions select_best
             write_episodes
         """,
