@@ -235,7 +235,7 @@ def test_omniglot_splits(tmp_path: Path) -> None:
     assert [len(vinyals.splits[s]) for s in SPLITS] == [1028, 172, 423]
     background = plan_omniglot(files, split="background")
     assert {s: len(p) for s, p in background.splits.items()} == {"train": 964, "test": 659}
-    with pytest.raises(InputError, match="'vinyals' or 'background', not 'lake'"):
+    with pytest.raises(InputError, match="split .* 'lake'"):
         plan_omniglot(files, split="lake")  # type: ignore[arg-type]
 
 
@@ -300,11 +300,11 @@ def test_bad_folders(tmp_path: Path) -> None:
     files = open_files(write_folder(tmp_path / "f", class_folders(ANIMALS)))
     with pytest.raises(InputError, match="Class 'animal 1' is in more than one split"):
         plan_folder(files, classes={"train": ANIMALS[:2], "test": ANIMALS[1:]})
-    with pytest.raises(InputError, match="asks for class 'unicorn', of which .* has no picture"):
+    with pytest.raises(InputError, match="'unicorn'"):
         plan_folder(files, classes={"train": ["unicorn"]})
     with pytest.raises(InputError, match="add up to 1"):
         plan_folder(files, fractions={"train": 0.5})
-    with pytest.raises(FileFormatError, match="has pictures of 0 classes"):
+    with pytest.raises(FileFormatError, match="0 classes"):
         plan_folder(open_files(write_folder(tmp_path / "empty", {"readme.txt": b""})))
     with pytest.raises(InputError, match="has no table"):
         plan_folder(files, table="nowhere.csv")

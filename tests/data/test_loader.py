@@ -176,11 +176,11 @@ def test_two_epochs_at_once_do_not_mix(store: Store) -> None:
 @pytest.mark.parametrize(
     ("indices", "batch_size", "message"),
     [
-        (torch.tensor([0, 300]), 2, "Indices from 0 to 300 were asked for; there are 300 images"),
-        (torch.tensor([-1, 3]), 2, "Indices from -1 to 3"),
-        (torch.tensor([0.5]), 1, r"Indices must be int64 \(image,\), not torch.float32 \(1,\)"),
-        (torch.tensor([[1]]), 1, r"Indices must be int64 \(image,\), not torch.int64 \(1, 1\)"),
-        (torch.tensor([1]), 0, "at least one image, not 0"),
+        (torch.tensor([0, 300]), 2, "indices must be from 0 to 299, not from 0 to 300"),
+        (torch.tensor([-1, 3]), 2, "indices .* not from -1 to 3"),
+        (torch.tensor([0.5]), 1, "indices .* not torch.float32"),
+        (torch.tensor([[1]]), 1, r"indices .* \(1, 1\)"),
+        (torch.tensor([1]), 0, "batch_size .* not 0"),
     ],
 )
 @pytest.mark.parametrize("residence", RESIDENCES)
@@ -192,11 +192,11 @@ def test_impossible_batches(
 
 
 def test_impossible_feeds(store: Store) -> None:
-    with pytest.raises(InputError, match="'device', in 'memory' or on 'disk', not 'cloud'"):
+    with pytest.raises(InputError, match="residence .* 'cloud'"):
         ImageFeed(store.images, "cpu", residence="cloud")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="There are no images to feed"):
+    with pytest.raises(InputError, match="images is empty"):
         ImageFeed(store.images[:0], "cpu", residence="device")
-    with pytest.raises(InputError, match="At least one batch must be gathered ahead, not 0"):
+    with pytest.raises(InputError, match="prefetch .* not 0"):
         ImageFeed(store.images, "cpu", prefetch=0)
     with pytest.raises(InputError, match=r"uint8 \(image, height, width, 3\), not float64 \(2, 8, 8, 3\)"):
         ImageFeed(np.zeros((2, 8, 8, 3)), "cpu")  # type: ignore[arg-type]

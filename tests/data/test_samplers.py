@@ -192,9 +192,9 @@ def test_a_batch_of_512_indices_costs_well_under_a_millisecond(sampler: Callable
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"n_ranks": 3}, "A batch of 20 does not divide among 3 ranks"),
-        ({"rank": 2, "n_ranks": 2}, "rank must be under the number of ranks, 2"),
-        ({"seed": 0.5}, "seed must be a whole number or a torch.Generator, not 0.5"),
+        ({"n_ranks": 3}, "n_ranks, not 20 by 3"),
+        ({"rank": 2, "n_ranks": 2}, "rank .* not 2 of 2"),
+        ({"seed": 0.5}, "seed .* 0.5"),
     ],
 )
 def test_impossible_settings(sampler: Callable[..., Batches], keywords: dict[str, int], message: str) -> None:
@@ -239,14 +239,14 @@ def test_independent_batches_repeat_images_between_them() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: IndependentBatches(10, 11), "A batch of 11 different images needs that many; there are 10"),
-        (lambda: ShuffledBatches(10, 11, drop_last=True), "there are 10"),
-        (lambda: ShuffledBatches(0, 1), "both must be at least 1"),
-        (lambda: ShuffledBatches(10, 0), "both must be at least 1"),
-        (lambda: ShuffledBatches(10, 2.5), "batch_size must be a whole number, not 2.5"),  # type: ignore[arg-type]
-        (lambda: IndependentBatches(10.0, 2), "n_images must be a whole number, not 10.0"),  # type: ignore[arg-type]
-        (lambda: ShuffledBatches(41, 20, n_ranks=4), "1 images, which do not divide among 4 ranks. Use drop_last=True"),
-        (lambda: IndependentBatches(10, 2, n_batches=0), "at least one batch, not 0"),
+        (lambda: IndependentBatches(10, 11), "batch_size .* 10, not 11"),
+        (lambda: ShuffledBatches(10, 11, drop_last=True), "batch_size .* 10, not 11"),
+        (lambda: ShuffledBatches(0, 1), "n_images .* not 0"),
+        (lambda: ShuffledBatches(10, 0), "batch_size .* not 0"),
+        (lambda: ShuffledBatches(10, 2.5), "batch_size .* not 2.5"),  # type: ignore[arg-type]
+        (lambda: IndependentBatches(10.0, 2), "n_images .* not 10.0"),  # type: ignore[arg-type]
+        (lambda: ShuffledBatches(41, 20, n_ranks=4), "1 images, .* 4 ranks .* drop_last=True"),
+        (lambda: IndependentBatches(10, 2, n_batches=0), "n_batches .* not 0"),
     ],
 )
 def test_impossible_batches(make: Callable[[], Batches], message: str) -> None:
@@ -289,7 +289,7 @@ def test_without_replacement_no_image_is_used_twice_and_no_episode_could_be_adde
     used = labels[epoch].bincount(minlength=len(sizes))
     left = torch.tensor(sizes) - used
     assert (left >= shape.images_per_class).sum() < 3
-    with pytest.raises(InputError, match=f"at most {len(batches)} episodes"):
+    with pytest.raises(InputError, match=f"at most {len(batches)} "):
         EpisodeBatches(labels, shape, replacement=False, n_batches=len(batches) + 1)
 
 
@@ -401,5 +401,5 @@ def test_a_short_epoch_of_shuffled_batches_repeats_nothing_and_shuffles_anew() -
     epochs = [torch.cat(list(batches)) for _ in range(30)]
     assert all(len(epoch.unique()) == 12 for epoch in epochs)
     assert len(torch.cat(epochs).unique()) == 20
-    with pytest.raises(InputError, match="fill 5 shuffled batches of 4; 6 were asked for"):
+    with pytest.raises(InputError, match="n_batches .* 5, .* not 6"):
         ShuffledBatches(20, batch_size=4, n_batches=6)

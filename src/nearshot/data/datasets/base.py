@@ -1,4 +1,4 @@
-"""What a source is: a way to find the pictures of a dataset's splits in the layouts that it is distributed in."""
+"""What the datasets share: images before they are read, a plan of the splits, and the layouts that recur."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from nearshot.data.downloads import Download
+from nearshot.data.images import Pixels
 from nearshot.data.readers import Files, is_picture
-from nearshot.data.writer import Picture
 from nearshot.errors import FileFormatError
 from nearshot.text import counted, listed
 
 __all__ = [
     "SPLITS",
+    "Picture",
     "Plan",
     "Source",
     "class_list",
@@ -32,13 +33,30 @@ __all__ = [
 SPLITS = ("train", "val", "test")
 
 
-class Plan(NamedTuple):
-    """What a source found.
+@dataclass(frozen=True)
+class Picture:
+    """An image of a dataset, before it is read.
 
     Attributes:
-        layout: which of the known layouts it is, in words, for the record.
-        splits: the pictures of each split, in a fixed order.
-        remarks: what whoever prepares it should know, a sentence each.
+        class_name: the name of its class.
+        name: its name in the source.
+        read: returns the file's bytes, or pixels (height, width, 3).
+        stamp: a text that changes with the file; empty if the image has no file of its own.
+    """
+
+    class_name: str
+    name: str
+    read: Callable[[], bytes | Pixels]
+    stamp: str = ""
+
+
+class Plan(NamedTuple):
+    """The images that a source found.
+
+    Attributes:
+        layout: the name of the layout that they were found in.
+        splits: the images of each split, in a fixed order.
+        remarks: sentences that the user should see.
     """
 
     layout: str
@@ -52,12 +70,12 @@ class Source:
 
     Attributes:
         name: its name on the command line.
-        description: a line about it.
-        side: the side that its images have by nature, or are usually brought to.
-        plan: finds the pictures in some files.
-        where: where to get it, in a sentence.
-        downloads: the files that can be fetched, if a public address exists.
-        needs_files: whether there are files to be given; if not, `plan` ignores them.
+        description: one line about it.
+        side: the usual side of its images.
+        plan: finds the images in some files.
+        where: where to get it.
+        downloads: the files that can be downloaded, if they are public.
+        needs_files: whether it is read from files; if not, `plan` ignores them.
     """
 
     name: str
@@ -72,11 +90,16 @@ class Source:
 def class_list(name: str) -> list[str]:
     """Return a built-in list of the classes of a standard split, such as "cifar-fs-train"."""
     text = package_files("nearshot.data").joinpath("splits", f"{name}.txt").read_text(encoding="utf-8")
-    return text.split("\n")[: text.count("\n")] if text.endswith("\n") else text.split("\n")
+    return text.removesuffix("\n").split("\n")
+
+
+def standard_splits(name: str) -> dict[str, list[str]]:
+    """Return the built-in classes of each split of a dataset."""
+    return {split: class_list(f"{name}-{split}") for split in SPLITS}
 
 
 def pictures_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[Picture]]:
-    """Group the pictures of some files by the last `depth` folders they are in, each group in the order of names."""
+    """Group images by the last `depth` folders of their path; each group is sorted by name."""
     groups: dict[str, list[Picture]] = {}
     for name in files.names():
         parts = PurePosixPath(name).parts
@@ -86,15 +109,10 @@ def pictures_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[Pictur
     return groups
 
 
-def standard_splits(name: str) -> dict[str, list[str]]:
-    """Return the built-in classes of each split of a dataset."""
-    return {split: class_list(f"{name}-{split}") for split in SPLITS}
-
-
 def split_pictures(
-    groups: dict[str, list[Picture]], classes: Mapping[str, Sequence[str]], files: Files, dataset: str
+    groups: Mapping[str, Sequence[Picture]], classes: Mapping[str, Sequence[str]], files: Files, dataset: str
 ) -> dict[str, list[Picture]]:
-    """Return the pictures of each split's classes, class after class; classes that are missing are an error."""
+    """Return the images of each split's classes, class by class; a missing class is an error."""
     missing = sorted({name for names in classes.values() for name in names} - groups.keys())
     if missing:
         raise FileFormatError(
@@ -105,7 +123,7 @@ def split_pictures(
 
 
 def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the line number, file and label of each line of a CSV file with such columns."""
+    """Yield the line number, file and label of each line of a CSV file."""
     for number, row in enumerate(csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()), 2):
         file, label = row.get("file") or row.get("filename"), row.get("label")
         if not file or not label:
@@ -116,5 +134,5 @@ def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
 
 
 def picture_of(files: Files, path: str, class_name: str, name: str | None = None) -> Picture:
-    """Return the picture that is a file, of a class; by default its name is the file's."""
+    """Return the image in a file; by default it is named after the file."""
     return Picture(class_name, path if name is None else name, partial(files.read, path), files.stamp(path))

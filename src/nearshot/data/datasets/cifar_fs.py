@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nearshot.data.datasets.base import Plan, Source, pictures_by_folder, split_pictures, standard_splits
+from nearshot.data.datasets.base import Picture, Plan, Source, pictures_by_folder, split_pictures, standard_splits
 from nearshot.data.downloads import Download
 from nearshot.data.images import Pixels
 from nearshot.data.pickles import load_pickle
 from nearshot.data.readers import Files
-from nearshot.data.writer import Picture
 from nearshot.errors import FileFormatError
 
 __all__ = ["CIFAR_FS"]

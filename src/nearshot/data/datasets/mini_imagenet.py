@@ -10,6 +10,7 @@ import numpy as np
 
 from nearshot.data.datasets.base import (
     SPLITS,
+    Picture,
     Plan,
     Source,
     is_picture,
@@ -22,7 +23,6 @@ from nearshot.data.datasets.base import (
 from nearshot.data.images import Pixels
 from nearshot.data.pickles import load_pickle
 from nearshot.data.readers import Files
-from nearshot.data.writer import Picture
 from nearshot.errors import FileFormatError
 
 __all__ = ["MINI_IMAGENET"]

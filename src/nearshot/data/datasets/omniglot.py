@@ -8,11 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from nearshot.data.datasets.base import Plan, Source, pictures_by_folder, split_pictures, standard_splits
+from nearshot.data.datasets.base import Picture, Plan, Source, pictures_by_folder, split_pictures, standard_splits
 from nearshot.data.downloads import Download
 from nearshot.data.images import Pixels, decode
 from nearshot.data.readers import Files
-from nearshot.data.writer import Picture
 from nearshot.errors import InputError
 
 __all__ = ["OMNIGLOT", "OMNIGLOT_VARIANTS", "omniglot_name", "plan_omniglot"]
@@ -27,11 +26,11 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
         files: the two archives, or what they unpack to.
         split: "vinyals" for the split of Vinyals et al. (1,028, 172 and 423 characters), or "background" for Lake et
             al.'s (train: background, test: evaluation).
-        rotations: take each character turned by 90, 180 and 270 degrees as three more classes.
+        rotations: add each character rotated by 90, 180 and 270 degrees as three more classes.
     """
     groups = pictures_by_folder(files, depth=3)
     if split not in ("vinyals", "background"):
-        raise InputError(f"Omniglot is split by 'vinyals' or 'background', not {split!r}.")
+        raise InputError(f"split must be 'vinyals' or 'background', not {split!r}.")
     classes = standard_splits("omniglot-vinyals")
     if split == "background":
         everything = [name for names in classes.values() for name in names]
@@ -51,7 +50,7 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
 
 
 def omniglot_name(split: Split = "vinyals", *, rotations: bool = False) -> str:
-    """Return the name under which a way to split Omniglot is prepared, so that one does not replace another.
+    """Return the name under which a variant of Omniglot is prepared, so that variants do not replace each other.
 
     >>> omniglot_name(), omniglot_name("background", rotations=True)
     ('omniglot', 'omniglot-background-rotations')

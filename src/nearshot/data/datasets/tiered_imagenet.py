@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from nearshot.data.datasets.base import SPLITS, Plan, Source, pictures_by_folder, split_pictures, standard_splits
+from nearshot.data.datasets.base import (
+    SPLITS,
+    Picture,
+    Plan,
+    Source,
+    pictures_by_folder,
+    split_pictures,
+    standard_splits,
+)
 from nearshot.data.pickles import load_pickle
 from nearshot.data.readers import Files
-from nearshot.data.writer import Picture
 from nearshot.errors import FileFormatError
 
 __all__ = ["TIERED_IMAGENET"]
@@ -52,7 +59,7 @@ def _from_pickles(files: Files, images_path: str, labels_path: str) -> list[Pict
 
 
 def _png(values: Any) -> bytes:
-    """An encoded picture, kept as an array of its bytes."""
+    """Return an encoded image, which is kept as an array of its bytes."""
     return np.asarray(values, dtype=np.uint8).tobytes()
 
 
