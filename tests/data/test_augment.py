@@ -117,6 +117,49 @@ def test_the_same_generator_gives_the_same_batch_in_channels_last() -> None:
     assert not torch.equal(batches[0], other)
 
 
+def padded_by_pillow(image: Tensor, padding: int, top: int, left: int, flipped: bool, size: int) -> Tensor:
+    """One image: paste it on black, crop, resize, mirror; (size, size, 3) in [0, 255]."""
+    height, width = image.shape[:2]
+    side = min(height, width)
+    canvas = Image.new("RGB", (width + 2 * padding, height + 2 * padding))
+    canvas.paste(Image.fromarray(image.numpy()), (padding, padding))
+    cropped = canvas.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.BILINEAR)
+    if flipped:
+        cropped = cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return torch.from_numpy(np.asarray(cropped, dtype=np.float32).copy())
+
+
+@pytest.mark.parametrize("size", [32, 48, 20])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 40)])
+def test_padded_crops_are_those_of_a_loop_over_the_images(height: int, width: int, size: int) -> None:
+    images = smooth(24, height, width)
+    padding, side = 5, 32
+    options = Augmentation(crop="padded", padding=padding)
+    result = augment(images, options, size=size, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    places, flips = torch.rand(24, 2, generator=generator), torch.rand(24, 1, generator=generator)
+    for image, ours, place, flip in zip(images, result, places.tolist(), flips.tolist(), strict=True):
+        top = int(place[0] * (height + 2 * padding - side + 1))
+        left = int(place[1] * (width + 2 * padding - side + 1))
+        expected = padded_by_pillow(image, padding, top, left, flip[0] < 0.5, size)
+        tolerance = 1e-3 if size == side else 1.01  # Pillow rounds to whole values, twice
+        torch.testing.assert_close(ours.permute(1, 2, 0) * 255, expected, rtol=0, atol=tolerance)
+
+
+def test_padded_crops_are_at_every_place_and_show_the_border() -> None:
+    white = torch.full((4000, 6, 6, 3), 255, dtype=torch.uint8)
+    options = Augmentation(crop="padded", padding=2, flip=0.0)
+    result = augment(white, options, size=6, generator=torch.Generator().manual_seed(0))
+    # Where the white begins or ends tells the shift: -2 to 2 each way, and a fifth of the images at each.
+    rows = result[:, 0].amax(2)  # (image, row)
+    shifts = torch.where(rows[:, 0] < 0.5, 6 - rows.sum(1), rows.sum(1) - 6).round().int() + 2
+    counts = torch.bincount(shifts, minlength=5)
+    assert len(counts) == 5
+    assert ((counts - 800).abs() < 4 * math.sqrt(800)).all()
+    whole = augment(white, Augmentation(crop="padded", padding=0, flip=0.0), size=6)
+    assert (whole == 1).all()
+
+
 def test_each_image_draws_its_own() -> None:
     images = torch.from_numpy(picture(0))[None].expand(16, -1, -1, -1)
     result = augment(images, Augmentation(), size=32, generator=torch.Generator().manual_seed(0))
@@ -166,7 +209,9 @@ def test_normalisation() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crop": "corner"}, "crop must be 'random' or 'centre'"),
+        ({"crop": "corner"}, "crop must be 'random', 'centre' or 'padded'"),
+        ({"padding": -1}, "padding must be a whole number of at least 0, not -1"),
+        ({"padding": 1.5}, "padding must be a whole number"),
         ({"scale": (0.0, 1.0)}, "scale must be a range inside"),
         ({"ratio": (2.0, 1.0)}, "ratio must be a range"),
         ({"flip": 2.0}, "flip must be a probability"),
@@ -269,7 +314,9 @@ class Operations(TorchDispatchMode):
 EVERYTHING = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
 
-@pytest.mark.parametrize("options", [EVERYTHING, Augmentation(crop="centre"), Augmentation(flip=0.0)])
+@pytest.mark.parametrize(
+    "options", [EVERYTHING, Augmentation(crop="centre"), Augmentation(flip=0.0), Augmentation(crop="padded")]
+)
 def test_nothing_goes_between_host_and_device(options: Augmentation) -> None:
     images = smooth(4)
     with Operations() as operations:

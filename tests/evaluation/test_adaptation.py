@@ -53,17 +53,24 @@ def nearest(support: Tensor, query: Tensor) -> Tensor:
     return torch.cdist(query.flatten(0, 1), support.mean(1)).argmin(1)
 
 
-def plain_loop(network: Any, images: Tensor, optimiser: Adam, multi_layer: bool = False) -> list[float]:
+def plain_loop(
+    network: Any, images: Tensor, optimiser: Adam, multi_layer: bool = False, batch_norm: str = "frozen"
+) -> list[float]:
     """One episode after another: copy the network, run torch.optim.Adam on the support, classify."""
     episodes = sample_episodes(LABELS, **SHAPE)
     results = []
     for support_index, query_index in zip(episodes.support, episodes.query, strict=True):
         tuned = copy.deepcopy(network).eval()
+        for module in tuned.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.train(batch_norm == "support")
         optim = torch.optim.Adam(tuned.parameters(), lr=optimiser.lr, weight_decay=optimiser.weight_decay)
         for _ in range(optimiser.n_steps):
             optim.zero_grad()
             nca_loss(tuned(images[support_index.flatten()]), torch.arange(3).repeat_interleave(3)).backward()
             optim.step()
+        tuned.load_state_dict(dict(network.named_buffers()), strict=False)  # the statistics of training
+        tuned.eval()
         with torch.no_grad():
             extract = tuned.multi_layer if multi_layer else tuned
             parts = [extract(images[index.flatten()]) for index in (support_index, query_index)]
@@ -80,7 +87,10 @@ def through_stages(network: Any, pictures: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("episodes_at_once", [1, 4])
 @pytest.mark.parametrize("multi_layer", [False, True])
-def test_fine_tuning_is_the_plain_loop(network: Any, images: Tensor, episodes_at_once: int, multi_layer: bool) -> None:
+@pytest.mark.parametrize("batch_norm", ["frozen", "support"])
+def test_fine_tuning_is_the_plain_loop(
+    network: Any, images: Tensor, episodes_at_once: int, multi_layer: bool, batch_norm: Any
+) -> None:
     before = copy.deepcopy(network.state_dict())
     accuracy = evaluate_fine_tuned(
         network,
@@ -88,12 +98,14 @@ def test_fine_tuning_is_the_plain_loop(network: Any, images: Tensor, episodes_at
         LABELS,
         loss=nca_loss,
         optimiser=FASTER,
+        batch_norm=batch_norm,
         episodes_at_once=episodes_at_once,
         features=through_stages if multi_layer else None,
         inductive=True if multi_layer else None,
         **SHAPE,
     )
-    assert accuracy.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER, multi_layer))
+    assert accuracy.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER, multi_layer, batch_norm))
+    assert not any(module.training for module in network.modules())
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, before[name])
 
@@ -113,6 +125,41 @@ def test_episodes_side_by_side_do_without_channels_last(images: Tensor) -> None:
     evaluate_fine_tuned(network, pictures, LABELS, loss=nca_loss, optimiser=once, episodes_at_once=2, **shape)
     assert strides
     assert all(channel >= row >= column for _, channel, row, column in strides)
+
+
+def features_after(network: Any, images: Tensor, **settings: Any) -> Tensor:
+    """The features of one episode after fine-tuning, (image, dim), support first."""
+    seen: list[Tensor] = []
+
+    def remember(net: Any, x: Tensor) -> Tensor:
+        features: Tensor = net(x)
+        seen.append(features)
+        return features
+
+    shape = SHAPE | {"n_episodes": 1}
+    evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, features=remember, inductive=True, **shape, **settings)
+    return seen[0]
+
+
+def test_batch_norm_on_the_support_is_that_of_a_network_in_training_mode(network: Any, images: Tensor) -> None:
+    """Feature by feature, after three steps, with dropout left off and the statistics of training restored."""
+    three = Adam(n_steps=3, lr=3e-3)
+    with_dropout = torch.nn.Sequential(network, torch.nn.Dropout(0.5)).eval()
+    episode = sample_episodes(LABELS, **SHAPE | {"n_episodes": 1})
+    support, query = episode.support[0].flatten(), episode.query[0].flatten()
+    tuned = copy.deepcopy(network).train()
+    optim = torch.optim.Adam(tuned.parameters(), lr=three.lr, weight_decay=three.weight_decay)
+    for _ in range(three.n_steps):
+        optim.zero_grad()
+        nca_loss(tuned(images[support]), torch.arange(3).repeat_interleave(3)).backward()
+        optim.step()
+    tuned.load_state_dict(dict(network.named_buffers()), strict=False)
+    with torch.no_grad():
+        expected = tuned.eval()(images[torch.cat([support, query])])
+    ours = features_after(with_dropout, images, optimiser=three, batch_norm="support")
+    torch.testing.assert_close(ours, expected)
+    frozen = features_after(with_dropout, images, optimiser=three, batch_norm="frozen")
+    assert not torch.allclose(frozen, expected, rtol=1e-2)
 
 
 def test_fine_tuning_changes_the_answers_and_helps_here(network: Any, images: Tensor) -> None:
@@ -152,7 +199,8 @@ def test_without_a_step_nothing_changes(network: Any, images: Tensor) -> None:
     assert mapped.per_episode.tolist() == pytest.approx(plain.per_episode.tolist())
 
 
-def test_adaptation_is_inductive(network: Any, images: Tensor) -> None:
+@pytest.mark.parametrize("batch_norm", ["frozen", "support"])
+def test_adaptation_is_inductive(network: Any, images: Tensor, batch_norm: Any) -> None:
     """The answer to a query does not depend on the other queries: noise in their place changes nothing."""
     episodes = sample_episodes(LABELS, **{**SHAPE, "n_episodes": 1})
     others = episodes.query[0, :, 1:].flatten()
@@ -160,25 +208,9 @@ def test_adaptation_is_inductive(network: Any, images: Tensor) -> None:
     spoilt[others] = 50.0 * torch.randn(len(others), 3, 16, 16, generator=torch.Generator().manual_seed(1)).double()
     answers = []
     for pictures in (images, spoilt):
-        seen: list[Tensor] = []
-
-        def remember(net: Any, x: Tensor, seen: list[Tensor] = seen) -> Tensor:
-            features: Tensor = net(x)
-            seen.append(features)
-            return features
-
-        evaluate_fine_tuned(
-            network,
-            pictures,
-            LABELS,
-            loss=nca_loss,
-            optimiser=FASTER,
-            episodes=episodes,
-            features=remember,
-            inductive=True,
-        )
-        first_queries = seen[0][9:].view(3, 4, -1)[:, 0]
-        answers.append(torch.cat([seen[0][:9], first_queries]))
+        seen = features_after(network, pictures, optimiser=FASTER, batch_norm=batch_norm)
+        first_queries = seen[9:].view(3, 4, -1)[:, 0]
+        answers.append(torch.cat([seen[:9], first_queries]))
     torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-5)
 
 
@@ -208,7 +240,11 @@ def test_a_result_says_that_it_was_adapted(network: Any, images: Tensor) -> None
     tuned = evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, **SHAPE)
     words = "fine-tuned on the support by 5 steps of Adam, lr 0.0001, weight decay 0.0005 of nca_loss"
     assert words in str(tuned.protocol)
+    assert "batch norm frozen" in str(tuned.protocol)
     assert tuned.protocol.inductive
+    trained = evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, batch_norm="support", **SHAPE)
+    assert "batch norm in training mode on the support" in str(trained.protocol)
+    assert trained.protocol.inductive
     mapped = evaluate_mahalanobis(embed(network, images), LABELS, loss=nca_loss, **SHAPE)
     words = "Mahalanobis matrix learnt on the support by 20 steps of Adam, lr 0.001, weight decay 0 of nca_loss"
     assert words in str(mapped.protocol)
@@ -286,5 +322,10 @@ def test_a_network_in_training_mode_is_refused(network: Any, images: Tensor) -> 
     with pytest.raises(InputError, match="nothing to fine-tune"):
         frozen = copy.deepcopy(network).eval().requires_grad_(False)
         evaluate_fine_tuned(frozen, images, LABELS, loss=nca_loss, **SHAPE)
+    with pytest.raises(InputError, match="batch_norm must be 'frozen' or 'support', not 'query'"):
+        evaluate_fine_tuned(network.eval(), images, LABELS, loss=nca_loss, batch_norm="query", **SHAPE)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="needs a network with batch norm"):
+        linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 4)).double().eval()
+        evaluate_fine_tuned(linear, images, LABELS, loss=nca_loss, batch_norm="support", **SHAPE)
     with pytest.raises(InputError, match="episodes_at_once must be at least 1"):
         evaluate_fine_tuned(network.eval(), images, LABELS, loss=nca_loss, episodes_at_once=0, **SHAPE)

@@ -3,6 +3,7 @@
 Each image draws its own crop, flip and colours; one `grid_sample` cuts, resizes and flips all crops. The distribution
 of the random resized crop is the widely used one (torchvision's): an area drawn uniformly from `scale`, a ratio drawn
 log-uniformly from `ratio`, up to ten tries to fit it, else the largest centred crop that the ratio's bounds allow.
+A padded crop has the size of the image: the image is shifted by up to `padding` pixels each way, over black.
 
 Nothing here is copied from the host or waits for the device, so that an accelerator can run it in a captured graph:
 numbers enter as scalars of an operation, never as a tensor made from a list.
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearshot.checks import with_plain_fields
+from nearshot.checks import is_whole, with_plain_fields
 from nearshot.errors import InputError
 
 __all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue"]
@@ -32,7 +33,8 @@ class Augmentation:
     """What may happen to a training image.
 
     Attributes:
-        crop: "random" for a random resized crop, "centre" for the centre.
+        crop: "random" for a random resized crop, "centre" for the centre, "padded" for a random crop of the image's own
+            size, after a black border was put around it. Of an image that is not square, crops have its shorter side.
         scale: the range of a random crop's share of the image's area.
         ratio: the range of a random crop's width over its height.
         flip: the probability of a horizontal flip; 0 where left and right mean something, as in writing.
@@ -40,6 +42,7 @@ class Augmentation:
         contrast: the same for contrast.
         saturation: the same for saturation.
         hue: by how much of the circle of hues they may be turned: drawn from [−h, h], where 0.5 is half of it.
+        padding: for a padded crop, the width of the border in pixels of the prepared image.
     """
 
     crop: str = "random"
@@ -50,11 +53,12 @@ class Augmentation:
     contrast: float = 0.0
     saturation: float = 0.0
     hue: float = 0.0
+    padding: int = 8
 
     def __post_init__(self) -> None:
         with_plain_fields(self)
-        if self.crop not in ("random", "centre"):
-            raise InputError(f"crop must be 'random' or 'centre', not {self.crop!r}.")
+        if self.crop not in ("random", "centre", "padded"):
+            raise InputError(f"crop must be 'random', 'centre' or 'padded', not {self.crop!r}.")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise InputError(f"scale must be a range inside (0, 1], not {self.scale}.")
         if not 0 < self.ratio[0] <= self.ratio[1]:
@@ -66,6 +70,8 @@ class Augmentation:
                 raise InputError(f"{name} must be between 0 and 1, not {getattr(self, name)}.")
         if not 0 <= self.hue <= 0.5:
             raise InputError(f"hue must be between 0 and 0.5, not {self.hue}.")
+        if not is_whole(self.padding) or self.padding < 0:
+            raise InputError(f"padding must be a whole number of at least 0, not {self.padding!r}.")
 
 
 def augment(
@@ -98,11 +104,15 @@ def augment(
         return _jitter(whole, augmentation, draw).contiguous(memory_format=torch.channels_last)
     if augmentation.crop == "random":
         boxes = random_boxes(height, width, augmentation, draw)
+    elif augmentation.crop == "padded":
+        planes = F.pad(planes, (augmentation.padding,) * 4)
+        boxes = shifted_boxes(planes.shape[2], planes.shape[3], side, draw)
     else:
         centre = _constant(((height - side) / 2, (width - side) / 2, side, side), planes)
         boxes = centre.expand(n_images, 4)
     flips = draw(1)[:, 0] < augmentation.flip
-    result = cut(planes, boxes, flips, size)
+    longest = side if augmentation.crop == "padded" else None
+    result = cut(planes, boxes, flips, size, longest=longest)
     return _jitter(result, augmentation, draw).contiguous(memory_format=torch.channels_last)
 
 
@@ -147,14 +157,22 @@ def random_boxes(height: int, width: int, augmentation: Augmentation, draw: Call
     return torch.stack([top, left, box_height, box_width], dim=1)
 
 
-def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int) -> Tensor:
+def shifted_boxes(height: int, width: int, side: int, draw: Callable[..., Tensor]) -> Tensor:
+    """Draw square crops of the given side, each place of the image being as likely, (box, 4) as `random_boxes` does."""
+    down, across = draw(2).unbind(1)  # (box,) each
+    top, left = (down * (height - side + 1)).floor(), (across * (width - side + 1)).floor()
+    length = torch.full_like(top, side)
+    return torch.stack([top, left, length, length], dim=1)
+
+
+def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int, *, longest: int | None = None) -> Tensor:
     """Cut a box out of each image, resize it bilinearly to `size` × `size`, and mirror it where `flips` says.
 
     `planes`: (image, 3, height, width); `boxes`: (image, 4) as (top, left, height, width). Returns (image, 3, size,
-    size). Each pixel is interpolated between four; where images are larger than `size`, so that a box may shrink, it is
-    averaged over all pixels that it covers, as Pillow does.
+    size). Each pixel is interpolated between four; where a box may be larger than `size`, and shrink, it is averaged
+    over all pixels that it covers, as Pillow does. `longest` is the longest side of a box; by default the image's.
     """
-    if max(planes.shape[2:]) > size:
+    if (longest or max(planes.shape[2:])) > size:
         return _averaged(planes, boxes, flips, size)
     height, width = planes.shape[2:]
     y, x, (top, left, box_height, box_width) = _places(boxes.to(planes.dtype), flips, size)

@@ -1,8 +1,9 @@
 """Adapting to the support set (Appendix G): fine-tune the whole network, or learn a metric on its features.
 
 Both minimise a loss on the support set alone, by default NCA, which the caller hands in. The queries have no part in
-it and batch norm is frozen, so each query is classified on its own: the protocol is inductive. (The published
-experiments sent support and queries through batch norm together, in training mode.)
+it. Batch norm is frozen, or normalises by the support set while the network is fine-tuned; queries are classified with
+the running statistics of training, each on its own: the protocol is inductive. (The published experiments sent support
+and queries through batch norm together, in training mode.)
 
 Every episode starts from the same network and ends with one of its own. A chunk of episodes is adapted side by side
 with `torch.func`: the parameters are stacked along a new first dimension and one call computes all gradients.
@@ -11,7 +12,9 @@ with `torch.func`: the parameters are stacked along a new first dimension and on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +28,10 @@ from nearshot.evaluation.features import check_evaluation_mode, check_one_label_
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.progress import with_progress
 
-__all__ = ["Adam", "evaluate_fine_tuned", "evaluate_mahalanobis"]
+__all__ = ["Adam", "BatchNormMode", "evaluate_fine_tuned", "evaluate_mahalanobis"]
 
+BatchNormMode = Literal["frozen", "support"]
+"""What batch norm normalises by in fine-tuning: the running statistics of training, or those of the support set."""
 SupportLoss = Callable[[Tensor, Tensor], Tensor]
 Parameters = Mapping[str, Tensor]
 
@@ -88,6 +93,7 @@ def evaluate_fine_tuned(
     episodes: Episodes | None = None,
     features: Callable[[nn.Module, Tensor], Tensor] | None = None,
     optimiser: Adam | None = None,
+    batch_norm: BatchNormMode = "frozen",
     classifier: ClassifierName | Classifier = "centroid",
     centre: Tensor | None = None,
     normalise: bool = True,
@@ -116,6 +122,8 @@ def evaluate_fine_tuned(
             `lambda network, images: network.multi_layer(images)`, the loss still sees the last stage only, as in the
             paper. `centre` must fit.
         optimiser: by default the paper's, 5 steps of Adam.
+        batch_norm: "frozen" fine-tunes with the running statistics of training; "support" in batch norm's training
+            mode, with the mean and variance of the support set. Both evaluate with the running statistics, unchanged.
         classifier: "centroid", "soft", "knn", or a function as in `nearshot.evaluation.classifiers`.
         centre: (dim,) what to subtract from the features; None for nothing.
         normalise: whether to divide features by their length.
@@ -128,6 +136,7 @@ def evaluate_fine_tuned(
         progress: whether to show a bar; by default on a terminal.
     """
     check_evaluation_mode(network)
+    _check_batch_norm(network, batch_norm)
     optimiser = Adam() if optimiser is None else optimiser
     trained, frozen = _parameters(network)
     device = next(iter(trained.values())).device
@@ -144,7 +153,8 @@ def evaluate_fine_tuned(
     support_labels = torch.arange(shape.n_way, device=device).repeat_interleave(shape.n_shot)
 
     def support_loss(parameters: Parameters, support: Tensor) -> Tensor:
-        return loss(functional_call(network, {**parameters, **frozen}, (support,)), support_labels)
+        with _batch_statistics(network, used=batch_norm == "support"):
+            return loss(functional_call(network, {**parameters, **frozen}, (support,)), support_labels)
 
     def extract(parameters: Parameters, episode: Tensor) -> Tensor:
         state = {f"network.{name}": value for name, value in (*parameters.items(), *frozen.items())}
@@ -167,7 +177,10 @@ def evaluate_fine_tuned(
 
     n_correct = [ask.n_correct(features_after(drawn)) for drawn in _chunks(source, episodes_at_once, progress)]
     through = "" if features is None else f", features by {classifier_name(features)}"
-    adapted = f"network fine-tuned on the support by {optimiser} of {classifier_name(loss)}{through}, batch norm frozen"
+    statistics = {"frozen": "frozen", "support": "in training mode on the support, its statistics restored"}[batch_norm]
+    adapted = (
+        f"network fine-tuned on the support by {optimiser} of {classifier_name(loss)}{through}, batch norm {statistics}"
+    )
     return ask.result(n_correct, source, adapted, split, fingerprint)
 
 
@@ -309,6 +322,34 @@ def _parameters(network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor
     if low is not None:
         raise InputError(f"Adam needs float32 parameters, not {low}: its steps would vanish. Call network.float().")
     return trained, {**frozen, **dict(network.named_buffers())}
+
+
+def _batch_norms(network: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+
+
+def _check_batch_norm(network: nn.Module, batch_norm: str) -> None:
+    if batch_norm not in get_args(BatchNormMode):
+        raise InputError(f"batch_norm must be 'frozen' or 'support', not {batch_norm!r}.")
+    if batch_norm == "support" and not _batch_norms(network):
+        raise InputError("batch_norm='support' needs a network with batch norm, and this one has none.")
+
+
+@contextmanager
+def _batch_statistics(network: nn.Module, *, used: bool) -> Iterator[None]:
+    """Let batch norm, if `used`, normalise by its batch for a while; its running statistics stay what they are.
+
+    Everything else, such as dropout, stays in evaluation mode.
+    """
+    norms = _batch_norms(network) if used else []
+    tracked = [norm.track_running_stats for norm in norms]
+    try:
+        for norm in norms:
+            norm.training, norm.track_running_stats = True, False
+        yield
+    finally:
+        for norm, was_tracked in zip(norms, tracked, strict=True):
+            norm.training, norm.track_running_stats = False, was_tracked
 
 
 def _plain(tensor: Tensor) -> Tensor:

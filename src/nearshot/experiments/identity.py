@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+from nearshot.data.augment import Augmentation
 from nearshot.training import TrainConfig
 from nearshot.training.config import BatchKind
 from nearshot.training.methods import batch_kind, resolve_method
@@ -49,6 +50,8 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
     for name in ("n_way", "n_query", "n_shot", "images_per_class", "least_images", "batch_size", "batches", "method"):
         del settings[name]
     settings["warm_up"] = config.warm_up_epochs
+    if config.augmentation.crop != "padded" or config.augmentation.padding == Augmentation().padding:
+        del settings["augmentation"]["padding"]  # runs from before there was one keep their identity
     name = config.method_name
     if kind == "episodes":
         shape = config.shape

@@ -1,0 +1,152 @@
+"""Ways to adapt to the support set (Appendix G): the trained NCA network on CIFAR-FS's validation split, 5-way 5-shot.
+
+Batch norm frozen, or in training mode on the support set alone; one, two or five steps; the exact loss, or the
+published arithmetic; and a Mahalanobis matrix with several settings of its optimiser. All of them, and no adaptation,
+are measured on the same episodes, so that differences are paired. (There is no 1-shot row: one image a class has no
+positive pair.)
+
+    python benchmarks/fine_tuning_variants.py     # minutes on a GPU
+    python benchmarks/fine_tuning_variants.py --only "frozen, 2 steps" "support, 2 steps"
+
+Prints a table and writes benchmarks/results/fine-tuning-variants.json and .md; rows that the file has are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearshot.data import Store, open_or_prepare
+from nearshot.devices import chosen_device
+from nearshot.evaluation import Accuracy, Adam, compare, evaluate_features, evaluate_fine_tuned, evaluate_mahalanobis
+from nearshot.losses import nca_loss
+from nearshot.models import load_backbone
+from nearshot.runs.network import TrainedNetwork
+
+RESULTS = Path(__file__).parent / "results"
+NAME = "fine-tuning-variants"
+BACKBONE = "resnet12-nca-cifar-fs"
+PLAIN = "no adaptation"
+LOSSES: dict[str, Callable[..., Tensor]] = {"": nca_loss, ", background 1e-10": partial(nca_loss, background=1e-10)}
+FINE_TUNED: Mapping[str, dict[str, Any]] = MappingProxyType(
+    {
+        f"{batch_norm}, {n_steps} step{'s' * (n_steps > 1)}{words}": {
+            "batch_norm": batch_norm,
+            "optimiser": Adam(n_steps=n_steps),
+            "loss": loss,
+        }
+        for batch_norm in ("frozen", "support")
+        for words, loss in LOSSES.items()
+        for n_steps in (1, 2, 5)
+    }
+)
+MAHALANOBIS: Mapping[str, Adam] = MappingProxyType(
+    {
+        f"Mahalanobis, {n_steps} steps at {lr:g}": Adam(n_steps=n_steps, lr=lr, weight_decay=0.0)
+        for lr, n_steps in ((1e-3, 20), (1e-4, 20), (1e-4, 5), (1e-4, 10), (3e-4, 5))
+    }
+)
+VARIANTS = (*FINE_TUNED, *MAHALANOBIS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
+    parser.add_argument("--episodes", type=int, default=600)
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="VARIANT")
+    options = parser.parse_args()
+    device = chosen_device(None)
+    network = TrainedNetwork(load_backbone(BACKBONE), BACKBONE, device=device, precision="float32")
+    store = open_or_prepare("cifar-fs", "val", options.data_dir)
+    asked: dict[str, Any] = {
+        "n_shot": 5,
+        "n_episodes": options.episodes,
+        "centre": network.centre(),
+        "split": "val",
+        "fingerprint": store.fingerprint,
+        "progress": False,
+    }
+    plain = evaluate_features(network.features(store), store.labels, **asked)
+    add_row(options.output, PLAIN, row_of(plain, plain, 0.0), options.episodes)
+    images = network.images(store).to(device) if any(name in FINE_TUNED for name in options.only) else None
+    for name in options.only:
+        start = time.perf_counter()
+        found = adapted(name, network, store, images, asked)
+        row = row_of(found, plain, time.perf_counter() - start)
+        print(f"{name}: {found}; {compare(found, plain)}", flush=True)
+        report = add_row(options.output, name, row, options.episodes)
+    print(markdown(report))
+
+
+def adapted(name: str, network: TrainedNetwork, store: Store, images: Tensor | None, asked: dict[str, Any]) -> Accuracy:
+    if name in MAHALANOBIS:
+        features = network.features(store)
+        return evaluate_mahalanobis(features, store.labels, loss=nca_loss, optimiser=MAHALANOBIS[name], **asked)
+    if images is None:
+        raise ValueError("Fine-tuning needs the images.")
+    return evaluate_fine_tuned(network.network(), images, store.labels, episodes_at_once=1, **FINE_TUNED[name], **asked)
+
+
+def row_of(accuracy: Accuracy, plain: Accuracy, seconds: float) -> dict[str, Any]:
+    return {
+        "mean": accuracy.mean,
+        "interval95": accuracy.interval95,
+        "paired": asdict(compare(accuracy, plain)),
+        "seconds": seconds,
+        "protocol": str(accuracy.protocol),
+        "per_episode": [round(value, 3) for value in accuracy.per_episode.tolist()],
+    }
+
+
+def add_row(output: Path, name: str, row: dict[str, Any], n_episodes: int) -> dict[str, Any]:
+    """Put a row into the result's files and return the whole."""
+    file = output / f"{NAME}.json"
+    rows = json.loads(file.read_text())["rows"] if file.is_file() else {}
+    rows[name] = row
+    order = (PLAIN, *VARIANTS)
+    report = {
+        "backbone": BACKBONE,
+        "dataset": "cifar-fs",
+        "split": "val",
+        "episodes": n_episodes,
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "precision": "float32; on a GPU convolutions multiply in TF32, PyTorch's default",
+        "rows": {one: rows[one] for one in sorted(rows, key=order.index)},
+    }
+    output.mkdir(exist_ok=True, parents=True)
+    file.write_text(json.dumps(report) + "\n")
+    (output / f"{NAME}.md").write_text(markdown(report))
+    return report
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Return the table for the documentation."""
+    lines = [
+        f"Adaptation of `{report['backbone']}` to the support set; CIFAR-FS's validation split, 5-way 5-shot, nearest "
+        f"centroid, {report['episodes']} episodes, the same for all rows; {report['device']}.",
+        "",
+        "| adaptation | accuracy | paired difference from none |",
+        "|---|---:|---:|",
+    ]
+    for name, row in report["rows"].items():
+        paired = row["paired"]
+        gained = "" if name == PLAIN else f"{paired['difference']:+.2f} ± {paired['interval95']:.2f}"
+        words = f"fine-tuned, batch norm {name}" if name in FINE_TUNED else name
+        lines.append(f"| {words} | {row['mean']:.2f} ± {row['interval95']:.2f} | {gained} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Which training crops suit 84×84 files of miniImageNet: NCA with several crops, measured on the validation split.
+
+The published crops, 8 to 100 % of the area, were cut from full-size files. From an 84×84 file a small crop is magnified
+from few pixels, and the network is evaluated on images unlike those that it was trained on. Each run is also evaluated
+at larger inputs, since training crops show objects larger than evaluation does. The test split is not read.
+
+    python benchmarks/mini_imagenet_crops.py                       # all variants; 2.5 minutes each on an H200
+    python benchmarks/mini_imagenet_crops.py --only "scale 0.35" --epochs 120
+
+Prints a table and writes benchmarks/results/mini-imagenet-crops.json and .md; rows that the file has are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from nearshot.data import Store
+from nearshot.data.augment import Augmentation
+from nearshot.data.loader import ImageFeed
+from nearshot.devices import chosen_device, uses_bfloat16
+from nearshot.evaluation import FeatureSet, evaluate_many
+from nearshot.experiments.identity import run_id
+from nearshot.models import Backbone, load_backbone
+from nearshot.models.kernels.norm import can_fuse, fuse_norms
+from nearshot.training import PRESETS, RunFolder, train
+from nearshot.training.embedding import embed_images
+
+RESULTS = Path(__file__).parent / "results"
+NAME = "mini-imagenet-crops"
+PRESET = "mini-imagenet-nca"
+JITTER: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
+PADDED = Augmentation(crop="padded", padding=8)
+# In the order in which they run.
+VARIANTS: Mapping[str, Augmentation] = MappingProxyType(
+    {
+        "scale 0.35": Augmentation(scale=(0.35, 1.0)),
+        "scale 0.08 (published)": Augmentation(),
+        "padded 8": PADDED,
+        "scale 0.2": Augmentation(scale=(0.2, 1.0)),
+        "scale 0.35, jitter": Augmentation(scale=(0.35, 1.0), **JITTER),
+        "padded 8, jitter": replace(PADDED, **JITTER),
+        "scale 0.5": Augmentation(scale=(0.5, 1.0)),
+        "scale 0.2, jitter": Augmentation(scale=(0.2, 1.0), **JITTER),
+        "scale 0.5, jitter": Augmentation(scale=(0.5, 1.0), **JITTER),
+    }
+)
+INPUT_SIZES = (84, 92, 100, 108, 116, 124, 132)
+N_EPISODES = 10_000
+SEED_OF_EPISODES = 1  # seed 0 chose the epochs
+CENTRE_FROM_EVERY = 8  # the mean training feature at another input size is of every eighth training image
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser.add_argument("--runs", type=Path, default=Path("runs/mini-imagenet-crops"), help="the folder of the runs")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT")
+    options = parser.parse_args()
+    for variant in options.only:
+        row = measured(variant, options.epochs, options.seed, options.runs, options.data_dir)
+        print(markdown(add_row(options.output, row)))
+
+
+def measured(variant: str, epochs: int, seed: int, runs: Path, data_dir: Path | None) -> dict[str, Any]:
+    """Train with a variant's crops and evaluate its weights at every input size."""
+    config = replace(PRESETS[PRESET], augmentation=VARIANTS[variant], epochs=epochs, seed=seed)
+    started = time.perf_counter()
+    slug = variant.replace(" (published)", "").replace(", ", "-").replace(" ", "-")
+    result = train(config, folder=runs / f"{slug}-{epochs}-seed-{seed}", data_dir=data_dir, overwrite=True)
+    trained = time.perf_counter()
+    run = RunFolder(result.folder)
+    stores = {split: Store.open(config.dataset, split, data_dir) for split in ("train", "val")}
+    epochs_of = {f"best {n}-shot": result.best_epochs[f"{n}-shot centroid"] for n in (1, 5)} | {"last": epochs}
+    sizes = {
+        str(epoch): at_every_size(run.weights_of(epoch), stores, INPUT_SIZES)
+        for epoch in sorted(set(epochs_of.values()))
+    }
+    timing = [json.loads(line) for line in (run.path / "timing.jsonl").read_text().splitlines()]
+    metrics = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "variant": variant,
+        "epochs": epochs,
+        "seed": seed,
+        "augmentation": asdict(config.augmentation),
+        "run": run_id(config),
+        "fingerprints": {split: store.fingerprint for split, store in stores.items()},
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "training_seconds": trained - started,
+        "evaluation_seconds": time.perf_counter() - trained,
+        "images_per_second": statistics.median(line["images_per_second"] for line in timing),
+        "validation": {str(line["epoch"]): line["validation"] for line in metrics if line.get("validation")},
+        "weights": epochs_of,
+        "sizes": sizes,
+    }
+
+
+def at_every_size(weights: Path, stores: Mapping[str, Store], sizes: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    """Return the accuracy with nearest centroid on the validation split, by input size and "1-shot" or "5-shot"."""
+    device = chosen_device(None)
+    backbone = load_backbone(weights).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if can_fuse(backbone, device):
+        fuse_norms(backbone)
+    feeds = {
+        "train": ImageFeed(stores["train"].images[::CENTRE_FROM_EVERY], device),
+        "val": ImageFeed(stores["val"].images, device),
+    }
+    return {str(size): at_size(backbone, feeds, stores["val"], size, device) for size in sizes}
+
+
+def at_size(
+    backbone: Backbone, feeds: Mapping[str, ImageFeed], store: Store, size: int, device: torch.device
+) -> dict[str, Any]:
+    backbone.spec = replace(backbone.spec, input_size=size)
+    bfloat16 = uses_bfloat16("auto", device.type)
+    training, features = (
+        embed_images(backbone, feeds[split], device=device, bfloat16=bfloat16) for split in ("train", "val")
+    )
+    data = FeatureSet(features, store.labels, centre=training.mean(0), split="val", fingerprint=store.fingerprint)
+    found = evaluate_many(data, classifiers=("centroid",), n_episodes=N_EPISODES, seed=SEED_OF_EPISODES, progress=False)
+    return {f"{key.n_shot}-shot": {"mean": one.mean, "interval95": one.interval95} for key, one in found.items()}
+
+
+def add_row(output: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """Put a row into the result's files, in the place of an earlier one of the same run, and return the whole."""
+    file = output / f"{NAME}.json"
+    rows = json.loads(file.read_text())["rows"] if file.is_file() else []
+    key = ("variant", "epochs", "seed")
+    rows = [one for one in rows if [one[name] for name in key] != [row[name] for name in key]] + [row]
+    report = {
+        "preset": PRESET,
+        "split": "val",
+        "episodes": N_EPISODES,
+        "seed_of_episodes": SEED_OF_EPISODES,
+        "centre_from_every": CENTRE_FROM_EVERY,
+        "rows": rows,
+    }
+    output.mkdir(exist_ok=True, parents=True)
+    file.write_text(json.dumps(report, indent=1) + "\n")
+    (output / f"{NAME}.md").write_text(markdown(report))
+    return report
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Return the table for the documentation: each run at 84×84, and at the input size that is best for it."""
+    lines = [
+        f"NCA (`{report['preset']}` with other crops), {', '.join(sorted({row['device'] for row in report['rows']}))}. "
+        f"miniImageNet from 84×84 files, validation split, 5-way, nearest centroid, {report['episodes']:,} episodes, "
+        "1-shot / 5-shot. Best: the epoch that was best for each number of shots on other validation episodes.",
+        "",
+        "| crops | epochs | seed | last, 84×84 | best, 84×84 | best, best input size |",
+        "|---|---:|---:|---|---|---|",
+    ]
+    for row in sorted(report["rows"], key=lambda row: (row["epochs"], -best(row, 5, 84))):
+        size = max(INPUT_SIZES, key=lambda size: best(row, 1, size) + best(row, 5, size))
+        last = row["sizes"][str(row["weights"]["last"])]["84"]
+        lines.append(
+            f"| {row['variant']} | {row['epochs']} | {row['seed']} | {last['1-shot']['mean']:.2f} / "
+            f"{last['5-shot']['mean']:.2f} | {best(row, 1, 84):.2f} / {best(row, 5, 84):.2f} | "
+            f"{best(row, 1, size):.2f} / {best(row, 5, size):.2f} at {size} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def best(row: dict[str, Any], n_shot: int, size: int) -> float:
+    """Return a row's accuracy at an input size, of the epoch that was best for so many shots."""
+    of_epoch = row["sizes"][str(row["weights"][f"best {n_shot}-shot"])]
+    return float(of_epoch[str(size)][f"{n_shot}-shot"]["mean"])
+
+
+if __name__ == "__main__":
+    main()
