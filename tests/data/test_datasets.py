@@ -7,15 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layouts import (
-    class_folders,
-    encoded,
-    picture,
-    python2_pickle,
-    write_folder,
-    write_tar,
-    write_zip,
-)
+from layouts import class_folders, encoded, picture, python2_pickle, write_folder, write_tar, write_zip
 
 from nearshot.data.datasets import SOURCES, plan_folder, plan_omniglot
 from nearshot.data.datasets.base import class_list, standard_splits
@@ -74,10 +66,9 @@ def test_cifar_fs_zip(tmp_path: Path) -> None:
     members = cifar_members() | {"cifar100/splits/bertinetto/train.txt": b"apple\n"}
     stores = prepare("cifar-fs", write_zip(tmp_path / "cifar100.zip", members), data_dir=tmp_path / "d")
     check_cifar(stores)
-    expected = dict(enumerate(cifar_members()))
+    seeds = {path: seed for seed, path in enumerate(cifar_members())}
     for (name, path), data in pixels_by_name(stores).items():
-        seed = next(seed for seed, member in expected.items() if member == path)
-        assert data == picture(seed).tobytes()
+        assert data == picture(seeds[path]).tobytes()
         assert path.split("/")[-2] == name
 
 
