@@ -10,7 +10,7 @@ import pytest
 from layouts import class_folders, encoded, picture, python2_pickle, write_folder, write_tar, write_zip
 
 from nearshot.data.datasets import SOURCES, plan_folder, plan_omniglot
-from nearshot.data.datasets.base import class_list, standard_splits
+from nearshot.data.datasets.source import class_list, standard_splits
 from nearshot.data.preparation import prepare, prepare_plan
 from nearshot.data.readers import open_files
 from nearshot.data.store import Store

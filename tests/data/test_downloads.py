@@ -15,7 +15,7 @@ import pytest
 from layouts import class_folders, write_zip
 
 from nearshot.data import SOURCES, Store, prepare
-from nearshot.data.datasets.base import class_list
+from nearshot.data.datasets.source import class_list
 from nearshot.data.downloads import Download, DownloadError, download
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB

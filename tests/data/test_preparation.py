@@ -10,7 +10,7 @@ import pytest
 from layouts import class_folders, picture, write_folder, write_zip
 
 from nearshot.data import Store, open_or_prepare, prepare, prepare_folder, prepare_plan
-from nearshot.data.datasets.base import Plan
+from nearshot.data.datasets.source import Plan
 from nearshot.errors import FileFormatError, InputError
 
 ANIMALS = [f"animal {i}" for i in range(10)]

@@ -20,7 +20,7 @@ from layouts import class_folders, encoded, picture, write_folder, write_tar, wr
 
 from nearshot.data import writer
 from nearshot.data.datasets import plan_folder
-from nearshot.data.datasets.base import Picture, Plan
+from nearshot.data.datasets.source import Picture, Plan
 from nearshot.data.preparation import open_or_prepare, prepare_plan
 from nearshot.data.readers import open_files
 from nearshot.data.store import OtherVersionError, Store, data_folder, fingerprint_of, hash_of, prepared_splits
@@ -248,7 +248,7 @@ SLOW_PREPARE = """
 import sys, time
 from pathlib import Path
 from nearshot.data import writer
-from nearshot.data.datasets.base import Picture, Plan
+from nearshot.data.datasets.source import Picture, Plan
 from layouts import picture
 
 writer.IMAGES_PER_STEP = 10

@@ -12,7 +12,7 @@ from rich.console import Console
 from nearshot.cli._tables import Entry, print_entries
 from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
 from nearshot.data.datasets import omniglot_name
-from nearshot.data.datasets.base import SPLITS
+from nearshot.data.datasets.source import SPLITS
 from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes, splits_that_share
 from nearshot.data.preparation import PrepareOptions, given_path, prepared_name
 from nearshot.data.store import (

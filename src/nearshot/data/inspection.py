@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from nearshot.data.datasets.base import SPLITS
+from nearshot.data.datasets.source import SPLITS
 from nearshot.data.store import Store
 
 __all__ = ["Occurrence", "contact_sheet", "repeated_pictures", "shared_classes", "splits_that_share"]

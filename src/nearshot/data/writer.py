@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from nearshot.data.datasets.base import Picture, Plan
+from nearshot.data.datasets.source import Picture, Plan
 from nearshot.data.images import Fit, Pixels, decode, fit_to_square
 from nearshot.data.store import (
     FORMAT,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from nearshot.data.datasets.base import SPLITS, is_picture
+from nearshot.data.datasets.source import SPLITS, is_picture
 from nearshot.data.images import FORMATS
 from nearshot.data.walk import Skipped, files_matching, files_under, locked_error
 from nearshot.errors import InputError

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
 
-from nearshot.data.datasets.base import SPLITS, Picture, Plan, is_picture, picture_of, pictures_by_folder, read_table
+from nearshot.data.datasets.source import SPLITS, Picture, Plan, is_picture, picture_of, pictures_by_folder, read_table
 from nearshot.data.readers import Files
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, listed

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from nearshot.data.datasets.base import Picture, Plan, Source
+from nearshot.data.datasets.source import Picture, Plan, Source
 from nearshot.data.images import Pixels
 from nearshot.errors import InputError
 

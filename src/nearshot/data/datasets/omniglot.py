@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from nearshot.data.datasets.base import Picture, Plan, Source, pictures_by_folder, split_pictures, standard_splits
+from nearshot.data.datasets.source import Picture, Plan, Source, pictures_by_folder, split_pictures, standard_splits
 from nearshot.data.downloads import Download
 from nearshot.data.images import Pixels, decode
 from nearshot.data.readers import Files

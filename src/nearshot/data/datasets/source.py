@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files as package_files
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nearshot.data.downloads import Download
 from nearshot.data.images import Pixels
+from nearshot.data.pickles import load_pickle
 from nearshot.data.readers import Files, is_picture
 from nearshot.errors import FileFormatError
 from nearshot.text import counted, listed
@@ -23,8 +25,10 @@ __all__ = [
     "Source",
     "class_list",
     "is_picture",
+    "paths_by_name",
     "picture_of",
     "pictures_by_folder",
+    "read_pickle",
     "read_table",
     "split_pictures",
     "standard_splits",
@@ -120,6 +124,23 @@ def split_pictures(
             "Is a part of the dataset missing?"
         )
     return {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items()}
+
+
+def paths_by_name(files: Files) -> dict[str, str]:
+    """Return the path of each file by its name without folders."""
+    return {PurePosixPath(path).name: path for path in files.names()}
+
+
+@contextmanager
+def read_pickle(files: Files, path: str) -> Iterator[Any]:
+    """Load a pickle, for the body of a `with`; content that the body does not expect is an error that names it."""
+    content = load_pickle(files.read(path), path)
+    try:
+        yield content
+    except FileFormatError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise FileFormatError(f"{path} in {files.label} does not have the expected content: {error!r}.") from error
 
 
 def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
