@@ -80,7 +80,7 @@ def test_two_pictures_of_one_name_are_refused(home: Path, capsys: pytest.Capture
     write_zip(Path("parts/2.zip"), members | {"bee/0.png": members["ant/0.png"]})
     capsys.readouterr()
     assert main(["data", "prepare", "./parts"]) == 1
-    assert "both have a picture 'bee/0.png', and not the same." in capsys.readouterr().err
+    assert "two different images of the name 'bee/0.png'" in capsys.readouterr().err
 
 
 def test_a_name_after_a_tilde_that_nobody_has(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.datasets.glyphs import SCRIPTS, _draw, _faces_with, _letters, plan_glyphs
-from nearshot.data.inspection import repeated_pictures, shared_classes
+from nearshot.data.inspection import repeated_images, shared_classes
 from nearshot.errors import InputError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.models import build_backbone
@@ -35,7 +35,7 @@ def test_splits_have_different_scripts_and_no_picture_in_common(stores: dict[str
         scripts = {name.split(" ")[1].upper() for name in store.class_names}
         assert scripts <= set(SCRIPTS[split])
     assert shared_classes(stores) == []
-    assert repeated_pictures(stores) == []
+    assert repeated_images(stores) == []
 
 
 def test_letters_that_look_alike_are_kept_once() -> None:

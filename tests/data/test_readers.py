@@ -157,9 +157,7 @@ def test_parts_may_repeat_a_picture_but_not_have_two_of_one_name(tmp_path: Path)
     other = write_tar(tmp_path / "other.tar", {"a/1.png": b"two"})
     assert open_files([one, same]).names() == ["a/1.png", "readme.txt"]
     assert open_files([one, same]).read("readme.txt") == b"the second"
-    with pytest.raises(
-        FileFormatError, match="one.zip and .*other.tar both have a picture 'a/1.png', and not the same"
-    ):
+    with pytest.raises(FileFormatError, match="one.zip and .*other.tar .* 'a/1.png'"):
         open_files([one, other])
 
 

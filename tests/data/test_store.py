@@ -20,7 +20,7 @@ from layouts import class_folders, encoded, picture, write_folder, write_tar, wr
 
 from nearshot.data import writer
 from nearshot.data.datasets import plan_folder
-from nearshot.data.datasets.source import Picture, Plan
+from nearshot.data.datasets.source import Plan, SourceImage
 from nearshot.data.preparation import open_or_prepare, prepare_plan
 from nearshot.data.readers import open_files
 from nearshot.data.store import OtherVersionError, Store, data_folder, fingerprint_of, hash_of, prepared_splits
@@ -38,7 +38,7 @@ def make(tmp_path: Path, side: int = 16, **options: Any) -> dict[str, Store]:
     return prepare_plan("zoo", plan, side=side, data_dir=tmp_path / "d", **options)
 
 
-def write_split(folder: Path, pictures: list[Picture], **options: Any) -> Store:
+def write_split(folder: Path, pictures: list[SourceImage], **options: Any) -> Store:
     """Write a single split."""
     settings: dict[str, Any] = {"dataset": "d", "side": 8} | options
     return write_splits(folder, Plan("", {"s": pictures}), **settings)["s"]
@@ -93,11 +93,14 @@ def test_errors_of_opening_say_what_is_available(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_covers_content_and_resizing(tmp_path: Path) -> None:
-    def one(name: str, pictures: list[Picture], **options: Any) -> str:
+    def one(name: str, pictures: list[SourceImage], **options: Any) -> str:
         return write_split(tmp_path / name / "8", pictures, **options).fingerprint
 
-    def pictures(seed: int = 0, label: str = "a", name: str = "n") -> list[Picture]:
-        return [Picture(label, name, lambda: picture(seed, 10, 20)), Picture("b", "other", lambda: picture(9, 10, 20))]
+    def pictures(seed: int = 0, label: str = "a", name: str = "n") -> list[SourceImage]:
+        return [
+            SourceImage(label, name, lambda: picture(seed, 10, 20)),
+            SourceImage("b", "other", lambda: picture(9, 10, 20)),
+        ]
 
     base = one("0", pictures())
     assert one("1", pictures(), dataset="renamed") == base
@@ -128,7 +131,7 @@ def test_fingerprints_never_change() -> None:
 
 def test_content_groups_equal_images(tmp_path: Path) -> None:
     seeds = [1, 2, 1, 3, 2]
-    pictures = [Picture("a", str(i), lambda s=s: picture(s)) for i, s in enumerate(seeds)]  # type: ignore[misc]
+    pictures = [SourceImage("a", str(i), lambda s=s: picture(s)) for i, s in enumerate(seeds)]  # type: ignore[misc]
     content = write_split(tmp_path / "8", pictures, side=32).content
     assert torch.equal(content[:, None] == content, torch.tensor(seeds)[:, None] == torch.tensor(seeds))
 
@@ -248,14 +251,14 @@ SLOW_PREPARE = """
 import sys, time
 from pathlib import Path
 from nearshot.data import writer
-from nearshot.data.datasets.source import Picture, Plan
+from nearshot.data.datasets.source import SourceImage, Plan
 from layouts import picture
 
 writer.IMAGES_PER_STEP = 10
 def read(i):
     time.sleep(0.002)
     return picture(i, 8)
-pictures = [Picture(f"class {i % 3}", str(i), lambda i=i: read(i)) for i in range(400)]
+pictures = [SourceImage(f"class {i % 3}", str(i), lambda i=i: read(i)) for i in range(400)]
 writer.write_splits(Path(sys.argv[1]), Plan("", {"s": pictures}), dataset="d", side=8)
 """
 
@@ -309,7 +312,7 @@ class Interrupted:
 
     def write(self, prefix: str = "", broken: str = "skip") -> Store:
         self.read.clear()
-        pictures = [Picture("a", f"{prefix}{i}", lambda i=i: self._read(i)) for i in range(6)]  # type: ignore[misc]
+        pictures = [SourceImage("a", f"{prefix}{i}", lambda i=i: self._read(i)) for i in range(6)]  # type: ignore[misc]
         return write_split(self.folder, pictures, broken=broken)
 
 
@@ -349,9 +352,9 @@ def test_nothing_to_prepare(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="d s has no images"):
         write_split(tmp_path / "8", [])
     with pytest.raises(InputError, match="broken must be 'refuse' or 'skip', not 'ignore'"):
-        write_split(tmp_path / "8", [Picture("a", "x", lambda: b"")], broken="ignore")
+        write_split(tmp_path / "8", [SourceImage("a", "x", lambda: b"")], broken="ignore")
     with pytest.raises(InputError, match="None of the 1 image of d s"):
-        write_split(tmp_path / "8", [Picture("a", "x", lambda: b"")], broken="skip")
+        write_split(tmp_path / "8", [SourceImage("a", "x", lambda: b"")], broken="skip")
     for side in (0, -3, 4097):
         with pytest.raises(InputError, match=f"side must be from 1 to 4096, not {side}"):
             make(tmp_path, side=side)

@@ -13,7 +13,7 @@ from nearshot.cli._tables import Entry, print_entries
 from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
 from nearshot.data.datasets import omniglot_name
 from nearshot.data.datasets.source import SPLITS
-from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes, splits_that_share
+from nearshot.data.inspection import contact_sheet, repeated_images, shared_classes, splits_that_share
 from nearshot.data.preparation import PrepareOptions, given_path, prepared_name
 from nearshot.data.store import (
     check_together,
@@ -181,7 +181,7 @@ class DataVerify:
         console.print(f"{name}: {n_images} unchanged.")
         for class_name in shared_classes(stores):
             console.print(f"Class {class_name!r} is in more than one split.")
-        groups = repeated_pictures(stores)
+        groups = repeated_images(stores)
         across = [group for group in groups if len({occurrence.split for occurrence in group}) > 1]
         n_groups = counted(len(groups), "image occurs", "images occur")
         shared = ", ".join(f"{n:,} in {one} and {other}" for (one, other), n in splits_that_share(groups).items())

@@ -13,7 +13,7 @@ from PIL import Image
 from nearshot.data.datasets.source import SPLITS
 from nearshot.data.store import Store
 
-__all__ = ["Occurrence", "contact_sheet", "repeated_pictures", "shared_classes", "splits_that_share"]
+__all__ = ["Occurrence", "contact_sheet", "repeated_images", "shared_classes", "splits_that_share"]
 
 
 class Occurrence(NamedTuple):
@@ -24,7 +24,7 @@ class Occurrence(NamedTuple):
     image_name: str
 
 
-def repeated_pictures(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
+def repeated_images(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
     """Return groups of images with equal pixels, within and across splits."""
     hashes = np.concatenate([store.hashes for store in stores.values()])
     _, group, size = np.unique(hashes, axis=0, return_inverse=True, return_counts=True)

@@ -190,7 +190,7 @@ def _prepare_by_default(name: str, path: Path | None, data_dir: str | Path | Non
     _check(name, side)
     plan = SOURCES[name].plan(Files("nothing", {})) if path is None else plan_folder(open_files(path))
     folder = data_folder(data_dir) / name / str(side)
-    names = {split: plan_hash(pictures, side, stamped=False) for split, pictures in plan.splits.items()}
+    names = {split: plan_hash(images, side, stamped=False) for split, images in plan.splits.items()}
     if any(begun != names.get(split) for split, begun in unfinished_names(folder).items()):
         raise InputError(
             f"Preparing {name!r} with other options, or of other images, was begun and not finished. Run the same "

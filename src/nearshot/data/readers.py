@@ -21,7 +21,7 @@ from nearshot.data.walk import Skipped, walk
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import readable
 
-__all__ = ["Files", "is_picture", "open_files", "readable_name"]
+__all__ = ["Files", "is_image", "open_files", "readable_name"]
 
 MOST_BYTES_OF_A_MEMBER = 1 << 30
 # Images hardly compress. Text and one-bit drawings do, but not by a factor of a thousand.
@@ -251,10 +251,10 @@ def _merged(parts: Iterable[Files]) -> Files:
     for part in parts:
         for name in part.names():
             other = holder.get(name)
-            is_repeated = other is not None and is_picture(name) and other.stamp(name) != part.stamp(name)
+            is_repeated = other is not None and is_image(name) and other.stamp(name) != part.stamp(name)
             if other is not None and is_repeated and other.read(name) != part.read(name):
                 raise FileFormatError(
-                    f"{other.label} and {part.label} both have a picture {name!r}, and not the same. Unpack them into "
+                    f"{other.label} and {part.label} have two different images of the name {name!r}. Unpack them into "
                     "folders of their own."
                 )
             holder[name] = part
@@ -262,7 +262,7 @@ def _merged(parts: Iterable[Files]) -> Files:
     return Files(", ".join(part.label for part in parts), members, {name for part in parts for name in part.folders()})
 
 
-def is_picture(name: str) -> bool:
+def is_image(name: str) -> bool:
     """Return whether a file's name has the suffix of an image."""
     return name.lower().endswith(SUFFIXES)
 

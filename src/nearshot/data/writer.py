@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from nearshot.data.datasets.source import Picture, Plan
+from nearshot.data.datasets.source import Plan, SourceImage
 from nearshot.data.images import Fit, Pixels, decode, fit_to_square
 from nearshot.data.store import (
     FORMAT,
@@ -48,7 +48,7 @@ class _Job:
     """One split to pack: where, from which images, and what its manifest says about it."""
 
     folder: Path
-    pictures: Sequence[Picture]
+    images: Sequence[SourceImage]
     manifest: Mapping[str, Any]
 
     @property
@@ -56,10 +56,10 @@ class _Job:
         return f"{self.manifest['dataset']} {self.manifest['split']}"
 
 
-def plan_hash(pictures: Sequence[Picture], side: int, fit: Fit = "crop", *, stamped: bool = True) -> str:
+def plan_hash(images: Sequence[SourceImage], side: int, fit: Fit = "crop", *, stamped: bool = True) -> str:
     """Return a hash of the images that a split is made of, and how. If `stamped`, it changes when a file does."""
-    stamps = [f"\t{one.stamp}" if stamped and one.stamp else "" for one in pictures]
-    listing = "\n".join(f"{one.class_name}\t{one.name}{stamp}" for one, stamp in zip(pictures, stamps, strict=True))
+    stamps = [f"\t{one.stamp}" if stamped and one.stamp else "" for one in images]
+    listing = "\n".join(f"{one.class_name}\t{one.name}{stamp}" for one, stamp in zip(images, stamps, strict=True))
     return hashlib.sha256(f"{VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
 
 
@@ -90,20 +90,20 @@ def write_splits(
     """
     if broken not in ("refuse", "skip"):
         raise InputError(f"broken must be 'refuse' or 'skip', not {broken!r}.")
-    for split, pictures in plan.splits.items():
-        if not pictures:
+    for split, images in plan.splits.items():
+        if not images:
             raise InputError(f"{dataset} {split} has no images.")
     finish_interrupted(folder.parent)
     _check_no_other(folder, plan.splits, dataset)
-    plans = {split: plan_hash(pictures, side, fit) for split, pictures in plan.splits.items()}
+    plans = {split: plan_hash(images, side, fit) for split, images in plan.splits.items()}
     partial = _partial_folder(folder)
     if _complete_plans(folder) != plans or not _all_open(folder, plans, progress):
         if _complete_plans(partial) != plans:
             about = {"format": FORMAT, "version": VERSION, "dataset": dataset, "source": plan.layout, "side": side}
             about |= {"fit": fit, "interpolation": INTERPOLATION, "preparation": plans, "origin": origin}
             jobs = [
-                _Job(partial / split, pictures, about | {"split": split, "plan": plans[split]})
-                for split, pictures in plan.splits.items()
+                _Job(partial / split, images, about | {"split": split, "plan": plans[split]})
+                for split, images in plan.splits.items()
             ]
             _pack_all(partial, jobs, broken, progress)
         _replace(folder)
@@ -221,7 +221,7 @@ def _resume(job: _Job, broken: Broken) -> dict[str, Any]:
     n_kept = state.get("n_read", 0) - len(state.get("broken", ()))
     files = {job.folder / "images.u8": n_kept * side**2 * 3, job.folder / "hashes.bin": n_kept * HASH_BYTES}
     if state.get("plan") != plan or any(not f.is_file() or f.stat().st_size < size for f, size in files.items()):
-        names = plan_hash(job.pictures, side, fit, stamped=False)
+        names = plan_hash(job.images, side, fit, stamped=False)
         state = {"plan": plan, "names": names, "n_read": 0, "broken": []}
         files = dict.fromkeys(files, 0)
         _write_state(job, state)
@@ -234,16 +234,16 @@ def _resume(job: _Job, broken: Broken) -> dict[str, Any]:
 def _read_all(job: _Job, state: dict[str, Any], broken: Broken, progress: bool | None) -> None:
     """Append the images to the split's files, and record the progress after every few hundred."""
     side, fit = job.manifest["side"], job.manifest["fit"]
-    steps = range(state["n_read"], len(job.pictures), IMAGES_PER_STEP)
+    steps = range(state["n_read"], len(job.images), IMAGES_PER_STEP)
     with (
         ThreadPoolExecutor() as pool,
-        (job.folder / "images.u8").open("ab") as images,
-        (job.folder / "hashes.bin").open("ab") as hashes,
+        (job.folder / "images.u8").open("ab") as pixel_file,
+        (job.folder / "hashes.bin").open("ab") as hash_file,
     ):
         for start in with_progress(steps, job.label, show=progress):
-            stop = min(start + IMAGES_PER_STEP, len(job.pictures))
+            stop = min(start + IMAGES_PER_STEP, len(job.images))
             results: Iterator[Pixels | FileFormatError] = pool.map(
-                lambda picture: _read(picture, side, fit), job.pictures[start:stop]
+                lambda image: _read(image, side, fit), job.images[start:stop]
             )
             for index, pixels in enumerate(results, start):
                 if isinstance(pixels, FileFormatError):
@@ -251,10 +251,10 @@ def _read_all(job: _Job, state: dict[str, Any], broken: Broken, progress: bool |
                         raise FileFormatError(f"{pixels} Repair the file, or skip such images with broken='skip'.")
                     state["broken"].append([index, str(pixels)])
                     continue
-                images.write(pixels.tobytes())
-                hashes.write(hash_of(pixels).tobytes())
-            images.flush()
-            hashes.flush()
+                pixel_file.write(pixels.tobytes())
+                hash_file.write(hash_of(pixels).tobytes())
+            pixel_file.flush()
+            hash_file.flush()
             state["n_read"] = stop
             _write_state(job, state)
 
@@ -262,15 +262,15 @@ def _read_all(job: _Job, state: dict[str, Any], broken: Broken, progress: bool |
 def _describe(job: _Job, state: dict[str, Any]) -> None:
     """Write the labels, the names and, last, the manifest."""
     skipped = dict(state["broken"])
-    pictures = [picture for index, picture in enumerate(job.pictures) if index not in skipped]
-    if not pictures:
-        raise InputError(f"None of the {counted(len(job.pictures), 'image')} of {job.label} could be read.")
-    class_names = sorted({picture.class_name for picture in pictures})
+    images = [image for index, image in enumerate(job.images) if index not in skipped]
+    if not images:
+        raise InputError(f"None of the {counted(len(job.images), 'image')} of {job.label} could be read.")
+    class_names = sorted({image.class_name for image in images})
     number = {name: label for label, name in enumerate(class_names)}
-    labels = np.array([number[picture.class_name] for picture in pictures], dtype=np.int64)
-    names = [picture.name for picture in pictures]
+    labels = np.array([number[image.class_name] for image in images], dtype=np.int64)
+    names = [image.name for image in images]
     hashes = np.fromfile(job.folder / "hashes.bin", np.uint8).reshape(-1, HASH_BYTES)
-    found = {"n_images": len(pictures), "class_names": class_names, "broken": list(skipped.values())}
+    found = {"n_images": len(images), "class_names": class_names, "broken": list(skipped.values())}
     manifest = {**job.manifest, **found}
     manifest["fingerprint"] = fingerprint_of(manifest, hashes, labels, names)
     with atomic_write(job.folder / "labels.npy") as file:
@@ -281,10 +281,10 @@ def _describe(job: _Job, state: dict[str, Any]) -> None:
         file.write(json.dumps(manifest, indent=1).encode())
 
 
-def _read(picture: Picture, side: int, fit: Fit) -> Pixels | FileFormatError:
+def _read(source: SourceImage, side: int, fit: Fit) -> Pixels | FileFormatError:
     try:
-        data = picture.read()
-        image = decode(data, picture.name) if isinstance(data, bytes) else Image.fromarray(data)
-        return fit_to_square(image, side, fit, picture.name)
+        data = source.read()
+        image = decode(data, source.name) if isinstance(data, bytes) else Image.fromarray(data)
+        return fit_to_square(image, side, fit, source.name)
     except FileFormatError as error:
         return error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from nearshot.data.datasets.source import SPLITS, is_picture
+from nearshot.data.datasets.source import SPLITS, is_image
 from nearshot.data.images import FORMATS
 from nearshot.data.walk import Skipped, files_matching, files_under, locked_error
 from nearshot.errors import InputError
@@ -134,7 +134,7 @@ def find_pictures(given: Iterable[str | Path]) -> Found:
 def _pictures_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list[Path]]:
     """Return the files under a folder that are pictures by their names, and the others; hidden ones are neither."""
     files = files_under(folder, skipped)
-    return [file for file in files if is_picture(file.name)], [file for file in files if not is_picture(file.name)]
+    return [file for file in files if is_image(file.name)], [file for file in files if not is_image(file.name)]
 
 
 def _instead(files: Sequence[Path], skipped: Skipped | None = None) -> str:

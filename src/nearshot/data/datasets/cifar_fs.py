@@ -7,13 +7,13 @@ from functools import partial
 import numpy as np
 
 from nearshot.data.datasets.source import (
-    Picture,
     Plan,
     Source,
+    SourceImage,
+    images_by_folder,
     paths_by_name,
-    pictures_by_folder,
     read_pickle,
-    split_pictures,
+    split_images,
     standard_splits,
 )
 from nearshot.data.downloads import Download
@@ -30,12 +30,12 @@ def plan_cifar_fs(files: Files) -> Plan:
     if {"train", "test", "meta"} <= paths.keys():
         layout, groups = "CIFAR-100's python pickles", _from_pickles(files, paths)
     else:
-        layout, groups = "cifar100.zip: data/<class>/<image>.png", pictures_by_folder(files)
-    return Plan(layout, split_pictures(groups, standard_splits("cifar-fs"), files, "CIFAR-FS"))
+        layout, groups = "cifar100.zip: data/<class>/<image>.png", images_by_folder(files)
+    return Plan(layout, split_images(groups, standard_splits("cifar-fs"), files, "CIFAR-FS"))
 
 
-def _from_pickles(files: Files, paths: dict[str, str]) -> dict[str, list[Picture]]:
-    groups: dict[str, list[Picture]] = {}
+def _from_pickles(files: Files, paths: dict[str, str]) -> dict[str, list[SourceImage]]:
+    groups: dict[str, list[SourceImage]] = {}
     with read_pickle(files, paths["meta"]) as meta:
         class_names = meta["fine_label_names"]
     for part in ("train", "test"):
@@ -44,9 +44,9 @@ def _from_pickles(files: Files, paths: dict[str, str]) -> dict[str, list[Picture
             if rows.dtype != np.uint8 or rows.shape != (len(labels), 3072) or len(names) != len(labels):
                 raise FileFormatError(f"{paths[part]} in {files.label} does not have CIFAR-100's shape.")
             for row, label, name in zip(rows, labels, names, strict=True):
-                picture = Picture(class_names[label], f"{class_names[label]}/{name}", partial(_image, row))
-                groups.setdefault(picture.class_name, []).append(picture)
-    return {name: sorted(group, key=lambda picture: picture.name) for name, group in groups.items()}
+                image = SourceImage(class_names[label], f"{class_names[label]}/{name}", partial(_image, row))
+                groups.setdefault(image.class_name, []).append(image)
+    return {name: sorted(group, key=lambda image: image.name) for name, group in groups.items()}
 
 
 def _image(row: Pixels) -> Pixels:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
 
-from nearshot.data.datasets.source import SPLITS, Picture, Plan, is_picture, picture_of, pictures_by_folder, read_table
+from nearshot.data.datasets.source import SPLITS, Plan, SourceImage, image_of, images_by_folder, is_image, read_table
 from nearshot.data.readers import Files
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, listed
@@ -53,7 +53,7 @@ def plan_folder(
         by_split = _by_split_folders(files)
         if by_split is not None and classes is None and fractions is None:
             return Plan("train, val and test folders with one folder per class", by_split, remarks)
-        groups, layout = pictures_by_folder(files), "one folder per class"
+        groups, layout = images_by_folder(files), "one folder per class"
     if len(groups) < 2:
         raise FileFormatError(
             f"{files.label} has images of {counted(len(groups), 'class', 'classes')}; put those of each class into a "
@@ -111,7 +111,7 @@ def _check_classes(files: Files, groups: Mapping[str, object], classes: Mapping[
 
 
 def _about_empty_folders(files: Files) -> tuple[str, ...]:
-    full = {str(folder) for name in files.names() if is_picture(name) for folder in PurePosixPath(name).parents}
+    full = {str(folder) for name in files.names() if is_image(name) for folder in PurePosixPath(name).parents}
     empty = [name for name in files.folders() if name not in full]
     if not empty:
         return ()
@@ -131,10 +131,10 @@ def _about_missing_splits(
     return (f"{files.label} has too few classes, {n_classes}: {means}. {advice}",)
 
 
-def _by_split_folders(files: Files) -> dict[str, list[Picture]] | None:
+def _by_split_folders(files: Files) -> dict[str, list[SourceImage]] | None:
     """Return the images of <split>/<class>/<image>, if all are laid out so."""
-    groups = pictures_by_folder(files, depth=2)
-    splits: dict[str, list[Picture]] = {}
+    groups = images_by_folder(files, depth=2)
+    splits: dict[str, list[SourceImage]] = {}
     for folder in sorted(groups):
         split, name = folder.split("/")
         if split not in SPLITS:
@@ -143,15 +143,15 @@ def _by_split_folders(files: Files) -> dict[str, list[Picture]] | None:
     return splits if len(splits) > 1 else None
 
 
-def _from_table(files: Files, table: str) -> dict[str, list[Picture]]:
+def _from_table(files: Files, table: str) -> dict[str, list[SourceImage]]:
     known = set(files.names())
     if table not in known:
         raise InputError(f"{files.label} has no table {table!r}.")
     base = PurePosixPath(table).parent
-    groups: dict[str, list[Picture]] = {}
+    groups: dict[str, list[SourceImage]] = {}
     for number, file, label in read_table(files, table):
         path = next((p for p in (str(base / file), file) if p in known), None)
-        if path is None or not is_picture(path):
+        if path is None or not is_image(path):
             raise FileFormatError(f"Line {number} of {table} lists {file!r}, which is no image of {files.label}.")
-        groups.setdefault(label, []).append(picture_of(files, path, label))
-    return {label: sorted(group, key=lambda picture: picture.name) for label, group in groups.items()}
+        groups.setdefault(label, []).append(image_of(files, path, label))
+    return {label: sorted(group, key=lambda image: image.name) for label, group in groups.items()}

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from nearshot.data.datasets.source import Picture, Plan, Source
+from nearshot.data.datasets.source import Plan, Source, SourceImage
 from nearshot.data.images import Pixels
 from nearshot.errors import InputError
 
@@ -62,7 +62,7 @@ def plan_glyphs(*, seed: int = 0, images_per_class: int = IMAGES_PER_CLASS) -> P
         raise InputError(f"images_per_class must be at least 1, not {images_per_class}.")
     splits = {
         split: [
-            Picture(_class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i, seed))
+            SourceImage(_class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i, seed))
             for letter in letters
             for i in range(images_per_class)
         ]

@@ -10,16 +10,16 @@ import numpy as np
 
 from nearshot.data.datasets.source import (
     SPLITS,
-    Picture,
     Plan,
     Source,
-    is_picture,
+    SourceImage,
+    image_of,
+    images_by_folder,
+    is_image,
     paths_by_name,
-    picture_of,
-    pictures_by_folder,
     read_pickle,
     read_table,
-    split_pictures,
+    split_images,
     standard_splits,
 )
 from nearshot.data.images import Pixels
@@ -41,7 +41,7 @@ TABLES = {split: f"{split}.csv" for split in SPLITS}
 def plan_mini_imagenet(files: Files) -> Plan:
     """Find the images in any of the five layouts in which miniImageNet is distributed."""
     paths = paths_by_name(files)
-    layouts: list[tuple[str, dict[str, str], Callable[[Files, str], list[Picture]]]] = [
+    layouts: list[tuple[str, dict[str, str], Callable[[Files, str], list[SourceImage]]]] = [
         ("mini-imagenet-cache-*.pkl", CACHES, _from_cache),
         ("miniImageNet_category_split_*.pickle", CATEGORY_SPLITS, _from_category_split),
         ("images/ with train.csv, val.csv and test.csv", TABLES, _from_csv),
@@ -52,47 +52,47 @@ def plan_mini_imagenet(files: Files) -> Plan:
     return _from_wnid_folders(files)
 
 
-def _from_csv(files: Files, table: str) -> list[Picture]:
-    by_name, pictures = paths_by_name(files), []
+def _from_csv(files: Files, table: str) -> list[SourceImage]:
+    by_name, images = paths_by_name(files), []
     for _, file, label in read_table(files, table):
         path = by_name.get(PurePosixPath(file).name)
-        if path is None or not is_picture(path):
+        if path is None or not is_image(path):
             raise FileFormatError(f"{table} in {files.label} lists {file!r}, which is not there.")
-        pictures.append(picture_of(files, path, label, file))
-    return sorted(pictures, key=lambda picture: (picture.class_name, picture.name))
+        images.append(image_of(files, path, label, file))
+    return sorted(images, key=lambda image: (image.class_name, image.name))
 
 
 def _from_wnid_folders(files: Files) -> Plan:
-    groups, classes = pictures_by_folder(files), standard_splits("mini-imagenet")
-    splits = split_pictures(groups, classes, files, "miniImageNet")
+    groups, classes = images_by_folder(files), standard_splits("mini-imagenet")
+    splits = split_images(groups, classes, files, "miniImageNet")
     layout = "folders by wnid"
     if any(len(groups[name]) > IMAGES_PER_CLASS for names in classes.values() for name in names):
         # ILSVRC2012's training images. Only Ravi and Larochelle's tables say which 600 they chose.
         layout += f", the first {IMAGES_PER_CLASS} images of each by name (not Ravi and Larochelle's choice)"
         first = {name: group[:IMAGES_PER_CLASS] for name, group in groups.items()}
-        splits = split_pictures(first, classes, files, "miniImageNet")
+        splits = split_images(first, classes, files, "miniImageNet")
     return Plan(layout, splits)
 
 
-def _from_cache(files: Files, path: str) -> list[Picture]:
+def _from_cache(files: Files, path: str) -> list[SourceImage]:
     with read_pickle(files, path) as content:
         images, classes = content["image_data"], content["class_dict"]
         _check_images(images, path, files)
         return [
-            Picture(name, f"{name}/{index}", _pixels(images, int(index)))
+            SourceImage(name, f"{name}/{index}", _pixels(images, int(index)))
             for name in sorted(classes)
             for index in classes[name]
         ]
 
 
-def _from_category_split(files: Files, path: str) -> list[Picture]:
+def _from_category_split(files: Files, path: str) -> list[SourceImage]:
     with read_pickle(files, path) as content:
         images, labels = content["data"], content["labels"]
         _check_images(images, path, files)
         if len(labels) != len(images):
             raise FileFormatError(f"{path} in {files.label} has {len(images)} images and {len(labels)} labels.")
         order = np.argsort(np.asarray(labels), kind="stable").tolist()
-        return [Picture(f"category {int(labels[i]):03}", f"{path}/{i}", _pixels(images, i)) for i in order]
+        return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", _pixels(images, i)) for i in order]
 
 
 def _check_images(images: Any, path: str, files: Files) -> None:

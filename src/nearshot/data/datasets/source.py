@@ -14,23 +14,23 @@ from typing import Any, NamedTuple
 from nearshot.data.downloads import Download
 from nearshot.data.images import Pixels
 from nearshot.data.pickles import load_pickle
-from nearshot.data.readers import Files, is_picture
+from nearshot.data.readers import Files, is_image
 from nearshot.errors import FileFormatError
 from nearshot.text import counted, listed
 
 __all__ = [
     "SPLITS",
-    "Picture",
     "Plan",
     "Source",
+    "SourceImage",
     "class_list",
-    "is_picture",
+    "image_of",
+    "images_by_folder",
+    "is_image",
     "paths_by_name",
-    "picture_of",
-    "pictures_by_folder",
     "read_pickle",
     "read_table",
-    "split_pictures",
+    "split_images",
     "standard_splits",
 ]
 
@@ -38,7 +38,7 @@ SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
-class Picture:
+class SourceImage:
     """An image of a dataset, before it is read.
 
     Attributes:
@@ -64,7 +64,7 @@ class Plan(NamedTuple):
     """
 
     layout: str
-    splits: dict[str, list[Picture]]
+    splits: dict[str, list[SourceImage]]
     remarks: tuple[str, ...] = ()
 
 
@@ -102,20 +102,20 @@ def standard_splits(name: str) -> dict[str, list[str]]:
     return {split: class_list(f"{name}-{split}") for split in SPLITS}
 
 
-def pictures_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[Picture]]:
+def images_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[SourceImage]]:
     """Group images by the last `depth` folders of their path; each group is sorted by name."""
-    groups: dict[str, list[Picture]] = {}
+    groups: dict[str, list[SourceImage]] = {}
     for name in files.names():
         parts = PurePosixPath(name).parts
-        if is_picture(name) and len(parts) > depth:
+        if is_image(name) and len(parts) > depth:
             folder = "/".join(parts[-1 - depth : -1])
-            groups.setdefault(folder, []).append(picture_of(files, name, folder))
+            groups.setdefault(folder, []).append(image_of(files, name, folder))
     return groups
 
 
-def split_pictures(
-    groups: Mapping[str, Sequence[Picture]], classes: Mapping[str, Sequence[str]], files: Files, dataset: str
-) -> dict[str, list[Picture]]:
+def split_images(
+    groups: Mapping[str, Sequence[SourceImage]], classes: Mapping[str, Sequence[str]], files: Files, dataset: str
+) -> dict[str, list[SourceImage]]:
     """Return the images of each split's classes, class by class; a missing class is an error."""
     missing = sorted({name for names in classes.values() for name in names} - groups.keys())
     if missing:
@@ -154,6 +154,6 @@ def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
         yield number, file, label
 
 
-def picture_of(files: Files, path: str, class_name: str, name: str | None = None) -> Picture:
+def image_of(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
     """Return the image in a file; by default it is named after the file."""
-    return Picture(class_name, path if name is None else name, partial(files.read, path), files.stamp(path))
+    return SourceImage(class_name, path if name is None else name, partial(files.read, path), files.stamp(path))

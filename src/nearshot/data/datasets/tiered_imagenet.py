@@ -9,13 +9,13 @@ import numpy as np
 
 from nearshot.data.datasets.source import (
     SPLITS,
-    Picture,
     Plan,
     Source,
+    SourceImage,
+    images_by_folder,
     paths_by_name,
-    pictures_by_folder,
     read_pickle,
-    split_pictures,
+    split_images,
     standard_splits,
 )
 from nearshot.data.readers import Files
@@ -32,22 +32,22 @@ def plan_tiered_imagenet(files: Files) -> Plan:
             "*_images_png.pkl with *_labels.pkl",
             {s: _from_pickles(files, paths[f"{s}_images_png.pkl"], paths[f"{s}_labels.pkl"]) for s in SPLITS},
         )
-    groups = pictures_by_folder(files)
-    splits = split_pictures(groups, standard_splits("tiered-imagenet"), files, "tieredImageNet")
+    groups = images_by_folder(files)
+    splits = split_images(groups, standard_splits("tiered-imagenet"), files, "tieredImageNet")
     return Plan("folders by wnid", splits)
 
 
-def _from_pickles(files: Files, images_path: str, labels_path: str) -> list[Picture]:
+def _from_pickles(files: Files, images_path: str, labels_path: str) -> list[SourceImage]:
     with read_pickle(files, images_path) as images, read_pickle(files, labels_path) as content:
         labels = np.asarray(content["label_specific"]).astype(np.int64)
         names = content.get("label_specific_str")
         if labels.shape != (len(images),):
             raise FileFormatError(f"{images_path} has {len(images)} images and {labels_path} {labels.size} labels.")
-        pictures = []
+        found = []
         for i in np.argsort(labels, kind="stable").tolist():
             class_name = str(names[labels[i]]) if names is not None else f"class {labels[i]:03}"
-            pictures.append(Picture(class_name, f"{images_path}/{i}", partial(_png, images[i])))
-        return pictures
+            found.append(SourceImage(class_name, f"{images_path}/{i}", partial(_png, images[i])))
+        return found
 
 
 def _png(values: Any) -> bytes:
