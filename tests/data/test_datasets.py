@@ -263,16 +263,6 @@ def test_a_folder_is_split_by_lot_the_same_everywhere(tmp_path: Path) -> None:
     assert {s: len(ps) for s, ps in halves.splits.items()} == {"train": 10, "test": 10}
 
 
-@pytest.mark.parametrize(
-    ("n_classes", "sizes"),
-    [(2, [2]), (3, [3]), (4, [2, 2]), (5, [3, 2]), (6, [2, 2, 2]), (9, [5, 2, 2]), (13, [8, 2, 3]), (25, [16, 4, 5])],
-)
-def test_no_split_of_a_folder_has_a_single_class(n_classes: int, sizes: list[int], tmp_path: Path) -> None:
-    """An episode needs two: a training on a few classes of one's own would be refused otherwise."""
-    plan = plan_folder(open_files(write_folder(tmp_path / "f", class_folders([f"c{i}" for i in range(n_classes)]))))
-    assert [len({p.class_name for p in pictures}) for pictures in plan.splits.values()] == sizes
-
-
 def test_a_folder_by_lists_by_table_and_by_its_own_splits(tmp_path: Path) -> None:
     members = class_folders(ANIMALS)
     files = open_files(write_folder(tmp_path / "f", members))

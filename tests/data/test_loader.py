@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -90,21 +89,6 @@ def test_the_residence_goes_by_size() -> None:
     assert choose_residence(fits_twice, CPU, n_processes=8) == "disk"
 
 
-def test_a_store_larger_than_memory_stays_on_disk_by_itself(tmp_path: Path) -> None:
-    """Really larger, since what is not written takes no room: as many rows as twice the memory has."""
-    n_images = 2 * int(available_memory()) // (84 * 84 * 3)
-    path = tmp_path / "images.u8"
-    with path.open("wb") as file:
-        file.truncate(n_images * 84 * 84 * 3)
-        file.seek((n_images - 1) * 84 * 84 * 3)
-        file.write(picture(1, 84).tobytes())
-    feed = ImageFeed(np.memmap(path, np.uint8, "r", shape=(n_images, 84, 84, 3)), "cpu")
-    assert feed.residence == "disk"
-    batch = next(feed.batches(torch.tensor([n_images - 1, 0]), 2))
-    assert np.array_equal(batch[0].numpy(), picture(1, 84))
-    assert not batch[1].any()
-
-
 @pytest.mark.parametrize("residence", ["memory", "disk"])
 def test_batches_are_gathered_ahead_but_not_further(store: Store, residence: Residence) -> None:
     feed = ImageFeed(store.images, "cpu", residence=residence, prefetch=3)
@@ -147,16 +131,6 @@ def test_an_error_of_the_thread_is_raised_where_batches_are_used(tmp_path: Path)
     (folder / "images.u8").unlink()
     with pytest.raises(FileNotFoundError):
         next(feed.batches(torch.arange(3), 3))
-
-
-def test_two_epochs_at_once_do_not_mix(store: Store) -> None:
-    feed = ImageFeed(store.images, "cpu", residence="disk")
-    orders = [torch.randperm(300, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
-    pairs: Iterator[tuple[torch.Tensor, ...]] = zip(*(feed.batches(order, 16) for order in orders), strict=True)
-    for place, batches in enumerate(pairs):
-        for order, batch in zip(orders, batches, strict=True):
-            rows = order[16 * place : 16 * place + 16].numpy()
-            assert np.array_equal(batch.numpy(), store.images[rows])
 
 
 @pytest.mark.parametrize(
@@ -264,14 +238,6 @@ def test_reading_into_memory_keeps_one_copy(tmp_path: Path) -> None:
     assert found["digest"] == digest_of_sums(20_000, 84, marked)
     n_kib = 20_000 * 84 * 84 * 3 / 1024
     assert n_kib * 0.9 < float(found["after"]) - float(found["before"]) < n_kib + ALLOWANCE_KIB
-
-
-@pytest.mark.slow
-def test_several_processes_share_a_store(tmp_path: Path) -> None:
-    marked = marks(2000, 300)
-    folder = write_sparse_split(tmp_path / "large" / "84" / "train", 2000, 84, marked)
-    processes = [start_epoch(folder, residence, 64) for residence in RESIDENCES]
-    assert {finish(process)["digest"] for process in processes} == {digest_of_sums(2000, 84, marked)}
 
 
 @pytest.mark.slow

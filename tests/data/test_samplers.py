@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -96,15 +95,6 @@ def test_taking_exactly_an_epoch_leaves_the_next_one(sampler: Callable[..., Batc
 
 
 @every_sampler
-def test_two_iterators_share_one_position(sampler: Callable[..., Batches]) -> None:
-    batches, expected = sampler(seed=1), stacked(sampler(seed=1))
-    one, other = iter(batches), iter(batches)
-    taken = [next(one), next(other), *one]
-    assert torch.equal(torch.stack(taken), expected)
-    assert list(other) == []  # the epoch is over
-
-
-@every_sampler
 def test_a_generator_gives_each_sampler_a_stream_of_its_own(sampler: Callable[..., Batches]) -> None:
     generator = torch.Generator().manual_seed(3)
     first, second = sampler(seed=generator), sampler(seed=generator)
@@ -151,32 +141,6 @@ def test_a_state_of_another_sampler_is_refused() -> None:
         EpisodeBatches(LABELS.flip(0), SHAPE).load_state_dict(SAMPLERS["episodes"]().state_dict())
     with pytest.raises(InputError, match="not a sampler's state: it has no batches_taken, epoch, generator, settings"):
         SAMPLERS["shuffled"]().load_state_dict({})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sampler", "images"),
-    [
-        (lambda: ShuffledBatches(38_400, 512), 38_400),
-        (lambda: IndependentBatches(38_400, 512), 38_400),
-        (lambda: EpisodeBatches(torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11)), 38_400),
-        (
-            lambda: EpisodeBatches(torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11), replacement=False),
-            37_888,  # 600 is 37 × 16 and 8 over, so 74 episodes
-        ),
-        (lambda: IndependentBatches(448_695, 1008), 445 * 1008),
-    ],
-    ids=["shuffled", "independent", "episodes", "episodes without replacement", "independent, tieredImageNet"],
-)
-def test_a_batch_of_512_indices_costs_well_under_a_millisecond(sampler: Callable[[], Batches], images: int) -> None:
-    batches = sampler()
-    list(batches)
-    fastest = math.inf
-    for _ in range(3):
-        start = time.perf_counter()
-        assert sum(len(batch) for batch in batches) == images
-        fastest = min(fastest, time.perf_counter() - start)
-    assert fastest / images * 512 < 0.7e-3
 
 
 @every_sampler

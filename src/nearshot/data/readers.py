@@ -113,11 +113,12 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
 def _open_folder(path: Path) -> Files:
     members, folders, skipped = {}, [], Skipped()
     for above, names in walk(path, skipped):
-        folders.append(above.relative_to(path).as_posix())
+        folder = above.relative_to(path).as_posix()
+        folders.append(folder)
         for name in names:
-            file = above / name
-            if file.is_file() or file.is_symlink():  # reading a broken link gives the error
-                members[file.relative_to(path).as_posix()] = Member(partial(_read_file, file), _file_stamp(file))
+            stamp = _file_stamp(above / name)
+            if stamp is not None:
+                members[f"{folder}/{name}".removeprefix("./")] = Member(partial(_read_file, above / name), stamp)
     skipped.refuse_locked()
     folders += [link.relative_to(path).as_posix() for link in skipped.linked]
     files = Files(str(path), members, folders)
@@ -136,12 +137,13 @@ def _read_file(path: Path) -> bytes:
         raise FileFormatError(f"{readable_name(str(path))} cannot be read: {error.strerror}.") from error
 
 
-def _file_stamp(path: Path) -> str:
+def _file_stamp(path: Path) -> str | None:
+    """Return the size and time of a file; None if it is not a regular file. Reading a broken link gives the error."""
     try:
         found = path.stat()
     except OSError:
-        return "gone"
-    return f"{found.st_size} {found.st_mtime_ns}"
+        return "unreadable"
+    return f"{found.st_size} {found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else None
 
 
 def _open_zip(path: Path) -> Files:
@@ -280,8 +282,8 @@ def readable_name(name: str) -> str:
 
 def _is_hidden(name: str) -> bool:
     """Return whether a file is hidden or belongs to an operating system: .DS_Store, ._photo.jpg, Thumbs.db."""
-    parts = PurePosixPath(name).parts
-    return any(part.startswith(".") or part in ("Thumbs.db", "__MACOSX") for part in parts)
+    parts = name.split("/")
+    return any((part[:1] == "." and part != ".") or part in ("Thumbs.db", "__MACOSX") for part in parts)
 
 
 def _check_name(name: str, path: Path) -> None:
