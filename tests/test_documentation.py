@@ -1,4 +1,4 @@
-"""What the documentation shows is what the programs printed."""
+"""The documentation shows what the programs printed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_readme_shows_the_demos_own_output() -> None:
-    """`make demo` writes what it prints; a README that shows something else is out of date."""
+    """`make demo` writes its output to a file; the README shows it."""
     output = (ROOT / "examples" / "output" / "compare_losses.txt").read_text()
     assert output.strip("\n") in (ROOT / "README.md").read_text()
 
@@ -66,7 +66,11 @@ def test_the_readmes_comparison_is_the_table_that_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "options"), [("paper", ["--seeds", "3"]), ("32px", ["--seeds", "1", "--input-size", "32"])]
+    ("scale", "options"),
+    [
+        ("paper", ["--seeds", "3"]),
+        pytest.param("32px", ["--seeds", "1", "--input-size", "32"], marks=pytest.mark.slow),
+    ],
 )
 def test_the_tables_are_those_of_the_results(
     scale: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -81,7 +85,7 @@ def test_the_tables_are_those_of_the_results(
 
 
 def test_the_quick_form_was_run_with_the_statements_that_there_are(tmp_path: Path) -> None:
-    """Its results are not in the repository, but what it says of the paper is: nothing else would notice."""
+    """Its results are not in the repository, but its table of claims is."""
 
     def statements(table: str) -> list[list[str]]:
         return sorted(line.split(" | ")[:2] for line in table.splitlines() if line.startswith("| "))
@@ -95,7 +99,8 @@ def test_the_quick_form_was_run_with_the_statements_that_there_are(tmp_path: Pat
 def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:
     note = json.loads((ROOT / "results" / "quick" / "last-run.json").read_text())
     said = (ROOT / "docs" / "reproduce.md").read_text()
-    assert f"took {note['seconds'] / 60:.0f} minutes for {note['done']} trainings" in said
+    assert f"took {note['seconds'] / 60:.0f} minutes" in said
+    assert f"{note['done']} runs" in said
     assert note["failed"] == note["done_before"] == 0
     assert note["environment"]["command"][1:4] == ["reproduce", "--all", "--quick"]  # and where to put things
 
@@ -120,8 +125,9 @@ def test_the_tables_about_the_classifier_are_of_the_numbers_beside_them(
     assert all((ROOT / "docs" / picture).is_file() for picture in pictures.values())
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_the_classifier_runs(tmp_path: Path) -> None:
-    """In a small form: it asks for what is inside of a classifier, which nobody else would miss."""
+    """In a small form: it uses private attributes of a classifier, which no other test does."""
     torch.manual_seed(0)
     labels = torch.arange(12).repeat_interleave(16)
     features = torch.randn(12, 8)[labels] + torch.randn(len(labels), 8)

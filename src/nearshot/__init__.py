@@ -1,4 +1,4 @@
-"""Few-shot image classification: train embeddings, measure them honestly, put them to work."""
+"""Few-shot image classification: train embeddings, evaluate them, and classify your own images."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,19 +11,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FewShotClassifier", "__version__", "load_backbone"]
 
-PARTS = ("data", "estimator", "evaluation", "experiments", "losses", "models", "training")
+PACKAGES = ("data", "estimator", "evaluation", "experiments", "losses", "models", "runs", "training")
+PLACES = {"FewShotClassifier": "nearshot.estimator", "load_backbone": "nearshot.models"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is: PyTorch and scikit-learn take seconds, and a command's help needs none."""
-    if name in PARTS:
+    """Import on first use: PyTorch and scikit-learn take seconds, and a command's help needs neither."""
+    if name in PACKAGES:
         return import_module(f"nearshot.{name}")
-    if name == "FewShotClassifier":
-        return import_module("nearshot.estimator").FewShotClassifier
-    if name == "load_backbone":
-        return import_module("nearshot.models").load_backbone
+    if name in PLACES:
+        return getattr(import_module(PLACES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *PARTS})
+    return sorted({*globals(), *__all__, *PACKAGES})

@@ -1,4 +1,4 @@
-"""The version, in one place, and the commit, where it can be known."""
+"""The version, and the commit if it is known."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __version__ = "0.1.0.dev0"
 
 
 def state_of_code() -> dict[str, Any] | None:
-    """Return the commit that runs, and whether files were changed since, if that can be known; None if neither can.
+    """Return the commit of this code and whether files have changed since; None if they are unknown.
 
-    An archive that git made has the commit in a file. A package that lies in somebody's repository is not of it.
+    An archive made by git has the commit in a file. A package inside another repository does not belong to it.
     """
     package = Path(__file__).parent
     archived = (package / "_commit.txt").read_text().strip()
@@ -23,9 +23,9 @@ def state_of_code() -> dict[str, Any] | None:
     if git is None:
         return None
 
-    def ask(*arguments: str) -> str | None:
-        answer = subprocess.run([git, *arguments], cwd=package, capture_output=True, text=True, check=False)  # noqa: S603
-        return answer.stdout.strip() if answer.returncode == 0 else None
+    def run_git(*arguments: str) -> str | None:
+        done = subprocess.run([git, *arguments], cwd=package, capture_output=True, text=True, check=False)  # noqa: S603
+        return done.stdout.strip() if done.returncode == 0 else None
 
-    commit = ask("rev-parse", "HEAD") if ask("ls-files", "--error-unmatch", "_commit.txt") else None
-    return None if commit is None else {"commit": commit, "changed": bool(ask("status", "--porcelain", "."))}
+    commit = run_git("rev-parse", "HEAD") if run_git("ls-files", "--error-unmatch", "_commit.txt") else None
+    return None if commit is None else {"commit": commit, "changed": bool(run_git("status", "--porcelain", "."))}

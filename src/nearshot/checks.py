@@ -1,4 +1,4 @@
-"""NumPy's numbers as Python's: what was computed with arrays is welcome as a setting, and JSON knows no others."""
+"""Settings that come from NumPy: its numbers are accepted and become Python's, which JSON can hold."""
 
 from __future__ import annotations
 
@@ -8,35 +8,32 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_whole", "plain", "with_plain_fields"]
+__all__ = ["convert_numpy_fields", "is_integer", "to_python"]
 
 
-def is_whole(value: object) -> bool:
-    """Whether something is a whole number, Python's or NumPy's.
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer of Python or NumPy.
 
-    >>> is_whole(5), is_whole(np.int64(5)), is_whole(5.0), is_whole(True)
+    >>> is_integer(5), is_integer(np.int64(5)), is_integer(5.0), is_integer(True)
     (True, True, False, False)
     """
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def plain(value: Any) -> Any:
-    """Return a value with NumPy's numbers as Python's, also within a tuple; lists and arrays in a row become tuples.
+def to_python(value: Any) -> Any:
+    """Return a value with NumPy's numbers as Python's; lists and one-dimensional arrays become tuples.
 
-    >>> plain(np.int64(5)), plain([np.float32(0.5), 2]), plain(np.array([1, 5])), plain("text")
+    >>> to_python(np.int64(5)), to_python([np.float32(0.5), 2]), to_python(np.array([1, 5])), to_python("text")
     (5, (0.5, 2), (1, 5), 'text')
     """
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1):
-        return tuple(map(plain, value))
+        return tuple(map(to_python, value))
     return value
 
 
-def with_plain_fields(settings: Any) -> None:
-    """Make a dataclass's fields plain as it is made, also if it is frozen."""
+def convert_numpy_fields(settings: Any) -> None:
+    """Apply `to_python` to the fields of a dataclass, in its `__post_init__`; it may be frozen."""
     for one in dataclasses.fields(settings):
-        value = getattr(settings, one.name)
-        changed = plain(value)
-        if changed is not value:
-            object.__setattr__(settings, one.name, changed)
+        object.__setattr__(settings, one.name, to_python(getattr(settings, one.name)))

@@ -1,4 +1,4 @@
-"""Where to compute, and in which precision, by name."""
+"""Devices and precisions by name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 def chosen_device(device: str | torch.device | None = "auto") -> torch.device:
-    """Return a device by its name; "auto", or None, is a GPU if there is one.
+    """Return a device by its name; "auto" or None is a GPU if one is available, and the CPU otherwise.
 
     >>> chosen_device("gpu")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    nearshot.errors.InputError: There is no device 'gpu' here; choose 'auto'...
+    nearshot.errors.InputError: device must be 'auto'... not 'gpu'.
     """
     if device is None or device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -26,20 +26,20 @@ def chosen_device(device: str | torch.device | None = "auto") -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        usable = "'auto', 'cpu' or 'cuda'" if torch.cuda.is_available() else "'auto' or 'cpu'"
-        raise InputError(f"There is no device {str(device)!r} here; choose {usable}.") from error
+        usable = "'auto', 'cpu' or 'cuda'" if torch.cuda.is_available() else "'auto' or 'cpu' on this machine"
+        raise InputError(f"device must be {usable}, not {str(device)!r}.") from error
     return chosen
 
 
 def uses_bfloat16(precision: Precision, device_type: str) -> bool:
-    """Whether a network computes in bfloat16 on a kind of device; "auto" does on a GPU.
+    """Whether a network computes in bfloat16 on a type of device; "auto" does on a GPU.
 
     >>> uses_bfloat16("auto", "cuda"), uses_bfloat16("auto", "cpu"), uses_bfloat16("bfloat16", "cpu")
     (True, False, True)
     >>> uses_bfloat16("float16", "cuda")
     Traceback (most recent call last):
-    nearshot.errors.InputError: There is no precision 'float16'; choose auto, float32 or bfloat16.
+    nearshot.errors.InputError: precision must be auto, float32 or bfloat16, not 'float16'.
     """
     if precision not in get_args(Precision):
-        raise InputError(f"There is no precision {precision!r}; choose auto, float32 or bfloat16.")
-    return precision == "bfloat16" or (precision == "auto" and device_type in ("cuda", "gpu"))  # as Fabric has it
+        raise InputError(f"precision must be auto, float32 or bfloat16, not {precision!r}.")
+    return precision == "bfloat16" or (precision == "auto" and device_type in ("cuda", "gpu"))  # "gpu" is Fabric's name

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_whole
+from nearshot.checks import is_integer
 from nearshot.errors import InputError
 
 __all__ = ["EpisodeShape", "ImagesByClass"]
@@ -36,7 +36,7 @@ class EpisodeShape:
     def __post_init__(self) -> None:
         for name, smallest in (("n_way", 2), ("n_shot", 1), ("n_query", 1)):
             value = getattr(self, name)
-            if not is_whole(value):
+            if not is_integer(value):
                 raise InputError(f"{name} must be a whole number, not {value!r}.")
             if value < smallest:
                 raise InputError(f"{name} must be at least {smallest}, not {value}.")

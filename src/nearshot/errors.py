@@ -1,4 +1,4 @@
-"""What a user can get wrong, as exceptions that say what was expected, what came, and what to do."""
+"""Exceptions for mistakes of a user. Their texts say what was expected, what came, and what to do."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ Entry = TypeVar("Entry")
 
 
 class NearshotError(Exception):
-    """The base of every error that nearshot raises on purpose. Its text is one clear sentence or two."""
+    """The base class of all errors of nearshot. Its text is one or two sentences."""
 
 
 class InputError(NearshotError, ValueError):
@@ -19,11 +19,11 @@ class InputError(NearshotError, ValueError):
 
 
 class FileFormatError(NearshotError, ValueError):
-    """A file is not what it should be: another format, damaged, or of another version."""
+    """A file is damaged, or has another format or version."""
 
 
 class LeakError(NearshotError, ValueError):
-    """What is measured would know what it must not: training classes, test data, or the answers themselves."""
+    """An evaluation would use what it must not: training classes, test data, or the labels of its queries."""
 
 
 class MissingExtraError(NearshotError, ImportError):
@@ -31,7 +31,7 @@ class MissingExtraError(NearshotError, ImportError):
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return a question after what is nearly the name of something known, or nothing.
+    """Return a question that suggests the known name that is most similar, or an empty text.
 
     >>> did_you_mean("glyhps", ["cifar-fs", "glyphs"])
     " Did you mean 'glyphs'?"
@@ -43,7 +43,7 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
 
 
 def look_up(registry: Mapping[Key, Entry], name: Key, what: str) -> Entry:
-    """Return a registry's entry, or say which entries there are.
+    """Return a registry's entry, or raise an error that lists its entries.
 
     >>> look_up({"conv4": 1, "resnet12": 2}, "resnet11", "net")
     Traceback (most recent call last):

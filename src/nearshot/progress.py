@@ -1,4 +1,4 @@
-"""A progress bar for whoever is watching."""
+"""A progress bar."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Step = TypeVar("Step")
 
 
 def with_progress(steps: Sequence[Step], description: str, *, show: bool | None = None) -> Iterator[Step]:
-    """Yield the steps, under a bar with the time left, which goes to the error output and vanishes at the end.
+    """Yield the steps and show a transient progress bar on standard error.
 
-    `show`: whether to show it; None shows it where somebody can be watching, on a terminal.
+    `show`: whether to show it; None shows it if standard error is a terminal.
 
     >>> list(with_progress([1, 2, 3], "counting", show=False))
     [1, 2, 3]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_whole
+from nearshot.checks import is_integer
 from nearshot.errors import InputError
 
 __all__ = ["distinct_integers", "kept_randomness", "private_generator"]
@@ -32,7 +32,7 @@ def private_generator(seed: int | torch.Generator) -> torch.Generator:
         if seed.device.type != "cpu":
             raise InputError(f"Indices are drawn on the CPU; the generator lives on {seed.device}.")
         seed = int(torch.randint(2**62, (), generator=seed))
-    if not is_whole(seed):
+    if not is_integer(seed):
         raise InputError(f"seed must be a whole number or a torch.Generator, not {seed!r}.")
     return torch.Generator().manual_seed(int(seed))
 

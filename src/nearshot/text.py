@@ -1,25 +1,24 @@
-"""Sentences for people: what is said on the error output, and numbers and names in it."""
+"""Text for people: messages on standard error, and numbers and names in them."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any
 
 from rich.console import Console
 
 from nearshot.io import readable
 
-__all__ = ["counted", "listed", "plain", "say", "tell"]
+__all__ = ["counted", "format_list", "print_line", "print_message", "printable"]
 
 SHOWN = 5
 
 
-def plain(text: object) -> str:
-    r"""Return text in one line, with control characters, such as a terminal's codes, and what is no text written out.
+def printable(text: object) -> str:
+    r"""Return text in one line, with control characters and undecodable bytes escaped.
 
-    >>> print(plain("two\nlines \x1b[31m日本"))
+    >>> print(printable("two\nlines \x1b[31m日本"))
     two\nlines \x1b[31m日本
     """
     return "".join(
@@ -28,13 +27,13 @@ def plain(text: object) -> str:
     )
 
 
-def say(text: object, *, show: bool | None = None) -> None:
-    """Say a sentence on the error output, unless bars are not to be shown either: `show` is False."""
-    tell(Console(stderr=True, quiet=show is False), f"nearshot: {plain(text)}")
+def print_message(text: object, *, show: bool | None = None) -> None:
+    """Print a message to standard error, unless `show` is False, as for progress bars."""
+    print_line(Console(stderr=True, quiet=show is False), f"nearshot: {printable(text)}")
 
 
-def tell(console: Console, sentence: str) -> None:
-    """Print a sentence in one line, which a terminal wraps and a log keeps whole; brackets in it are no markup."""
+def print_line(console: Console, sentence: str) -> None:
+    """Print a sentence in one line, without markup: a terminal wraps it, and a log file does not."""
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -47,12 +46,12 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def listed(values: Iterable[Any], in_words: Callable[[Any], str] = repr) -> str:
-    """Return some values in a row, the first few if they are many.
+def format_list(values: Iterable[Any], formatted: Callable[[Any], str] = repr) -> str:
+    """Return values separated by commas, and only the first few of many.
 
-    >>> listed(["ant", 3]), listed("abcdefg")
+    >>> format_list(["ant", 3]), format_list("abcdefg")
     ("'ant', 3", "'a', 'b', 'c', 'd', 'e' and 2 more")
     """
     values = list(values)
     more = f" and {len(values) - SHOWN:,} more" if len(values) > SHOWN else ""
-    return ", ".join(map(in_words, islice(values, SHOWN))) + more
+    return ", ".join(map(formatted, values[:SHOWN])) + more

@@ -21,6 +21,7 @@ from nearshot.losses import (
     mixed_loss,
     nca_loss,
     neighbour_loss,
+    neighbours,
     prototypical_loss,
     supervised_contrastive_loss,
 )
@@ -33,11 +34,18 @@ def _episodic(prototypes: bool, separate: bool) -> Callable[[Tensor, Tensor], Te
     return lambda z, y: episode_loss(z, y, SHAPE, prototypes=prototypes, separate=separate, background=1e-10)
 
 
+def in_one_block(z: Tensor, y: Tensor, background: float) -> Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in ("PAIRS_BEFORE_BLOCKS_CPU", "PAIRS_BEFORE_BLOCKS"):
+            patch.setattr(neighbours, limit, 0)
+        return nca_loss(z, y, background=background)
+
+
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "nca": nca_loss,
-    "nca blocks": lambda z, y: nca_loss(z, y, in_blocks=True),
+    "nca blocks": lambda z, y: in_one_block(z, y, 0.0),
     "nca published": lambda z, y: nca_loss(z, y, background=1e-10),
-    "nca published blocks": lambda z, y: nca_loss(z, y, background=1e-10, in_blocks=True),
+    "nca published blocks": lambda z, y: in_one_block(z, y, 1e-10),
     "nca some pairs": lambda z, y: nca_loss(
         z, y, keep_positives=0.9, keep_negatives=0.5, generator=torch.Generator().manual_seed(0)
     ),
@@ -97,33 +105,27 @@ def test_autocast_does_not_touch_the_distances(loss: Callable[[Tensor, Tensor], 
     torch.testing.assert_close(mixed, loss(z, LABELS), rtol=0, atol=0)
 
 
+@pytest.mark.usefixtures("in_blocks")
 def test_distances_up_to_a_million_give_the_right_value() -> None:
     z = torch.tensor([[0.0], [1000.0], [1001.0]], dtype=torch.float32)
     labels = torch.tensor([0, 0, 1])
     # anchor 0: d² = 1e6 to its positive, 1002001 to its negative; anchor 1: 1e6 and 1; anchor 2 has no positive
-    expected = (0 + (1e6 - 1) + 0) / 3
-    for in_blocks in (False, True):
-        assert nca_loss(z, labels, in_blocks=in_blocks).item() == pytest.approx(expected, rel=1e-6)
+    assert nca_loss(z, labels).item() == pytest.approx((0 + (1e6 - 1) + 0) / 3, rel=1e-6)
 
 
-@pytest.mark.parametrize("in_blocks", [False, True])
-def test_an_anchor_without_a_positive_adds_nothing_and_counts(in_blocks: bool) -> None:
+@pytest.mark.usefixtures("in_blocks")
+def test_an_anchor_without_a_positive_adds_nothing_and_counts() -> None:
     z = embeddings()
     lonely = torch.cat([z, torch.full((1, 8), 50.0)])
     labels = torch.cat([LABELS, torch.tensor([99])])
-    alone = finite_gradient(lambda a, b: nca_loss(a, b, in_blocks=in_blocks), lonely, labels)
-    torch.testing.assert_close(alone, nca_loss(z, LABELS) * 16 / 17)
+    torch.testing.assert_close(finite_gradient(nca_loss, lonely, labels), nca_loss(z, LABELS) * 16 / 17)
 
 
-@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.usefixtures("in_blocks")
 @pytest.mark.parametrize("background", [0.0, 1e-10])
 @pytest.mark.parametrize("labels", [torch.zeros(16), torch.arange(16)], ids=["one class only", "no two alike"])
-def test_batches_without_negatives_or_without_positives_cost_nothing(
-    labels: Tensor, background: float, in_blocks: bool
-) -> None:
-    value = finite_gradient(
-        lambda z, y: nca_loss(z, y, background=background, in_blocks=in_blocks), embeddings(0.1), labels.long()
-    )
+def test_batches_without_negatives_or_without_positives_cost_nothing(labels: Tensor, background: float) -> None:
+    value = finite_gradient(lambda z, y: nca_loss(z, y, background=background), embeddings(0.1), labels.long())
     assert value.item() == pytest.approx(0, abs=1e-9)
 
 
@@ -146,13 +148,13 @@ def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("z", "y", "message"),
     [
-        (embeddings()[:, 0], LABELS, r"two dimensions.*not shape \(16,\)"),
-        (embeddings().long(), LABELS, "floating-point, not torch.int64"),
-        (embeddings(), LABELS[:5], r"one label per image: expected shape \(16,\), not \(5,\)"),
-        (embeddings(), LABELS[:, None], r"not \(16, 1\)"),
-        (embeddings(), LABELS.float(), "whole numbers, not torch.float32"),
-        (embeddings().index_fill(0, torch.tensor([3]), torch.nan), LABELS, "NaN or infinity, first in row 3"),
-        (embeddings().index_fill(0, torch.tensor([5]), torch.inf), LABELS, "NaN or infinity, first in row 5"),
+        (embeddings()[:, 0], LABELS, r"\(16,\)"),
+        (embeddings().long(), LABELS, "torch.int64"),
+        (embeddings(), LABELS[:5], r"\(16,\).*\(5,\)"),
+        (embeddings(), LABELS[:, None], r"\(16, 1\)"),
+        (embeddings(), LABELS.float(), "torch.float32"),
+        (embeddings().index_fill(0, torch.tensor([3]), torch.nan), LABELS, "row 3"),
+        (embeddings().index_fill(0, torch.tensor([5]), torch.inf), LABELS, "row 5"),
         (torch.empty(0, 8), torch.empty(0, dtype=torch.int64), "is empty"),
         (torch.empty(16, 0), LABELS, "is empty"),
     ],
@@ -171,57 +173,30 @@ def test_finite_values_whose_sum_overflows_are_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "message"),
+    "keywords",
     [
-        ({"temperature": 0.0}, "temperature must be a positive number, not 0.0"),
-        ({"temperature": float("nan")}, "temperature must be a positive number"),
-        ({"temperature": torch.tensor(-1.0)}, "temperature must be a positive number, not -1.0"),
-        ({"temperature": torch.ones(2)}, r"one number, not shape \(2,\)"),
-        ({"background": -1e-10}, "background must be at least 0 and under 1"),
-        ({"background": 1.0}, "background must be at least 0 and under 1, not 1.0"),
-        ({"distance": "manhattan"}, "no distance 'manhattan'; choose one of 'euclidean', 'cosine'"),
-        ({"distance": "manhattan", "in_blocks": True}, "no distance 'manhattan'"),
-        ({"keep_positives": 1.5}, "keep_positives must be between 0 and 1, not 1.5"),
-        ({"keep_negatives": -0.1}, "keep_negatives must be between 0 and 1"),
-        ({"distance": torch.cdist, "in_blocks": True}, "a callable is not split up"),
+        {"temperature": 0.0},
+        {"temperature": float("nan")},
+        {"temperature": torch.tensor(-1.0)},
+        {"temperature": torch.ones(2)},
+        {"background": -1e-10},
+        {"background": 1.0},
+        {"distance": "manhattan"},
+        {"keep_positives": 1.5},
+        {"keep_negatives": -0.1},
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=str,
 )
-def test_bad_settings_are_one_clear_error(keywords: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+@pytest.mark.usefixtures("in_blocks")
+def test_bad_settings_are_one_clear_error(keywords: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(keywords))):
         nca_loss(embeddings(), LABELS, **keywords)
-
-
-def test_supcon_asks_for_a_temperature_too() -> None:
-    with pytest.raises(InputError, match="temperature must be a positive number, not 0.0"):
-        supervised_contrastive_loss(embeddings(), LABELS, temperature=0.0)
 
 
 def test_a_tensor_temperature_of_one_dimension_is_fine() -> None:
     torch.testing.assert_close(
         nca_loss(embeddings(), LABELS, temperature=torch.ones(1)), nca_loss(embeddings(), LABELS)
     )
-
-
-def test_query_of_a_class_without_support() -> None:
-    z = embeddings()
-    for loss in (prototypical_loss, matching_loss):
-        with pytest.raises(InputError, match="Query label 7 has no support image"):
-            loss(z[:8], LABELS[:8], z[8:], torch.tensor([0, 0, 1, 1, 2, 2, 3, 7]))
-
-
-def test_sets_of_different_dimension_or_length() -> None:
-    z = embeddings()
-    with pytest.raises(InputError, match="8 and 5 dimensions"):
-        neighbour_loss(z, LABELS, z[:, :5], LABELS)
-    with pytest.raises(InputError, match="as many candidates as anchors"):
-        neighbour_loss(z, LABELS, z[:5], LABELS[:5], same_set=True)
-    with pytest.raises(InputError, match=r"of shape \(16, 16\), not torch.bool of shape \(3, 3\)"):
-        neighbour_loss(z, LABELS, z, LABELS, kept_pairs=torch.ones(3, 3, dtype=torch.bool))
-    with pytest.raises(InputError, match="kept_pairs must be true or false.*not torch.float32"):
-        neighbour_loss(z, LABELS, z, LABELS, kept_pairs=torch.ones(16, 16))
-    with pytest.raises(InputError, match="their labels differ"):
-        neighbour_loss(z, LABELS, z, LABELS.flip(0), same_set=True)
 
 
 WITHOUT_READING = [name for name in LOSSES if name not in ("candidates", "support of prototypes", "support", "query")]
@@ -244,41 +219,16 @@ def test_a_temperature_on_another_device_is_not_read(loss: Callable[..., Tensor]
     assert loss(embeddings().to(meta), LABELS.to(meta), temperature=torch.tensor(0.5, device=meta)).is_meta
 
 
-def test_two_devices_are_one_clear_error() -> None:
-    z, elsewhere = embeddings(), embeddings().to("meta")
-    with pytest.raises(InputError, match="labels are on meta, the embeddings on cpu"):
-        nca_loss(z, LABELS.to("meta"))
-    with pytest.raises(InputError, match="anchors and candidates are on cpu and meta; they must be on one device"):
-        neighbour_loss(z, LABELS, elsewhere, LABELS.to("meta"))
-
-
 @pytest.mark.parametrize("name", ["nca", "nca published", "prototypical", "row 3", "supcon", "mixed"])
 def test_compiles_in_one_piece(name: str) -> None:
     compiled = torch.compile(LOSSES[name], fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(embeddings(), LABELS), LOSSES[name](embeddings(), LABELS))
 
 
-def test_what_is_no_tensor() -> None:
-    with pytest.raises(InputError, match="labels must be a tensor, not a list"):
-        nca_loss(embeddings(), LABELS.tolist())  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="must be a tensor, not a ndarray"):
-        nca_loss(embeddings().numpy(), LABELS)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("loss", [nca_loss, supervised_contrastive_loss])
-def test_errors_name_the_arguments_of_the_loss_that_was_called(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-    with pytest.raises(InputError, match="^labels must be one label per image"):
-        loss(embeddings(), LABELS[:5])
-    with pytest.raises(InputError, match="^embeddings has NaN"):
-        loss(embeddings() * torch.nan, LABELS)
-    with pytest.raises(InputError, match="^embeddings is empty.* at least one feature"):
-        loss(torch.empty(16, 0), LABELS)
-
-
-@pytest.mark.parametrize("in_blocks", [False, True])
-def test_two_precisions_meet_in_the_higher(in_blocks: bool) -> None:
+@pytest.mark.usefixtures("in_blocks")
+def test_two_precisions_meet_in_the_higher() -> None:
     z = embeddings()
-    mixed = neighbour_loss(z.double(), LABELS, z, LABELS, in_blocks=in_blocks)
+    mixed = neighbour_loss(z.double(), LABELS, z, LABELS)
     assert mixed.dtype == torch.float64
     torch.testing.assert_close(mixed, neighbour_loss(z.double(), LABELS, z.double(), LABELS))
 
@@ -302,27 +252,45 @@ def test_a_weight_of_one_or_zero_does_not_look_at_the_other_loss() -> None:
     assert mixed_loss(z, nothing, LABELS, cross_entropy_weight=0.0) == nca_loss(z, LABELS)
 
 
-def test_labels_that_are_no_episode() -> None:
-    first, second = LABELS[:8], LABELS[8:]
-    for labels in (LABELS.flip(0).roll(1), torch.cat([first.roll(1), second]), torch.cat([first, second.flip(0)])):
-        with pytest.raises(InputError, match="not laid out as an episode"):
-            episode_loss(embeddings(), labels, SHAPE, prototypes=True, separate=True)
-    with pytest.raises(InputError, match="has 16 images, not 12"):
-        episode_loss(embeddings()[:12], LABELS[:12], SHAPE, prototypes=True, separate=True)
-    with pytest.raises(InputError, match="has 2 different classes; its shape says 4"):
-        episode_loss(embeddings(), LABELS % 2, SHAPE, prototypes=True, separate=True)
+def mistakes() -> dict[str, Callable[[], Tensor]]:
+    """Calls that must fail, by the error that they give."""
+    z, y, first, second = embeddings(), LABELS, LABELS[:8], LABELS[8:]
+    bad: Any = y.tolist()
+    elsewhere, huge = z.to("meta"), torch.tensor([0, 0, 1, 1, 2, 2, 3, 7])
+    prototypes = _episodic(True, True)
+    return {
+        "^labels .*list": lambda: nca_loss(z, bad),
+        "^embeddings .*ndarray": lambda: nca_loss(z.numpy(), y),  # type: ignore[arg-type]
+        "^labels ": lambda: supervised_contrastive_loss(z, y[:5]),
+        "^embeddings .*NaN": lambda: supervised_contrastive_loss(z * torch.nan, y),
+        "^embeddings .*feature": lambda: nca_loss(torch.empty(16, 0), y),
+        "labels .*meta.*cpu": lambda: nca_loss(z, y.to("meta")),
+        "candidates .*cpu and meta": lambda: neighbour_loss(z, y, elsewhere, y.to("meta")),
+        "8 and 5": lambda: neighbour_loss(z, y, z[:, :5], y),
+        "5 and 16": lambda: neighbour_loss(z, y, z[:5], y[:5], same_set=True),
+        "^same_set": lambda: neighbour_loss(z, y, z, y.flip(0), same_set=True),
+        "label 7": lambda: prototypical_loss(z[:8], first, z[8:], huge),
+        "label 7 ": lambda: matching_loss(z[:8], first, z[8:], huge),
+        "2 support images of each of 4 classes": lambda: prototypes(z, y.flip(0).roll(1)),
+        "2 support images of each of 4 ": lambda: prototypes(z, torch.cat([first.roll(1), second])),
+        "2 support images of each of ": lambda: prototypes(z, torch.cat([first, second.flip(0)])),
+        "16.*12": lambda: prototypes(z[:12], y[:12]),
+        "2 different classes.*4": lambda: prototypes(z, y % 2),
+        "4 classes.*0 to 9": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([0, 9])),
+        "4 classes.*3 to 4": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([3, 4])),
+        "4 classes.*-1 to 2": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([-1, 2])),
+        "cross_entropy_weight": lambda: mixed_loss(z, z, y, cross_entropy_weight=2.0),
+        "simclr": lambda: supervised_contrastive_loss(z, y, variant="simclr"),  # type: ignore[arg-type]
+        "temperature .*0.0": lambda: supervised_contrastive_loss(z, y, temperature=0.0),
+    }
 
 
-def test_cross_entropy_names_the_classes_it_has() -> None:
-    for labels in ([0, 9], [3, 4], [-1, 2]):
-        with pytest.raises(InputError, match=f"4 classes, but the labels go from {labels[0]} to {labels[1]}"):
-            cross_entropy_loss(torch.zeros(2, 4), torch.tensor(labels))
+@pytest.mark.parametrize("message", mistakes())
+def test_a_mistake_is_one_error_that_names_it(message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        mistakes()[message]()
+
+
+def test_cross_entropy_accepts_every_class() -> None:
     for labels in ([0, 0], [3, 3]):
         assert cross_entropy_loss(torch.zeros(2, 4), torch.tensor(labels)).item() == pytest.approx(math.log(4))
-    with pytest.raises(InputError, match="cross_entropy_weight must be between 0 and 1"):
-        mixed_loss(embeddings(), embeddings(), LABELS, cross_entropy_weight=2.0)
-
-
-def test_supcon_variant_by_name() -> None:
-    with pytest.raises(InputError, match="no variant 'simclr'"):
-        supervised_contrastive_loss(embeddings(), LABELS, variant="simclr")  # type: ignore[arg-type]

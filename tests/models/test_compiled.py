@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("triton")
 
 
+@pytest.mark.slow
 def test_the_kernels_compile_and_do_not_count_in_16_bits(tmp_path: Path) -> None:
     """Integers of 16 bits, two in a register, came out wrong on an H200, though the PTX was right."""
     surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from nearshot.models import build_backbone
-from nearshot.models.kernels.norm import fuse_norms, norm_act, twice
+from nearshot.models.kernels import fuse
+from nearshot.models.kernels.norm import norm_act, two_uses
 
 pytest.importorskip("triton")
 
-SHAPES = [(2, 64, 3, 3), (3, 160, 9, 7), (4, 16, 1, 1), (1, 32, 40, 40)]
+SLOW = pytest.mark.slow
+OTHERS = [(3, 160, 9, 7), (4, 16, 1, 1), (1, 32, 40, 40)]
+SHAPES = [(2, 64, 3, 3), *(pytest.param(shape, marks=SLOW) for shape in OTHERS)]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +50,7 @@ def plainly(
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("shortcut", ["", "shortcut", "shortcut with a norm"])
 @pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("uses", [1, 2])
+@pytest.mark.parametrize("uses", [pytest.param(1, marks=SLOW), 2])
 def test_values_gradients_and_statistics(
     shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]
 ) -> None:
@@ -55,7 +58,9 @@ def test_values_gradients_and_statistics(
 
 
 @pytest.mark.parametrize("shortcut", ["", "shortcut with a norm"])
-@pytest.mark.parametrize(("values", "programs"), [(256, 2), (16, 300)])  # several tiles each, or more than AT_ONCE
+@pytest.mark.parametrize(  # several tiles each, or more than AT_ONCE
+    ("values", "programs"), [(256, 2), pytest.param(16, 300, marks=SLOW)]
+)
 def test_many_tiles_and_many_programs(
     values: int, programs: int, shortcut: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +79,7 @@ def assert_as_pytorch(shape: tuple[int, ...], shortcut: str, slope: float, uses:
         norms = [a_norm(shape[1], seed=10 * i + 1).to(dtype) for i in range(n_norms)]  # first far from zero: digits
         shortcut_and_norm: list[Any] = [*inputs[1:], *norms[1:]]
         output = act(norms[0], inputs[0], *shortcut_and_norm, slope=slope)
-        parts = [use * tensor(shape, 6 + i).to(dtype) for i, use in enumerate(twice(output)[:uses])]
+        parts = [use * tensor(shape, 6 + i).to(dtype) for i, use in enumerate(two_uses(output)[:uses])]
         torch.stack(parts).sum().backward()
         leaves = inputs + [parameter for norm in norms for parameter in norm.parameters()]
         answers.append([output, *(leaf.grad for leaf in leaves), *(b for norm in norms for b in norm.buffers())])
@@ -88,16 +93,16 @@ def test_an_output_has_two_gradients_of_which_either_may_be_missing() -> None:
     norm = a_norm(16)
     found: list[Tensor] = []
     for use in (0, 1):
-        outputs = twice(norm_act(norm, x))
+        outputs = two_uses(norm_act(norm, x))
         assert outputs[0] is not outputs[1]
         assert outputs[0].data_ptr() == outputs[1].data_ptr()
         found += torch.autograd.grad(outputs[use], x, tensor((2, 16, 3, 3), 1))
     torch.testing.assert_close(*found)
     changed = norm_act(norm, x).mul_(2)
-    assert all(use is changed for use in twice(changed))
-    neither = [tensor_made_of_nothing(use) for use in twice(norm_act(norm, x))]
+    assert all(use is changed for use in two_uses(changed))
+    neither = [tensor_made_of_nothing(use) for use in two_uses(norm_act(norm, x))]
     assert torch.autograd.grad(neither[0].sum(), x, allow_unused=True)[0] is None
-    assert twice(x) == (x, x)
+    assert two_uses(x) == (x, x)
 
 
 class _Nothing(torch.autograd.Function):
@@ -116,7 +121,7 @@ def tensor_made_of_nothing(x: Tensor) -> Tensor:
     return made
 
 
-@pytest.mark.parametrize("place", [0, 5, 1499])
+@pytest.mark.parametrize("place", [pytest.param(0, marks=SLOW), 5, pytest.param(1499, marks=SLOW)])
 @pytest.mark.parametrize("height", [30.0, 1e4])
 def test_one_place_that_stands_out_costs_no_digits(place: int, height: float) -> None:
     norm = a_norm(16)
@@ -137,9 +142,9 @@ def test_evaluation(shape: tuple[int, ...], calls: list[str]) -> None:
             expected = plainly(copy.deepcopy(norm).double(), x.double(), shortcut.double(), exact)
             got = norm_act(norm, x, shortcut, shortcut_norm)
             torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-4)
-    assert calls == ["evaluated", "evaluated"]
+    assert calls == ["evaluate_norm"] * 2
     assert norm_act(norm, x.requires_grad_(), shortcut).requires_grad  # with gradients, PyTorch's own
-    assert calls == ["evaluated", "evaluated"]
+    assert calls == ["evaluate_norm"] * 2
 
 
 def test_what_is_not_a_number_stays_so() -> None:
@@ -170,7 +175,12 @@ SIDES = {"resnet12": 8, "resnet12-metaopt": 16, "conv4-32": 16}  # no larger tha
 
 # The stem of resnet12 has kernels of its own; norms of shortcuts go with those that they are added to.
 @pytest.mark.parametrize(
-    ("name", "n_norms", "n_shortcuts"), [("resnet12", 13, 3), ("resnet12-metaopt", 16, 4), ("conv4-32", 4, 0)]
+    ("name", "n_norms", "n_shortcuts"),
+    [
+        pytest.param("resnet12", 13, 3, marks=SLOW),
+        pytest.param("resnet12-metaopt", 16, 4, marks=SLOW),
+        ("conv4-32", 4, 0),
+    ],
 )
 def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, calls: list[str]) -> None:
     """Whole networks, one step: the same embeddings and gradients, and the same embeddings in evaluation after it."""
@@ -179,7 +189,7 @@ def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, c
     for module in plain.modules():
         if isinstance(module, nn.Dropout) or type(module).__name__ == "DropBlock":
             module.eval()
-    fused = fuse_norms(copy.deepcopy(plain))
+    fused = fuse(copy.deepcopy(plain))
     images = tensor((6, 3, SIDES[name], SIDES[name]), 0)
     answers = []
     for network in (plain, fused):
@@ -190,18 +200,18 @@ def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, c
         with torch.no_grad():
             answers.append([features, gradients, network.eval()(images)])
     assert calls.count("_line_of") == n_norms
-    assert calls.count("_backward") == calls.count("evaluated") == n_norms - n_shortcuts
+    assert calls.count("_backward") == calls.count("evaluate_norm") == n_norms - n_shortcuts
     for expected, got in zip(*answers, strict=True):
         assert distance(got, expected) < 1e-3
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", [pytest.param(True, marks=SLOW), False])
 def test_a_fused_backbone_without_gradients(training: bool) -> None:
     torch.manual_seed(0)
     plain = build_backbone("resnet12", input_size=8).to(DEVICE).train(training)
     images = tensor((3, 3, 8, 8), 0)
     with torch.inference_mode():
-        expected, got = plain(images), fuse_norms(copy.deepcopy(plain))(images)
+        expected, got = plain(images), fuse(copy.deepcopy(plain))(images)
     assert distance(got, expected) < 1e-3
 
 

@@ -1,4 +1,4 @@
-"""Backbones on disk: they come back the same, and nothing else is let in."""
+"""Backbones on disk: they load unchanged, and other files raise an error."""
 
 from __future__ import annotations
 
@@ -76,21 +76,18 @@ def test_half_precision_on_disk_is_half_the_size_and_float32_in_memory(tmp_path:
 
 def test_a_broken_or_unfitting_backbone_is_not_saved(tmp_path: Path) -> None:
     backbone = build_backbone("conv4", input_size=16)
-    path = tmp_path / "w.safetensors"
-    with pytest.raises(InputError, match=r"must have shape \(64,\) like an embedding, not \(3,\)"):
-        save_backbone(backbone, path, training_mean=torch.zeros(3))
-    with pytest.raises(InputError, match="does not fit torch.float16"):
-        save_backbone(backbone, path, training_mean=torch.full((64,), 1e6), dtype=torch.float16)
-    with pytest.raises(InputError, match="a floating-point type, not torch.int8"):
-        save_backbone(backbone, path, dtype=torch.int8)
-    with pytest.raises(InputError, match="could not be loaded again.*Notes must be text"):
-        save_backbone(backbone, path, notes={"accuracy": 0.5})  # type: ignore[dict-item]
-    with pytest.raises(InputError, match="Only backbones made by build_backbone can be saved, not a Linear"):
-        save_backbone(torch.nn.Linear(3, 3), path)
-    with torch.no_grad():
-        next(backbone.parameters()).fill_(torch.nan)
-    with pytest.raises(InputError, match="NaN or infinity; a broken backbone is not saved"):
-        save_backbone(backbone, path)
+    refused: list[tuple[torch.nn.Module, dict[str, Any], str]] = [
+        (backbone, {"training_mean": torch.zeros(3)}, r"training_mean .*\(64,\).*\(3,\)"),
+        (backbone, {"training_mean": torch.full((64,), 1e6), "dtype": torch.float16}, "torch.float16"),
+        (backbone, {"dtype": torch.int8}, "torch.int8"),
+        (backbone, {"notes": {"accuracy": 0.5}}, "Notes"),
+        (torch.nn.Linear(3, 3), {}, "Linear"),
+        (build_backbone("conv4", input_size=16).requires_grad_(False), {}, "NaN"),
+    ]
+    next(refused[-1][0].parameters()).fill_(torch.nan)
+    for module, keywords, message in refused:
+        with pytest.raises(InputError, match=message):
+            save_backbone(module, tmp_path / "w.safetensors", **keywords)
     assert os.listdir(tmp_path) == []
 
 
@@ -127,44 +124,46 @@ def test_a_pickle_is_refused_and_does_not_run(tmp_path: Path) -> None:
     evil.write_bytes(pickle.dumps(Exploit(tmp_path / "it-ran")))
     torch.save({"weights": Exploit(tmp_path / "it-ran")}, tmp_path / "evil.pt")
     for path in (evil, tmp_path / "evil.pt"):
-        with pytest.raises(FileFormatError, match="not a safetensors file.*they can run code"):
+        with pytest.raises(FileFormatError, match="evil.*not a safetensors file"):
             load_backbone(path)
     assert not (tmp_path / "it-ran").exists()
 
 
 def test_other_safetensors_files_are_refused(tmp_path: Path, saved: Path) -> None:
     safetensors.torch.save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(FileFormatError, match="not a backbone saved by nearshot"):
+    with pytest.raises(FileFormatError, match="other.safetensors"):
         load_backbone(tmp_path / "other.safetensors")
-    with pytest.raises(FileFormatError, match="format version '2'; this nearshot reads version 1"):
+    with pytest.raises(FileFormatError, match="'2'.*version 1"):
         load_backbone(damaged(saved, metadata={"version": "2"}))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"spec": {"name": "resnet12"}}, "of resnet12|that resnet12 does not have|like an embedding"),
-        ({"spec": {"name": "alexnet"}}, "backbone 'alexnet', which this version of nearshot does not have"),
-        ({"spec": {"name": "timm:hf-hub:someone/something"}}, "does not have"),
-        ({"spec": {"input_size": 10**9}}, "description of the backbone cannot be read"),
-        ({"spec": {"input_size": "16"}}, "description of the backbone cannot be read"),
-        ({"spec": {"mean": [1, 2]}}, "description of the backbone cannot be read"),
-        ({"spec": {"notes": {"a": 1}}}, "description of the backbone cannot be read"),
-        ({"metadata": {"spec": "{"}}, "description of the backbone cannot be read"),
-        ({"metadata": {"spec": "[]"}}, "description of the backbone cannot be read"),
-        (
-            {"tensors": {"backbone.blocks.0.0.weight": torch.zeros(1)}},
-            r"shape \(1,\); conv4 needs torch.float32 and \(64, 3, 3, 3\)",
+        ({"spec": {"name": "resnet12"}}, "resnet12"),
+        ({"spec": {"name": "alexnet"}}, "'alexnet'"),
+        ({"spec": {"name": "timm:hf-hub:someone/something"}}, "'timm:hf-hub:someone/something'"),
+        ({"spec": {"input_size": 8}}, "16×16"),
+        *(
+            (change, "description")
+            for change in (
+                {"spec": {"input_size": 10**9}},
+                {"spec": {"input_size": "16"}},
+                {"spec": {"mean": [1, 2]}},
+                {"spec": {"std": [1.0, 0.0, 1.0]}},
+                {"spec": {"notes": {"a": 1}}},
+                {"metadata": {"spec": "{"}},
+                {"metadata": {"spec": "[]"}},
+                {"metadata": {"spec": "[" * 100_000}},
+            )
         ),
-        ({"tensors": {"backbone.blocks.0.0.weight": None}}, "lacks the tensor 'backbone.blocks.0.0.weight' of conv4"),
-        ({"tensors": {"blocks.0.0.weight": torch.zeros(64, 3, 3, 3)}}, "has a tensor 'blocks.0.0.weight' that conv4"),
-        ({"tensors": {"training_mean": torch.zeros(3)}}, r"mean in .* must have shape \(64,\) like an embedding"),
-        ({"tensors": {"training_mean": torch.full((64,), torch.nan)}}, "'training_mean' has NaN or infinity"),
-        ({"tensors": {"backbone.blocks.0.1.bias": torch.zeros(64, dtype=torch.int64)}}, "of type torch.int64"),
-        ({"spec": {"std": [1.0, 0.0, 1.0]}}, "description of the backbone cannot be read"),
-        ({"spec": {"input_size": 8}}, "describes a backbone that cannot be: conv4 needs images of at least 16"),
-        ({"metadata": {"spec": "[" * 100_000}}, "description of the backbone cannot be read"),
-        ({"tensors": {"backbone.extra": torch.zeros(1)}}, "has a tensor 'backbone.extra' that conv4 does not have"),
+        ({"tensors": {"backbone.blocks.0.0.weight": torch.zeros(1)}}, r"\(1,\).*\(64, 3, 3, 3\)"),
+        ({"tensors": {"backbone.blocks.0.0.weight": None}}, "'backbone.blocks.0.0.weight' of conv4"),
+        ({"tensors": {"blocks.0.0.weight": torch.zeros(64, 3, 3, 3)}}, "'blocks.0.0.weight'"),
+        ({"tensors": {"backbone.extra": torch.zeros(1)}}, "'backbone.extra'"),
+        ({"tensors": {"backbone.blocks.0.1.bias": torch.zeros(64, dtype=torch.int64)}}, "torch.int64"),
+        ({"tensors": {"training_mean": torch.zeros(3)}}, r"'training_mean'.*\(3,\).*\(64,\)"),
+        ({"tensors": {"training_mean": torch.full((64,), torch.nan)}}, "'training_mean' has NaN"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -194,18 +193,18 @@ def test_a_cut_or_overwritten_file_is_never_half_read(saved: Path, data: st.Data
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="There is no weights file 'resnet99', nor a trained backbone of that name"):
+    with pytest.raises(InputError, match="'resnet99'"):
         load_backbone("resnet99")
     with pytest.raises(InputError, match="Did you mean 'resnet12-nca-cifar-fs'"):
         load_backbone("resnet12-nca-cifarfs")
     save_backbone(build_backbone("conv4"), tmp_path / "mine.safetensors")
     with pytest.raises(InputError, match="Did you mean '.*mine.safetensors'"):
         load_backbone(tmp_path / "mime.safetensors")
-    with pytest.raises(NearshotError, match="the folder .* does not exist"):
+    with pytest.raises(NearshotError, match="such"):
         save_backbone(build_backbone("conv4"), tmp_path / "no" / "such" / "w.safetensors")
 
 
-# --- whole files -----------------------------------------------------------------------------------------------------
+# --- atomic writes ---------------------------------------------------------------------------------------------------
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -221,7 +220,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Pat
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_clear_sentence(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with pytest.raises(NearshotError, match="The disk is full: .*file was not written"), atomic_write(path):
+    with pytest.raises(NearshotError, match="full.*file"), atomic_write(path):
         Path("/dev/full").write_bytes(b"x")  # what the kernel says when a disk is full
     assert os.listdir(tmp_path) == []
 
@@ -236,7 +235,7 @@ def test_an_existing_file_keeps_its_permissions_and_a_link_its_place(tmp_path: P
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "link").is_symlink()
-    with pytest.raises(NearshotError, match="it is a folder"), atomic_write(tmp_path):
+    with pytest.raises(NearshotError, match="folder"), atomic_write(tmp_path):
         pass
 
 

@@ -41,7 +41,7 @@ def test_on_a_cpu_nothing_is_used_unasked() -> None:
 def test_on_a_gpu_what_can_be_fused_is_and_the_rest_is_compiled_if_the_training_is_long(
     triton: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearshot.models.kernels.norm._kernels_run", lambda device: triton)
+    monkeypatch.setattr("nearshot.models.kernels.fusion.kernels_run", lambda device: triton)
     assert used(Hardware(), CUDA) == (triton, not triton, True)
     assert used(Hardware(fuse=False), CUDA) == (False, True, True)
     assert used(Hardware(fuse=False), CUDA, n_steps=SHORT) == (False, False, True)

@@ -1,190 +1,162 @@
-"""The command line: `nearshot`. One file a command; each is a dataclass of its options with a method `run`."""
+"""The command line: `nearshot`. Each command is a file with a dataclass of its options, which has a method `run`."""
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import platform
-import re
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import fields, make_dataclass
+from contextlib import redirect_stderr
+from dataclasses import make_dataclass
 from importlib import import_module, metadata
-from typing import Annotated, Any, Union, get_args, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Union
 
 import tyro
 from rich.console import Console
 
 from nearshot._version import __version__, state_of_code
-from nearshot.cli._argv import at_home, file_last
-from nearshot.cli._errors import in_options
-from nearshot.cli._help import about, first_sentence
-from nearshot.errors import InputError, NearshotError
-from nearshot.text import say
+from nearshot.errors import InputError, NearshotError, did_you_mean
+from nearshot.text import print_message
 
-__all__ = ["COMMANDS", "entry_point", "main"]
+__all__ = ["COMMANDS", "description", "entry_point", "main"]
 
-# What each command is for, in a line. Its own file says more, and is read when it is asked for: what some of them
-# import takes seconds.
+# One line per command. A command's own module is imported only when it is chosen: some take seconds to import.
 COMMANDS = {
-    "data": "Prepare, check and look at datasets.",
-    "train": "Train a network, and keep its best epochs in a run's folder.",
-    "evaluate": "Measure a trained network on classes it has not seen.",
-    "predict": "Classify pictures by a few labelled ones.",
-    "export": "Put a classifier into one file, for nearshot or ONNX.",
-    "show": "Draw what a classifier sees, as a page or a picture.",
+    "data": "Prepare, check and inspect datasets.",
+    "train": "Train a network and keep its best epochs in a run folder.",
+    "evaluate": "Evaluate a trained network on unseen classes.",
+    "predict": "Classify images by a few labelled ones.",
+    "export": "Export a classifier to one file, for nearshot or ONNX.",
+    "show": "Draw a classifier's images and decisions, as a page or an image.",
     "reproduce": "Regenerate tables and figures of the paper.",
-    "report": "Make one page of everything that was measured.",
+    "report": "Write one HTML page of all results.",
 }
-# How to go on with a command that was stopped; the others have nothing that is worth it.
-GOES_ON = {
-    "data": " What was begun goes on with the same command.",
-    "train": " Go on with the same command and --resume.",
-    "reproduce": " What was begun goes on with the same command.",
+HOW_TO_RESUME = {
+    "data": " Run the same command again to resume.",
+    "train": " Run the same command with --resume to resume.",
+    "reproduce": " Run the same command again to resume.",
 }
-DESCRIPTION = """Few-shot image classification: train embeddings, measure them honestly, put them to work.
+DESCRIPTION = """Few-shot image classification: train embeddings, evaluate them, and classify your own images.
 
-nearshot COMMAND --help says more about a command, and nearshot --version which version this is."""
+nearshot COMMAND --help describes a command; nearshot --version prints the version."""
+PATHS = tyro.constructors.ConstructorRegistry()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; an error is one sentence on the error output."""
+    """Run a command and return its exit status. An error is one sentence on standard error."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    # Plain text: names of files may have brackets, and long lines are for the terminal to wrap.
-    console = Console(markup=False, highlight=False, soft_wrap=True)
+    # Plain text: file names may contain brackets, and the terminal wraps long lines.
+    console = _Console(markup=False, highlight=False, soft_wrap=True)
     if arguments[:1] in (["--version"], ["-V"]):
         console.print(_version())
         return 0
     try:
-        _read(arguments, console).run(console)
+        _parse(arguments).run(console)
     except NearshotError as error:
-        say(
-            in_options(
-                str(error), _class(arguments[0]) if arguments and arguments[0] in COMMANDS else None, arguments[1:]
-            )
-        )
+        print_message(error)
         return 1
-    except BrokenPipeError:  # whoever was reading has enough
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does; Python would flush into it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        about = f" {error.filename}" if error.filename else ""
-        say(f"{error.strerror or error}:{about}".rstrip(":"))
+        print_message(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "))
         return 1
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"Stopped.{GOES_ON.get(' '.join(arguments[:1]), '')}", highlight=False)
+        Console(stderr=True).print(f"Stopped.{HOW_TO_RESUME.get(' '.join(arguments[:1]), '')}", highlight=False)
         return 130
     return 0
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the error pass: rich would exit with status 1."""
+        raise  # noqa: PLE0704
+
+
 def entry_point() -> None:
     """Run the command of the shell and exit with its status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may hold what the output's encoding has not
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may have characters that the output's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 
-def _read(arguments: list[str], console: Console) -> Any:
-    """Return the command that the arguments ask for."""
-    names, kind, text, rest = _asked_for(arguments)
-    settings: Any = {"prog": " ".join(["nearshot", *names]), "args": rest, "description": ""}
-    if names == ["train"]:
-        settings["default"] = _training_from(arguments)
-    if names == ["export"]:
-        settings["args"] = rest = file_last(rest)
-    if {"--help", "-h"} & set(rest):
-        console.print(f"{about(text)}\n")  # above what tyro says, which would put it into one line a paragraph
-    else:
-        nowhere = io.StringIO()
-        try:
-            with redirect_stdout(nowhere), redirect_stderr(nowhere):
-                return at_home(tyro.cli(kind, **settings))
-        except SystemExit as leaving:
-            _raise_input_error(leaving)
-    return _aloud(kind, settings)  # its help, or what it has to say about the arguments
+def _parse(arguments: list[str]) -> Any:
+    """Return the command that the arguments describe; help and errors end the program, as tyro does.
 
-
-def _aloud(kind: Any, settings: Mapping[str, Any]) -> Any:
-    """Let tyro speak, in colours only where they are wanted."""
-    if not os.environ.get("NO_COLOR"):
-        return tyro.cli(kind, **settings)
-    out, err = io.StringIO(), io.StringIO()
-    try:
-        with redirect_stdout(out), redirect_stderr(err):
-            return tyro.cli(kind, **settings)
-    finally:
-        for file, said in ((sys.stdout, out), (sys.stderr, err)):
-            file.write(re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue()))
-
-
-def _raise_input_error(error: BaseException | None) -> None:
-    """Raise what a configuration said of its values, which tyro would put into its own words and a frame."""
-    while error is not None:
-        if isinstance(error, InputError):
-            raise InputError(str(error)) from None
-        error = error.__cause__ or error.__context__
-
-
-def _asked_for(arguments: list[str]) -> tuple[list[str], Any, str, list[str]]:
-    """Return the names of the command that is asked for, its type, what is said about it, and the other arguments.
-
-    Where no command is named, that is a choice of names, each with a line of what it is for.
+    tyro prints a ValueError of `__post_init__` in a box. An InputError is raised again instead, to be one sentence.
     """
-    if not arguments or arguments[0] not in COMMANDS:
-        return [], _choice(COMMANDS), DESCRIPTION, arguments
-    name, rest = arguments[0], arguments[1:]
-    kind = _class(name)
-    within = _subcommands(kind)
-    if not within:
-        return [name], kind, _text(kind), rest
-    if not rest or rest[0] not in within:
-        choice = _choice({one: first_sentence(_text(of)) for one, of in within.items()})
-        return [name], choice, f"{_text(kind)}\n\nnearshot {name} COMMAND --help says more about each.", rest
-    return [name, rest[0]], within[rest[0]], _text(within[rest[0]]), rest[1:]
+    tyro._experimental_options["ansi_codes"] = not os.environ.get("NO_COLOR")
+    messages = io.StringIO()
+    try:
+        with PATHS, redirect_stderr(messages):
+            command = _parse_command(*arguments)
+    except SystemExit as leaving:
+        error: BaseException = leaving
+        while cause := error.__cause__ or error.__context__:
+            if isinstance(cause, InputError):
+                raise InputError(str(cause)) from None
+            error = cause
+        sys.stderr.write(messages.getvalue())
+        raise
+    sys.stderr.write(messages.getvalue())  # such as warnings of imports
+    return command
 
 
-def _choice(lines: Mapping[str, str]) -> Any:
-    """Return a type that tyro makes a choice of names from."""
-    kinds = [
-        Annotated[make_dataclass(name, (), namespace={"__doc__": line}), tyro.conf.subcommand(name)]
-        for name, line in lines.items()
-    ]
-    return Union[tuple(kinds)]  # noqa: UP007 (of as many as there are)
+def _parse_command(name: str = "", *arguments: str) -> Any:
+    if name not in COMMANDS:
+        if name and not name.startswith("-"):
+            sys.stderr.write(f"There is no command {name!r}.{did_you_mean(name, COMMANDS)}\n")
+        kinds = [
+            Annotated[make_dataclass(command, (), namespace={"__doc__": line}), tyro.conf.subcommand(command)]
+            for command, line in COMMANDS.items()
+        ]
+        choice: Any = Union[tuple(kinds)]  # noqa: UP007 (a union of a list)
+        return tyro.cli(choice, prog="nearshot", args=[name] if name else [], description=DESCRIPTION)
+    module = import_module(f"nearshot.cli.{name}")
+    if hasattr(module, "parse"):
+        return module.parse(list(arguments))
+    kind = getattr(module, name.capitalize())  # a dataclass, or a union of them: the commands within a command
+    about = description(kind) if isinstance(kind, type) else COMMANDS[name]
+    return tyro.cli(kind, prog=f"nearshot {name}", args=arguments, description=about)
 
 
-def _text(kind: type) -> str:
-    return kind.__doc__ or ""
+def description(kind: type) -> str:
+    """Return the docstring of a command for its help, with each example on its own line.
+
+    >>> class Sing:
+    ...     '''Sing.
+    ...
+    ...     Examples: sing loudly; sing in
+    ...     tune'''
+    >>> print(description(Sing))
+    Sing.
+    <BLANKLINE>
+    Examples:
+      sing loudly
+      sing in tune
+    """
+    text, heading, examples = (inspect.getdoc(kind) or "").partition("Examples: ")
+    return "\n  ".join([text + heading.strip(), *" ".join(examples.split()).split("; ")]).rstrip()
 
 
-def _class(name: str) -> type:
-    """Return a command's class, which has the command's name."""
-    found: type = getattr(import_module(f"nearshot.cli.{name}"), name.capitalize())
-    return found
-
-
-def _subcommands(kind: type) -> dict[str, type]:
-    """Return the classes of the commands within a command, by their names."""
-    hints = get_type_hints(kind, include_extras=True) if [one.name for one in fields(kind)] == ["command"] else {}
-    found = {}
-    for hint in hints.values():
-        for one in get_args(get_args(hint)[0]):
-            inner, config = get_args(one)
-            found[config.name] = inner
-    return found
-
-
-def _training_from(arguments: list[str]) -> Any:
-    """Return a training of the settings that the arguments start from."""
-    from nearshot.cli.train import Train, chosen_preset, fitted_settings, options_of_episodes  # noqa: PLC0415
-
-    return Train(
-        config=chosen_preset(arguments), fit=fitted_settings(arguments), of_episodes=options_of_episodes(arguments)
+@PATHS.primitive_rule
+def _path_rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Path] | None:
+    """Parse paths with ~ as the home folder: shells leave it unexpanded in --output=~/runs."""
+    if info.type is not Path:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda given: Path(os.path.expanduser(given[0])),  # noqa: PTH111 (unknown users are kept)
+        is_instance=lambda value: isinstance(value, Path),
+        str_from_instance=lambda path: [str(path)],
     )
 
 
 def _version() -> str:
-    """Say which versions there are: ours, with the commit where it is known, Python's and PyTorch's."""
+    """Return the versions of nearshot, with its commit if it is known, Python and PyTorch."""
     state = state_of_code()
     commit = "" if state is None else f" ({state['commit'][:12]}{' and changes' if state['changed'] else ''})"
     return f"nearshot {__version__}{commit}, Python {platform.python_version()}, torch {metadata.version('torch')}"

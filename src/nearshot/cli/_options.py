@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nearshot.cli._warnings import saying_warnings
+from nearshot.cli._warnings import print_warnings
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation.classifiers import ClassifierName
@@ -66,7 +66,7 @@ class Making:
         from nearshot.estimator.folders import read_support  # noqa: PLC0415
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
-        with saying_warnings():
+        with print_warnings():
             if support.suffix.lower() == ".onnx":
                 raise InputError(
                     f"{support} is for onnxruntime; give the folder of labelled pictures, or a .safetensors bundle."

@@ -25,7 +25,7 @@ from nearshot.data.store import (
 )
 from nearshot.data.unpack import unpack
 from nearshot.errors import FileFormatError, InputError
-from nearshot.text import counted, plain
+from nearshot.text import counted, printable
 
 __all__ = ["Data"]
 
@@ -57,7 +57,7 @@ class DataList:
             for name, source in SOURCES.items()
         ]
         entries += [
-            Entry(plain(name), "your own, prepared", _about_own(name, self.data_dir))
+            Entry(printable(name), "your own, prepared", _about_own(name, self.data_dir))
             for name in prepared_datasets(self.data_dir)
             if name not in SOURCES
         ]
@@ -248,24 +248,13 @@ class DataUnpack:
         console.print(f"{_size(n_images, n_classes)} {'is' if n_images == 1 else 'are'} in {output}.")
 
 
-Command = (
+Data = (
     Annotated[DataList, tyro.conf.subcommand("list")]
     | Annotated[DataPrepare, tyro.conf.subcommand("prepare")]
     | Annotated[DataVerify, tyro.conf.subcommand("verify")]
     | Annotated[DataShow, tyro.conf.subcommand("show")]
     | Annotated[DataUnpack, tyro.conf.subcommand("unpack")]
 )
-
-
-@dataclass(frozen=True)
-class Data:
-    """Prepare, verify and view datasets."""
-
-    command: tyro.conf.OmitSubcommandPrefixes[Command]
-
-    def run(self, console: Console) -> None:
-        """Run the chosen command."""
-        self.command.run(console)
 
 
 def _read_classes(file: Path) -> list[str]:
@@ -300,7 +289,7 @@ def _about_own(name: str, data_dir: Path | None) -> str:
     for side, splits in sorted(sides.items()):
         in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
         lines.append(f"{side}×{side}: {'; '.join(f'{split}, {splits[split]}' for split in in_order)}.")
-    lines += [f"From: {plain(origin or 'unknown')} ({plain(layout)})." for origin, layout in origins.items()]
+    lines += [f"From: {printable(origin or 'unknown')} ({printable(layout)})." for origin, layout in origins.items()]
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models.published import PUBLISHED, nothing_trained
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, evaluate_weights
-from nearshot.text import counted, say
+from nearshot.text import counted, print_message
 
 __all__ = ["Evaluate"]
 
@@ -113,7 +113,7 @@ class Evaluate:
             device=self.device,
             precision=self.precision,
             fit=asked.keys() - given.keys(),
-            tell=say,
+            tell=print_message,
         )
         if self.json:
             console.print(json.dumps([_as_json(evaluation) for evaluation in found], indent=2))

@@ -31,25 +31,30 @@ class Export:
 
     support: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|BUNDLE")]
     """A folder with a folder of pictures for each class; or a bundle."""
-    output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """The file to write; its ending, .onnx or .safetensors, says which kind."""
+    file: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """The file to write (required); its suffix, .onnx or .safetensors, is the format."""
+    output: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """The same as FILE."""
     making: MakingOptions = field(default_factory=Making)
 
     def run(self, console: Console) -> None:
         """Write the file, and say what it takes and gives."""
-        kind = self.output.suffix.lower()
+        output = self.output or self.file
+        if output is None:
+            raise InputError("FILE is missing: give the file to write, such as flowers.onnx or flowers.safetensors.")
+        kind = output.suffix.lower()
         if kind not in (".onnx", ".safetensors"):
-            raise InputError(f"The file ends in .onnx or .safetensors, not {self.output.name!r}.")
+            raise InputError(f"The file ends in .onnx or .safetensors, not {output.name!r}.")
         classifier = self.making.classifier_of(self.support)
         if kind == ".onnx":
             from nearshot.estimator.onnx import export_onnx  # noqa: PLC0415 (imports scikit-learn)
 
-            export_onnx(classifier, self.output)
+            export_onnx(classifier, output)
         else:
-            classifier.save(self.output)
-        size = self.output.stat().st_size / 1e6
+            classifier.save(output)
+        size = output.stat().st_size / 1e6
         console.print(
-            f"Written to {self.output} ({size:.1f} MB): {len(classifier.classes_):,} classes, "
+            f"Written to {output} ({size:.1f} MB): {len(classifier.classes_):,} classes, "
             f"{len(classifier.support_labels_):,} labelled pictures."
         )
         if kind == ".onnx":
@@ -59,4 +64,4 @@ class Export:
                 f"Outputs: label, probabilities, novelty{rejects}."
             )
         else:
-            console.print(f"Next: nearshot predict --support {quote(str(self.output))} IMAGES…")
+            console.print(f"Next: nearshot predict --support {quote(str(output))} IMAGES…")

@@ -15,10 +15,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from nearshot.cli._options import SOME_UNREADABLE, Making, MakingOptions, read_squares
-from nearshot.cli._warnings import saying_warnings
+from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
-from nearshot.text import counted, plain, say
+from nearshot.text import counted, print_message, printable
 
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier
@@ -64,7 +64,7 @@ class Predict:
         """Answer, picture by picture."""
         from nearshot.estimator.folders import find_pictures  # noqa: PLC0415 (imports scikit-learn)
 
-        with saying_warnings():
+        with print_warnings():
             paths, locked = find_pictures(self.images)
         if not paths:
             raise InputError("Say which pictures to classify: files, folders or patterns.")
@@ -81,7 +81,7 @@ class Predict:
 
         WRITERS[self.format](watched(), console.file, paths, classifier)
         if n_bad:
-            say(f"{n_bad:,} of {counted(len(paths), 'picture')} could not be read.")
+            print_message(f"{n_bad:,} of {counted(len(paths), 'picture')} could not be read.")
         if n_bad or locked:
             raise SystemExit(SOME_UNREADABLE)
 
@@ -111,23 +111,23 @@ def _write_table(
     answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier
 ) -> None:
     """Write aligned lines as they come."""
-    wide = min(WIDEST, max(len("image"), *(cell_len(plain(path)) for path in paths)))
-    labels = [plain(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
+    wide = min(WIDEST, max(len("image"), *(cell_len(printable(path)) for path in paths)))
+    labels = [printable(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
     label_wide = max(len("label"), *map(cell_len, labels))
     file.write(f"{_padded('image', wide)}  {_padded('label', label_wide)}  probability   nearest labelled picture\n")
     for path, told in answers:
         if isinstance(told, NearshotError):
-            file.write(f"{_padded(path, wide)}  {_padded('–', label_wide)}  cannot be read: {plain(told)}\n")
+            file.write(f"{_padded(path, wide)}  {_padded('–', label_wide)}  cannot be read: {printable(told)}\n")
             continue
         near = told.neighbours[0]
         sure = f"novelty {told.novelty:.2g}" if told.is_unknown else f"{100 * told.probability:.1f} %"
-        where = f"{plain(near.name)} (distance {near.distance:.2f})"
+        where = f"{printable(near.name)} (distance {near.distance:.2f})"
         file.write(f"{_padded(path, wide)}  {_padded(told.label, label_wide)}  {sure:12}  {where}\n")
 
 
 def _padded(text: object, width: int) -> str:
     """Return text in one line that fills so many columns of a terminal, in which some letters take two."""
-    text = plain(text)
+    text = printable(text)
     return text + " " * (width - cell_len(text))
 
 
@@ -136,18 +136,18 @@ def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
     writer.writeheader()
     for path, told in answers:
         if isinstance(told, NearshotError):
-            writer.writerow({"image": plain(path), "error": plain(told)})
+            writer.writerow({"image": printable(path), "error": printable(told)})
             continue
         near = told.neighbours[0]
         writer.writerow(
             {
-                "image": plain(path),
-                "label": plain(told.label),
-                "most_probable": plain(told.nearest),
+                "image": printable(path),
+                "label": printable(told.label),
+                "most_probable": printable(told.nearest),
                 "probability": f"{told.probability:.6f}",
                 "novelty": f"{told.novelty:.4f}",
-                "nearest": plain(near.name),
-                "nearest_label": plain(near.label),
+                "nearest": printable(near.name),
+                "nearest_label": printable(near.label),
                 "distance": f"{near.distance:.4f}",
             }
         )

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli._warnings import saying_warnings
+from nearshot.cli._warnings import print_warnings
 from nearshot.experiments.report import write_report
 from nearshot.experiments.results import LeftOutWarning, Results
 
@@ -34,6 +34,6 @@ class Report:
 
     def run(self, console: Console) -> None:
         """Write the page, and say where it is."""
-        with saying_warnings(LeftOutWarning, others=True):
+        with print_warnings(LeftOutWarning, others=True):
             page = write_report(Results(self.results), self.output or self.results / "report.html")
         console.print(f"The report is {page} ({page.stat().st_size / 1e6:.1f} MB). Open it in a browser.")

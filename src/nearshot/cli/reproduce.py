@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli._tables import Entry, print_entries
-from nearshot.cli._warnings import saying_warnings
+from nearshot.cli._warnings import print_warnings
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import cost_of
@@ -88,7 +88,7 @@ class Reproduce:
 
     def run(self, console: Console) -> None:
         """Run, show the tables, and say where everything is; files that cannot be used are named, and left out."""
-        with saying_warnings(LeftOutWarning, others=True):
+        with print_warnings(LeftOutWarning, others=True):
             self._run(console)
 
     def _run(self, console: Console) -> None:

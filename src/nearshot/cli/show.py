@@ -11,9 +11,9 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli._options import SOME_UNREADABLE, Making, MakingOptions, read_squares
-from nearshot.cli._warnings import saying_warnings
+from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
-from nearshot.text import plain
+from nearshot.text import printable
 
 if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
@@ -52,7 +52,7 @@ class Show:
         check_ending(self.output)
         if self.nearest < 1:
             raise InputError(f"--nearest must be at least 1, not {self.nearest}.")
-        with saying_warnings():
+        with print_warnings():
             paths, locked = find_pictures(self.query)
         classifier = self.making.classifier_of(self.support)
         read = list(read_squares(paths, classifier))
@@ -66,11 +66,11 @@ class Show:
             notes=_notes(classifier),
             errors=errors,
         )
-        with saying_warnings():
+        with print_warnings():
             draw(scene, self.output)
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
         for error in errors:
-            console.print(f"Left out: {plain(error)}")
+            console.print(f"Left out: {printable(error)}")
         if errors or locked:
             raise SystemExit(SOME_UNREADABLE)
 

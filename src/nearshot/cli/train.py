@@ -12,9 +12,10 @@ import torch
 import tyro
 from rich.console import Console
 
+from nearshot.cli import description
 from nearshot.errors import InputError, did_you_mean
 from nearshot.models import build_backbone
-from nearshot.text import counted, tell
+from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import open_splits, with_resolved_path
 from nearshot.training.autoconfig import TRAINING, fitted
@@ -23,7 +24,7 @@ from nearshot.training.methods import batch_kind, resolve_method
 from nearshot.training.run_folder import run_name
 from nearshot.training.validation import validation_queries
 
-__all__ = ["Train", "chosen_preset", "fitted_settings", "options_of_episodes"]
+__all__ = ["Train", "chosen_preset", "fitted_settings", "options_of_episodes", "parse"]
 
 STOPPED = 143  # as the shell has it for what SIGTERM has ended, so that nobody takes the run for finished
 
@@ -71,7 +72,7 @@ class Train:
         if self.of_episodes and (kind := batch_kind(self.config)) != "episodes":
             does = "does" if len(self.of_episodes) == 1 else "do"
             told = f"{' and '.join(self.of_episodes)} {does} nothing here: {kind} batches have no episodes."
-            tell(Console(stderr=True), told)
+            print_line(Console(stderr=True), told)
         if self.dry_run:
             _describe(self, console)
             return
@@ -100,6 +101,14 @@ class Train:
         for name, accuracy in result.best.items():
             console.print(f"{name}: {accuracy} % on the validation split, best at epoch {result.best_epochs[name]}")
         console.print(f"The run is in {result.folder}. Next: nearshot evaluate {quote(str(result.folder))}")
+
+
+def parse(arguments: list[str]) -> Train:
+    """Return the command that the arguments describe; they override the settings of the preset among them."""
+    start = Train(
+        config=chosen_preset(arguments), fit=fitted_settings(arguments), of_episodes=options_of_episodes(arguments)
+    )
+    return tyro.cli(Train, prog="nearshot train", args=arguments, default=start, description=description(Train))
 
 
 def chosen_preset(arguments: list[str]) -> TrainConfig:

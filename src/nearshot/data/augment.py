@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearshot.checks import is_whole, with_plain_fields
+from nearshot.checks import convert_numpy_fields, is_integer
 from nearshot.errors import InputError
 
 __all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue"]
@@ -56,7 +56,7 @@ class Augmentation:
     padding: int = 8
 
     def __post_init__(self) -> None:
-        with_plain_fields(self)
+        convert_numpy_fields(self)
         if self.crop not in ("random", "centre", "padded"):
             raise InputError(f"crop must be 'random', 'centre' or 'padded', not {self.crop!r}.")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
@@ -70,7 +70,7 @@ class Augmentation:
                 raise InputError(f"{name} must be between 0 and 1, not {getattr(self, name)}.")
         if not 0 <= self.hue <= 0.5:
             raise InputError(f"hue must be between 0 and 0.5, not {self.hue}.")
-        if not is_whole(self.padding) or self.padding < 0:
+        if not is_integer(self.padding) or self.padding < 0:
             raise InputError(f"padding must be a whole number of at least 0, not {self.padding!r}.")
 
 

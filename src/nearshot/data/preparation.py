@@ -20,7 +20,7 @@ from nearshot.data.store import Store, data_folder, prepared_datasets, prepared_
 from nearshot.data.writer import Broken, finish_interrupted, plan_hash, unfinished_names, write_splits
 from nearshot.errors import FileFormatError, InputError, NearshotError, did_you_mean, look_up
 from nearshot.io import FileLock
-from nearshot.text import say
+from nearshot.text import print_message
 
 __all__ = [
     "PrepareOptions",
@@ -134,7 +134,7 @@ def prepare_plan(
     _check(name, side)
     data_dir, progress = options.pop("data_dir", None), options.get("progress")
     for remark in plan.remarks:
-        say(remark, show=progress)
+        print_message(remark, show=progress)
     folder = data_folder(data_dir) / name
     with _exclusive(folder / LOCK, f"preparing {name!r} in {folder.parent}", show=progress):
         return write_splits(
@@ -197,7 +197,7 @@ def _prepare_by_default(name: str, path: Path | None, data_dir: str | Path | Non
             f"command again to resume it; or, without options: {_command(name, data_dir, side, path)}"
         )
     for remark in plan.remarks:
-        say(remark)
+        print_message(remark)
     write_splits(folder, plan, dataset=name, side=side, origin=None if path is None else str(path.resolve()))
 
 
@@ -245,7 +245,7 @@ def _exclusive(lock_file: Path, doing: str, *, show: bool | None = None) -> Iter
     try:
         lock_file.parent.mkdir(parents=True, exist_ok=True)
         if not lock.acquire():
-            say(f"Another process is {doing}; waiting for it.", show=show)
+            print_message(f"Another process is {doing}; waiting for it.", show=show)
             lock.acquire(wait=True)
     except (OSError, NearshotError):
         pass  # a read-only folder needs no lock; if it has to be written, writing gives the error

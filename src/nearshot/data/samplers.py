@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_whole
+from nearshot.checks import is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
 from nearshot.randomness import distinct_integers, private_generator
@@ -298,7 +298,7 @@ class EpisodeBatches(Batches):
 
 def _check_batch_size(batch_size: int, n_images: int, at_most: int | None) -> None:
     for name, value in (("batch_size", batch_size), ("n_images", n_images)):
-        if not is_whole(value) or value < 1:
+        if not is_integer(value) or value < 1:
             raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
     if at_most is not None and batch_size > at_most:
         raise InputError(f"batch_size must be at most n_images, {n_images}, not {batch_size}.")

@@ -34,7 +34,7 @@ from nearshot.data.store import (
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.io import atomic_write
 from nearshot.progress import with_progress
-from nearshot.text import counted, say
+from nearshot.text import counted, print_message
 
 __all__ = ["Broken", "finish_interrupted", "plan_hash", "unfinished_names", "write_splits"]
 
@@ -84,7 +84,7 @@ def write_splits(
         dataset: the dataset's name.
         side: the side of the square images.
         fit: how images are resized to it.
-        broken: whether an unreadable image is an error, or skipped and listed in the manifest.
+        broken: whether an unreadable image is an error, or skipped and format_list in the manifest.
         origin: the path of the user's own folder or archive.
         progress: whether to show progress bars; by default on a terminal.
     """
@@ -152,7 +152,7 @@ def _all_open(folder: Path, splits: Collection[str], progress: bool | None) -> b
         for split in splits:
             Store(folder / split)
     except FileFormatError:
-        say(f"{folder / split} is damaged; the dataset is packed again.", show=progress)
+        print_message(f"{folder / split} is damaged; the dataset is packed again.", show=progress)
         return False
     return True
 

@@ -26,7 +26,7 @@ from nearshot.estimator.settings import check_labels, check_parameters, refuse_p
 from nearshot.estimator.state import NUMBERS, Fitted, FittedAttribute, Labelled, Settings, is_mixed, learn
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.evaluation.ties import first_best
-from nearshot.text import listed
+from nearshot.text import format_list
 
 __all__ = ["FewShotClassifier"]
 
@@ -147,7 +147,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if classes is not None:
             strangers = set(np.asarray(y).ravel().tolist()) - set(np.asarray(classes).ravel().tolist())
             if strangers:
-                raise InputError(f"y has {listed(strangers)}, which is not among `classes`.")
+                raise InputError(f"y has {format_list(strangers)}, which is not among `classes`.")
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         check_parameters(self.get_params(deep=False))
@@ -173,7 +173,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learnt, labels = fitted.learnt, fitted.labels()
         label = label.item() if isinstance(label, np.generic) else label  # which a message would call np.str_('cat')
         if label not in learnt.classes.tolist():
-            raise InputError(f"There is no class {label!r} to forget; there are {listed(learnt.classes.tolist())}.")
+            raise InputError(
+                f"There is no class {label!r} to forget; there are {format_list(learnt.classes.tolist())}."
+            )
         if len(learnt.classes) == 1:
             raise InputError(f"{label!r} is the only class; without it nothing is left. Call fit with others instead.")
         stays = labels != label

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from nearshot.checks import is_whole
+from nearshot.checks import is_integer
 from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError
 from nearshot.estimator.scores import Support, in_blocks
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.text import listed
+from nearshot.text import format_list
 
 __all__ = ["check_labels", "check_parameters", "check_whole", "refuse_pictures", "warn_of_repeated"]
 
@@ -32,7 +32,7 @@ def check_parameters(parameters: dict[str, Any]) -> None:
     classifier, temperature = parameters["classifier"], parameters["temperature"]
     rate, centre = parameters["unknown_rate"], parameters["centre"]
     if classifier not in get_args(ClassifierName):
-        raise InputError(f"classifier must be one of {listed(get_args(ClassifierName))}, not {classifier!r}.")
+        raise InputError(f"classifier must be one of {format_list(get_args(ClassifierName))}, not {classifier!r}.")
     if parameters["n_neighbors"] is not None:
         check_whole(parameters["n_neighbors"], "n_neighbors")
     if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf) and temperature != "auto":
@@ -45,7 +45,7 @@ def check_parameters(parameters: dict[str, Any]) -> None:
 
 def check_whole(value: Any, name: str) -> None:
     """Refuse what is not a whole number of at least 1."""
-    if not is_whole(value) or value < 1:
+    if not is_integer(value) or value < 1:
         raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
 
 

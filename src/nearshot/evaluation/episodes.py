@@ -26,7 +26,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from nearshot.checks import is_whole
+from nearshot.checks import is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import write_tensors
@@ -166,11 +166,11 @@ class EpisodeSource:
         small_classes: SmallClasses = "raise",
         class_names: Sequence[str] | None = None,
     ) -> None:
-        if not is_whole(n_episodes) or not 1 <= n_episodes < 2**31:
+        if not is_integer(n_episodes) or not 1 <= n_episodes < 2**31:
             raise InputError(f"n_episodes must be a whole number, at least 1 and under 2³¹, not {n_episodes}.")
-        if not is_whole(seed) or not 0 <= seed < 2**64:
+        if not is_integer(seed) or not 0 <= seed < 2**64:
             raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1, not {seed!r}.")
-        if small_classes not in ("raise", "leave out") and not (is_whole(small_classes) and int(small_classes) > 0):
+        if small_classes not in ("raise", "leave out") and not (is_integer(small_classes) and int(small_classes) > 0):
             raise InputError(
                 f"small_classes must be 'raise' or 'leave out', or a number of at least 1, not {small_classes!r}."
             )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_whole, plain
+from nearshot.checks import is_integer, to_python
 from nearshot.errors import InputError
 from nearshot.evaluation.arguments import as_feature_set, functions_of, source_of
 from nearshot.evaluation.classifiers import BUILT_IN, Classifier, ClassifierName, classifier_name
@@ -168,8 +168,8 @@ def evaluate_many(
     treatments = (Treatment(data.centre is not None, True),) if treatments is None else tuple(treatments)
     if data.centre is None and any(treatment.centred for treatment in treatments):
         raise InputError("A centred treatment needs a centre, the mean feature of the training set.")
-    n_shots = plain(n_shots)
-    if is_whole(n_shots):
+    n_shots = to_python(n_shots)
+    if is_integer(n_shots):
         raise InputError(f"n_shots must be several numbers; for one, write [{n_shots}].")
     if not isinstance(n_shots, Sequence) or not n_shots or not functions or not treatments:
         raise InputError("There is nothing to measure: give a list of shots, of classifiers and of treatments.")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearshot.checks import with_plain_fields
+from nearshot.checks import convert_numpy_fields
 from nearshot.errors import FileFormatError, InputError, LeakError
 
 __all__ = [
@@ -70,7 +70,7 @@ class Protocol:
     classes_left_out: int = 0
 
     def __post_init__(self) -> None:
-        with_plain_fields(self)
+        convert_numpy_fields(self)
 
     def __str__(self) -> str:
         treatment = " and ".join(

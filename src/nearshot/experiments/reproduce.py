@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
-from nearshot.checks import is_whole
+from nearshot.checks import is_integer
 from nearshot.devices import chosen_device
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, NearshotError, look_up
@@ -33,7 +33,7 @@ from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.io import atomic_write
-from nearshot.text import counted, tell
+from nearshot.text import counted, print_line
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import describe_environment
 
@@ -117,7 +117,7 @@ def reproduce(
             raise InputError(f"{name} must be several; for one, write [{several!r}].")
     if not isinstance(scale, Scale):
         raise InputError(f"scale must be one that nearshot.experiments.scales.smaller(…) gives, not {scale!r}.")
-    if not is_whole(seeds) or seeds < 1:
+    if not is_integer(seeds) or seeds < 1:
         raise InputError(f"There must be at least 1 training seed, not {seeds}.")
     if minutes is not None and not minutes > 0:
         raise InputError(f"There must be some time, not {minutes:g} minutes.")
@@ -154,7 +154,7 @@ def _run(
 ) -> Outcome:
     """Say what is going to happen, let it happen, and write down how long it took."""
     for sentence in plan.sentences():
-        tell(console, sentence)
+        print_line(console, sentence)
     started, began = time.perf_counter(), time.monotonic()
     if plan.left and isinstance(place, LocalMachine):
         place.prepare(plan.left if limit is None else limit.allowed(plan.left, 0.0))
@@ -165,12 +165,16 @@ def _run(
         seconds = time.perf_counter() - started
         n_new = len(outcome.done) - len(plan.done)
         were = "was" if n_new == 1 else "were"
-        tell(console, f"{n_new} of {counted(len(plan.left), 'training')} {were} done in {seconds / 60:.1f} minutes.")
+        print_line(
+            console, f"{n_new} of {counted(len(plan.left), 'training')} {were} done in {seconds / 60:.1f} minutes."
+        )
         if outcome.left:
             were = "was" if len(outcome.left) == 1 else "were"
-            tell(console, f"{len(outcome.left)} would have taken longer than there was time for, and {were} not begun.")
+            print_line(
+                console, f"{len(outcome.left)} would have taken longer than there was time for, and {were} not begun."
+            )
         if outcome.elsewhere:
-            tell(console, f"Another process is still at {counted(len(outcome.elsewhere), 'training')}.")
+            print_line(console, f"Another process is still at {counted(len(outcome.elsewhere), 'training')}.")
         content = {
             "seconds": round(seconds, 1),
             "done_before": len(plan.done),

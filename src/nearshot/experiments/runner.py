@@ -23,7 +23,7 @@ from nearshot.experiments.executors.base import Place
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.locks import ELSEWHERE, is_owned
 from nearshot.experiments.results import Results
-from nearshot.text import tell
+from nearshot.text import print_line
 from nearshot.training.signals import handling
 
 __all__ = ["Failure", "Outcome", "run_jobs"]
@@ -195,7 +195,7 @@ class _Queue:
     def _end(self, job: Job, problem: str | None, how: str) -> None:
         self.outcome.add(job, problem, self.place.log_of(job))
         if not self.console.is_terminal:  # where a table that changes would be seen at the end only
-            tell(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {how}")
+            print_line(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {how}")
 
     def show(self, live: Live) -> None:
         """Show how things stand, now and then."""
@@ -254,7 +254,7 @@ class _Elsewhere:
         self._next_look[job.id] = self.clock() + pause
         self._tries[job.id] += 1
         if self._tries[job.id] == 1 and not job.is_done(self.results):
-            tell(self.console, f"{job.name} is being trained by another process; waiting for it.")
+            print_line(self.console, f"{job.name} is being trained by another process; waiting for it.")
 
     def done(self) -> list[Job]:
         """Return the jobs whose results have come, and forget them."""

@@ -1,8 +1,8 @@
 """The neighbour loss of very large batches, exactly: value and gradient block by block, in linear memory.
 
-A block is a run of anchors against all candidates. Its distances give the anchors' likelihoods, and these give the
-loss's derivative by each distance at once, so the block's share of the gradient is added up and the block is forgotten:
-three matrix products in all, and no distance is ever kept or computed twice. With l = −d² and q = 1 − p,
+A block is a range of anchors against all candidates. Its distances give the anchors' likelihoods, and these give the
+loss's derivative by each distance. So a block's share of the gradient is added up at once, and the block is freed:
+three matrix products in all, and no distance is kept or computed twice. With l = −d² and q = 1 − p,
 
     dL/dl = −q · softmax of l over the positives      for a positive
             +q · softmax of l over the negatives      for a negative (0 where `background` stands in for their sum)
@@ -13,7 +13,7 @@ and a distance's derivative flows to its two ends as ∂d²/∂a = 2(a − c) = 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from torch.autograd.function import FunctionCtx
 
 from nearshot.errors import InputError
 
-__all__ = ["NOTHING", "BlockwiseLoss"]
+__all__ = ["NOTHING", "Roles", "blockwise_loss"]
 
 # The logit of a pair that does not exist. Finite, since −∞ − (−∞) is NaN, and far below any real −d².
 NOTHING = -1e37
@@ -32,34 +32,38 @@ PAIRS_PER_BLOCK_CPU = 2**22
 PAIRS_PER_BLOCK = 2**25
 
 
-class BlockwiseLoss(torch.autograd.Function):
-    """`neighbour_loss` for T = 1, squared Euclidean distances and embeddings around zero, gradient included."""
+class Roles(NamedTuple):
+    """The anchors and the candidates of a loss: the choice in which the paper's methods differ.
 
-    @staticmethod
-    def of(
-        anchors: Tensor,
-        anchor_labels: Tensor,
-        candidates: Tensor,
-        candidate_labels: Tensor,
-        same_set: bool,
-        background: float,
-        kept_pairs: Tensor | None,
-    ) -> Tensor:
-        """Return the loss; the gradient is computed only if somebody will ask for it."""
-        wants_gradient = torch.is_grad_enabled() and (anchors.requires_grad or candidates.requires_grad)
-        loss: Tensor = BlockwiseLoss.apply(  # type: ignore[no-untyped-call]
-            anchors,
-            anchor_labels,
-            candidates,
-            candidate_labels,
-            same_set,
-            background,
-            kept_pairs,
-            anchors is candidates,
-            wants_gradient,
-        )
-        return loss
+    Attributes:
+        anchors: (anchor, dim).
+        anchor_labels: (anchor,).
+        candidates: (candidate, dim); the same tensor as the anchors where every image is both.
+        candidate_labels: (candidate,).
+        same_set: whether the candidates are the anchors, and no anchor is its own candidate.
+        kept_pairs: (anchor, candidate), true where a pair is used; None uses all.
+    """
 
+    anchors: Tensor
+    anchor_labels: Tensor
+    candidates: Tensor
+    candidate_labels: Tensor
+    same_set: bool
+    kept_pairs: Tensor | None = None
+
+
+def blockwise_loss(roles: Roles, background: float) -> Tensor:
+    """Return `neighbour_loss` for T = 1, squared Euclidean distances and embeddings around zero.
+
+    The gradient is computed only if it can be asked for.
+    """
+    wants_gradient = torch.is_grad_enabled() and (roles.anchors.requires_grad or roles.candidates.requires_grad)
+    one_tensor = roles.anchors is roles.candidates
+    loss: Tensor = _BlockwiseLoss.apply(*roles, background, one_tensor, wants_gradient)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _BlockwiseLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: FunctionCtx,
@@ -68,8 +72,8 @@ class BlockwiseLoss(torch.autograd.Function):
         candidates: Tensor,
         candidate_labels: Tensor,
         same_set: bool,
-        background: float,
         kept_pairs: Tensor | None,
+        background: float,
         one_tensor: bool,
         wants_gradient: bool,
     ) -> Tensor:
@@ -77,8 +81,8 @@ class BlockwiseLoss(torch.autograd.Function):
         n_anchors, n_candidates = len(anchors), len(candidates)
         step = max(1, (PAIRS_PER_BLOCK_CPU if anchors.device.type == "cpu" else PAIRS_PER_BLOCK) // n_candidates)
         in_one_block = step >= n_anchors
-        # Sorted by class, the positives of a block's anchors stand side by side, and most columns need no mask. It
-        # takes reading the labels, which would make an accelerator wait.
+        # Sorted by class, the positives of a block's anchors are adjacent, and most columns need no mask. This reads
+        # the labels, which would make an accelerator wait.
         by_class = kept_pairs is None and anchors.device.type == "cpu" and not in_one_block
         if by_class:
             anchor_labels, anchor_order = anchor_labels.sort(stable=True)
@@ -91,7 +95,7 @@ class BlockwiseLoss(torch.autograd.Function):
 
         for start in range(0, n_anchors, step):
             rows = slice(start, min(start + step, n_anchors))
-            # l + ‖a‖², which leaves out what is the same along a row                     (row, candidate)
+            # l + ‖a‖²: the constant of each row is added later                        (row, candidate)
             logits = torch.addmm(candidate_lengths, anchors[rows], candidates.T, beta=-1, alpha=2)
             if same_set:
                 logits[:, rows].fill_diagonal_(NOTHING)
@@ -109,7 +113,7 @@ class BlockwiseLoss(torch.autograd.Function):
             behind = log_negatives < log_background  # where the background stands in for the negatives
             log_ratio = log_positives - log_negatives.clamp(min=log_background)
             log_p = F.logsigmoid(log_ratio)
-            counts = ~((log_positives <= NOTHING / 2) | (log_p < log_background))  # NaN is not less: it shows
+            counts = ~((log_positives <= NOTHING / 2) | (log_p < log_background))  # NaN stays visible
             loss -= torch.where(counts, log_p, 0.0).sum()
             if not wants_gradient:
                 continue
@@ -117,11 +121,11 @@ class BlockwiseLoss(torch.autograd.Function):
             q = torch.where(counts, torch.sigmoid(-log_ratio), 0.0)  # (row, 1)
             by_distance = negatives.mul_(-q.masked_fill(behind, 0.0) * negative_factor)  # dL/dd² = −dL/dl
             by_distance[:, columns].addcmul_(positives, q * positive_factor)
-            if one_tensor and in_one_block:  # each pair is met from both ends: one product does for the two
+            if one_tensor and in_one_block:  # each pair occurs from both ends: one product is enough
                 by_distance = by_distance + by_distance.T
                 anchor_gradient = (by_distance.sum(1, keepdim=True) * anchors).sub_(by_distance @ anchors)
                 break
-            row_sums = q.masked_fill(~behind, 0.0)  # the two softmaxes cancel where both are there
+            row_sums = q.masked_fill(~behind, 0.0)  # the two softmaxes cancel where both exist
             anchor_gradient[rows] = (row_sums * anchors[rows]).sub_(by_distance @ candidates)
             candidate_gradient.addcmul_(by_distance.sum(0)[:, None], candidates)
             candidate_gradient.sub_(by_distance.T @ anchors[rows])
@@ -137,7 +141,10 @@ class BlockwiseLoss(torch.autograd.Function):
     def backward(ctx: Any, loss_gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients that were computed with the loss."""
         if torch.is_grad_enabled():  # create_graph=True: without this, the second derivative would silently be zero
-            raise InputError("Blocks have no second derivative. Call the loss with in_blocks=False.")
+            raise InputError(
+                "The loss of a large batch has no second derivative. Give the distance as a callable, such as "
+                "nearshot.distances.squared_euclidean: then it does."
+            )
         by_anchors, by_candidates = ctx.saved_tensors
         return by_anchors * loss_gradient, None, by_candidates * loss_gradient, *(None,) * 6
 

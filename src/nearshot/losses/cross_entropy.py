@@ -8,8 +8,8 @@ from torch import Tensor
 
 from nearshot.distances import Distance, DistanceName, full_precision
 from nearshot.errors import InputError
-from nearshot.losses.inputs import check_embeddings, check_fraction, check_labels, values_can_be_read
 from nearshot.losses.nca import nca_loss
+from nearshot.losses.preconditions import check_embeddings, check_fraction, checked_labels, values_can_be_read
 
 __all__ = ["cross_entropy_loss", "mixed_loss"]
 
@@ -21,7 +21,7 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     tensor(True)
     """
     check_embeddings(logits, "logits")
-    labels = check_labels(labels, logits, "labels")
+    labels = checked_labels(labels, logits, "labels")
     n_classes = logits.shape[1]
     if values_can_be_read(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
         raise InputError(

@@ -1,8 +1,6 @@
-"""Prototypical and Matching Networks and what lies between them and NCA: losses on batches split into two roles."""
+"""Prototypical and Matching Networks, and the ablations between them and NCA: losses on support and query images."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,10 +8,11 @@ from torch import Tensor
 from nearshot.distances import Distance, DistanceName, full_precision
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.losses.inputs import check_embeddings, check_labels, values_can_be_read
-from nearshot.losses.neighbours import neighbour_loss
+from nearshot.losses.blocks import Roles
+from nearshot.losses.neighbours import loss_of_roles, neighbour_loss
+from nearshot.losses.preconditions import check_embeddings, checked_labels, values_can_be_read
 
-__all__ = ["EpisodeRoles", "episode_loss", "episode_roles", "matching_loss", "prototypical_loss"]
+__all__ = ["episode_loss", "episode_roles", "matching_loss", "prototypical_loss"]
 
 
 def prototypical_loss(
@@ -37,14 +36,14 @@ def prototypical_loss(
         background: 0 is the exact loss, 1e-10 the arithmetic of the published experiments.
         distance: "euclidean", "cosine", or a callable.
 
-    Grouping by label means reading the labels, which makes an accelerator wait; `episode_loss` groups by position.
+    Grouping by label reads the labels, which makes an accelerator wait; `episode_loss` groups by position.
 
     >>> support, query = torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([[1.0], [8.0]])
     >>> prototypical_loss(support, torch.tensor([0, 0, 1]), query, torch.tensor([0, 1])) < 1e-9
     tensor(True)
     """
     check_embeddings(support, "support")
-    support_labels = check_labels(support_labels, support, "support_labels")
+    support_labels = checked_labels(support_labels, support, "support_labels")
     classes, class_of_image, class_sizes = support_labels.unique(return_inverse=True, return_counts=True)
     sums = full_precision(support).new_zeros(len(classes), support.shape[1])
     sums = sums.index_add(0, class_of_image, full_precision(support))  # (class, dim)
@@ -72,7 +71,7 @@ def matching_loss(
     tensor(True)
     """
     check_embeddings(support, "support")
-    support_labels = check_labels(support_labels, support, "support_labels")
+    support_labels = checked_labels(support_labels, support, "support_labels")
     return _queries_pick(support, support_labels, query, query_labels, temperature, background, distance)
 
 
@@ -86,7 +85,6 @@ def episode_loss(
     temperature: float | Tensor = 1.0,
     background: float = 0.0,
     distance: DistanceName | Distance = "euclidean",
-    in_blocks: bool | None = None,
 ) -> Tensor:
     """Return the loss of an episodic batch, for each of the paper's ablations (Section 3.4, Appendix B).
 
@@ -103,10 +101,9 @@ def episode_loss(
         shape: ways, shots and queries.
         prototypes: average the support images of each class.
         separate: only queries are anchors, and only support (or prototypes) are candidates.
-        temperature: as for `neighbour_loss`, like `background`, `distance` and `in_blocks`.
+        temperature: as for `neighbour_loss`, like `background` and `distance`.
         background: 0 is the exact loss, 1e-10 the arithmetic of the published experiments.
         distance: "euclidean", "cosine", or a callable.
-        in_blocks: compute in memory linear in the number of images; by default where it pays.
 
     >>> shape = EpisodeShape(n_way=2, n_shot=2, n_query=1)
     >>> labels = torch.tensor([7, 7, 3, 3, 7, 3])
@@ -116,35 +113,15 @@ def episode_loss(
     tensor(True)
     """
     check_embeddings(embeddings, "embeddings")
-    labels = check_labels(labels, embeddings, "labels")
+    labels = checked_labels(labels, embeddings, "labels")
     roles = episode_roles(full_precision(embeddings), labels, shape, prototypes=prototypes, separate=separate)
-    return neighbour_loss(
-        roles.anchors,
-        roles.anchor_labels,
-        roles.candidates,
-        roles.candidate_labels,
-        same_set=roles.same_set,
-        temperature=temperature,
-        background=background,
-        distance=distance,
-        in_blocks=in_blocks,
-    )
-
-
-class EpisodeRoles(NamedTuple):
-    """Who picks, and among whom: what `neighbour_loss` is given."""
-
-    anchors: Tensor
-    anchor_labels: Tensor
-    candidates: Tensor
-    candidate_labels: Tensor
-    same_set: bool
+    return loss_of_roles(roles, temperature, background, distance)
 
 
 def episode_roles(
     embeddings: Tensor, labels: Tensor, shape: EpisodeShape, *, prototypes: bool, separate: bool
-) -> EpisodeRoles:
-    """Choose the anchors and the candidates of an episode; this choice is all in which the ablations differ."""
+) -> Roles:
+    """Choose the anchors and the candidates of an episode; the ablations differ in this choice alone."""
     support, query = shape.split(embeddings)
     support_labels, query_labels = shape.split(labels)
     _check_layout(support_labels, query_labels, shape)
@@ -152,9 +129,9 @@ def episode_roles(
         support = support.view(shape.n_way, shape.n_shot, -1).mean(1)  # (way, dim)
         support_labels = support_labels.view(shape.n_way, shape.n_shot)[:, 0]  # (way,)
     if separate:
-        return EpisodeRoles(query, query_labels, support, support_labels, same_set=False)
+        return Roles(query, query_labels, support, support_labels, same_set=False)
     everything, all_labels = torch.cat([support, query]), torch.cat([support_labels, query_labels])
-    return EpisodeRoles(everything, all_labels, everything, all_labels, same_set=True)
+    return Roles(everything, all_labels, everything, all_labels, same_set=True)
 
 
 def _queries_pick(
@@ -167,7 +144,7 @@ def _queries_pick(
     distance: DistanceName | Distance,
 ) -> Tensor:
     check_embeddings(query, "query")
-    query_labels = check_labels(query_labels, query, "query_labels")
+    query_labels = checked_labels(query_labels, query, "query_labels")
     if values_can_be_read(query_labels):
         strangers = query_labels[~torch.isin(query_labels, candidate_labels)]
         if len(strangers):

@@ -11,8 +11,8 @@ from torch import Tensor
 from nearshot.distances import full_precision, unit_length
 from nearshot.errors import InputError
 from nearshot.losses.blocks import NOTHING
-from nearshot.losses.inputs import check_embeddings, check_labels, check_temperature
 from nearshot.losses.neighbours import pair_masks
+from nearshot.losses.preconditions import check_embeddings, check_temperature, checked_labels
 
 __all__ = ["supervised_contrastive_loss"]
 
@@ -49,7 +49,7 @@ def supervised_contrastive_loss(
     tensor(True)
     """
     check_embeddings(embeddings, "embeddings")
-    labels = check_labels(labels, embeddings, "labels")
+    labels = checked_labels(labels, embeddings, "labels")
     check_temperature(temperature)
     if variant not in ("khosla", "published"):
         raise InputError(f"There is no variant {variant!r}; choose 'khosla' or 'published'.")

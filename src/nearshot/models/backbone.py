@@ -1,4 +1,4 @@
-"""What every backbone offers: an embedding, its dimension, and the pooled outputs of its stages."""
+"""The interface of all backbones: an embedding, its dimension, and the pooled outputs of the stages."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ IMAGENET = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 @dataclass(frozen=True, eq=False)
 class BackboneSpec:
-    """What one must know to use a backbone.
+    """The description of a backbone that its use needs.
 
     Attributes:
-        name: the name under which `build_backbone` makes it.
-        input_size: the side of the square images that it is meant for.
-        normalisation: what those images are normalised with.
-        training_mean: (dim,) the mean embedding of the training set, for centring; None where it is not trained.
+        name: its name for `build_backbone`.
+        input_size: the side of the square images that it was made for.
+        normalisation: the mean and standard deviation of those images.
+        training_mean: (dim,) the mean embedding of the training set, for centring; None if it is not trained.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed images: (image, 3, height, width) to (image, dim). By default the last stage, averaged over places."""
-        return pooled(self.stages(images)[-1])
+        """Embed images: (image, 3, height, width) to (image, dim). By default the average of the last stage."""
+        return average_over_places(self.stages(images)[-1])
 
     def multi_layer(self, images: Tensor, stages: Sequence[int] | None = None) -> Tensor:
         """Concatenate the pooled outputs of some stages, counted from 1 (Appendix G's multi-layer features).
@@ -74,17 +74,17 @@ class Backbone(nn.Module):
             if not 1 <= stage <= n_stages:
                 raise InputError(f"{self.spec.name} has stages 1 to {n_stages}, not {stage}.")
         outputs = self.stages(images)
-        return torch.cat([pooled(outputs[stage - 1]) for stage in stages], dim=1)
+        return torch.cat([average_over_places(outputs[stage - 1]) for stage in stages], dim=1)
 
 
-def pooled(feature_maps: Tensor) -> Tensor:
-    """Average over places: (image, channel, height, width) to (image, channel)."""
-    places = feature_maps.flatten(2).mT  # (image, place, channel): so the gradient comes back with channels last
+def average_over_places(feature_maps: Tensor) -> Tensor:
+    """Return the average over height and width: (image, channel, height, width) to (image, channel)."""
+    places = feature_maps.flatten(2).mT  # (image, place, channel): the gradient then has channels last
     return places.mean(1)
 
 
 def check_images(images: Tensor, name: str, *, side: int | None = None, smallest: int = 1) -> None:
-    """Refuse what is not a batch of colour images, or of another side where only one will do."""
+    """Raise an error unless images are a batch of colour images, of the required side if there is one."""
     if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
         raise InputError(
             f"{name} takes normalised colour images (image, 3, height, width), not {images.dtype} of shape "
@@ -100,7 +100,7 @@ def check_images(images: Tensor, name: str, *, side: int | None = None, smallest
 
 
 def initialise(network: nn.Module, nonlinearity: str) -> None:
-    """Kaiming-normal convolutions by fan-out; batch norm starts as the identity."""
+    """Initialise convolutions by Kaiming-normal with fan-out, and batch norm as the identity."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity=nonlinearity)  # type: ignore[arg-type]

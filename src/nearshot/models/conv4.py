@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from nearshot.errors import InputError
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
 from nearshot.models.dropblock import DropBlock, block_size_for
-from nearshot.models.kernels.norm import norm_act
 from nearshot.models.layers import batch_norm, convolution
 
 __all__ = ["Conv4"]
@@ -31,8 +30,6 @@ class Conv4(Backbone):
         drop_rate: the share of activations that DropBlock drops after each of the last two blocks, in training.
     """
 
-    fused = False  # see `nearshot.models.kernels.norm`
-
     def __init__(self, name: str, input_size: int, *, width: int, drop_rate: float = 0.0) -> None:
         super().__init__()
         if input_size < SMALLEST_INPUT:
@@ -40,15 +37,7 @@ class Conv4(Backbone):
         self.spec = BackboneSpec(name, input_size)
         self.embedding_dim = width * (input_size // 2**N_BLOCKS) ** 2
         self.stage_dims = (width,) * N_BLOCKS
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                convolution(3 if i == 0 else width, width, 3, padding=1),
-                batch_norm(width),
-                nn.ReLU(inplace=True),
-                nn.MaxPool2d(2),
-            )
-            for i in range(N_BLOCKS)
-        )
+        self.blocks = nn.ModuleList(ConvBlock(3 if i == 0 else width, width) for i in range(N_BLOCKS))
         if drop_rate:
             for block in self.blocks[2:]:
                 block.append(DropBlock(drop_rate, block_size_for(input_size)))  # type: ignore[operator]
@@ -59,20 +48,19 @@ class Conv4(Backbone):
         check_images(images, self.spec.name, side=self.spec.input_size)
         outputs = []
         for block in self.blocks:
-            images = self._after_block(block, images)  # type: ignore[arg-type]
+            images = block(images)
             outputs.append(images)
         return outputs
-
-    def _after_block(self, block: nn.Sequential, images: Tensor) -> Tensor:
-        if not self.fused:
-            after: Tensor = block(images)
-            return after
-        convolve, norm, _, *rest = block
-        images = norm_act(norm, convolve(images))
-        for module in rest:
-            images = module(images)
-        return images
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed images of the size that the network was built for."""
         return self.stages(images)[-1].flatten(1)
+
+
+class ConvBlock(nn.Sequential):
+    """A 3×3 convolution, batch norm, ReLU and 2×2 max-pooling."""
+
+    def __init__(self, width_in: int, width: int) -> None:
+        super().__init__(
+            convolution(width_in, width, 3, padding=1), batch_norm(width), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+        )

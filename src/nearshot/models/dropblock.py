@@ -1,4 +1,4 @@
-"""DropBlock: dropout of whole squares of a feature map."""
+"""DropBlock: dropout of squares of a feature map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["DropBlock", "block_size_for"]
 
 
 def block_size_for(input_size: int) -> int:
-    """Return the side of Lee et al.'s squares: 5 at 84×84 and 2 at 32×32; here 2 for all inputs of under 64.
+    """Return the side of Lee et al.'s squares: 5 at 84×84 and 2 at 32×32; here 2 for all inputs under 64.
 
     >>> block_size_for(84), block_size_for(32)
     (5, 2)
@@ -21,11 +21,11 @@ def block_size_for(input_size: int) -> int:
 
 
 class DropBlock(nn.Module):
-    """Drop squares of a feature map in training, and scale what is left (Ghiasi et al., 2018).
+    """Drop squares of a feature map in training, and scale the rest (Ghiasi et al., 2018).
 
     Args:
         drop_rate: the expected share of dropped activations.
-        block_size: the side of a square; a map that is smaller is dropped whole.
+        block_size: the side of a square; a smaller map is dropped completely.
         ramp_steps: training steps over which the rate rises from 0 to `drop_rate`; 0 for none.
     """
 
@@ -35,7 +35,7 @@ class DropBlock(nn.Module):
         super().__init__()
         if not 0 <= drop_rate < 1 or block_size < 1 or ramp_steps < 0:
             raise InputError(
-                f"DropBlock needs a rate in [0, 1), a block of at least 1 and no negative ramp, not {drop_rate}, "
+                f"drop_rate must be in [0, 1), block_size at least 1 and ramp_steps at least 0, not {drop_rate}, "
                 f"{block_size} and {ramp_steps}."
             )
         self.drop_rate, self.block_size, self.ramp_steps = drop_rate, block_size, ramp_steps

@@ -1,4 +1,4 @@
-"""Heads that are used in training only; evaluation takes the backbone's own embeddings."""
+"""Heads for training; evaluation uses the backbone's own embeddings."""
 
 from __future__ import annotations
 

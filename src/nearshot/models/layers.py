@@ -1,4 +1,4 @@
-"""Layers in float32, whatever `torch.set_default_dtype` says: images, weights files and optimisers are of that type."""
+"""Layers in float32 for any `torch.set_default_dtype`: images, weights files and optimisers have that type."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ batch_norm = partial(nn.BatchNorm2d, dtype=torch.float32)
 
 @contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Make float32 the default meanwhile, where it is not, for other libraries' networks, which cannot be told.
+    """Make float32 the default type within the context, for networks of other libraries.
 
-    The default is the whole process's, so it is left alone where it is float32 already.
+    The default belongs to the whole process, so it is not touched if it is float32 already.
     """
     before = torch.get_default_dtype()
     if before == torch.float32:

@@ -1,7 +1,6 @@
-"""Backbones that nearshot's developers have trained and published, by name.
+"""Published backbones, by name.
 
-Their files lie in the repository's folder `weights/`, each with a card that says how it was made and how good it is;
-the package without the repository does not have them.
+Their files are in the repository's folder `weights/`, each with a model card; the installed package does not have them.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ def published_file(name: str) -> Path:
         path = folder / f"{name}.safetensors"
         if path.is_file():
             if hashlib.sha256(path.read_bytes()).hexdigest() != PUBLISHED[name]:
-                raise FileFormatError(f"{path} is not the published file: it is damaged, or of another version.")
+                raise FileFormatError(f"{path} is not the published file: it is damaged, or has another version.")
             return path
     raise InputError(
-        f"The weights {name!r} are in the folder weights/ of nearshot's repository, which is not here: copy "
+        f"The weights {name!r} are not installed. They are in the folder weights/ of nearshot's repository: copy "
         f"{name}.safetensors to {folders[-1]}, or set NEARSHOT_WEIGHTS to the folder that has it."
     )
 
 
 def nothing_trained(path: str | Path, looked_for: str) -> InputError:
-    """Return what to say where a path is nothing that is looked for, and no published name either."""
+    """Return the error for a path that does not exist and is not the name of a published backbone either."""
     beside = Path(path).parent.iterdir() if Path(path).parent.is_dir() else ()
     return InputError(
         f"There is no {looked_for} {str(path)!r}, nor a trained backbone of that name; there are: "

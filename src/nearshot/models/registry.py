@@ -1,4 +1,4 @@
-"""The backbones by name."""
+"""The registry of backbones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKBONES: Mapping[str, Callable[[str, int], Backbone]] = MappingProxyType(
         "resnet12-metaopt": ResNet12MetaOpt,
     }
 )
-"""The backbones by name, each a maker of (name, input_size). A name is the whole architecture: weights refer to it."""
+"""The backbones by name, each a function of (name, input_size). A name fixes the architecture: weights refer to it."""
 DEFAULT_INPUT_SIZE = 84
 
 
@@ -35,7 +35,7 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
 
     Args:
         name: one of `BACKBONES`, or "timm:" and the name of a timm model (needs the extra `timm`).
-        input_size: the side of its images; by default 84, as in the paper, or what a timm model was made for.
+        input_size: the side of its images; by default 84, as in the paper, or the default of a timm model.
 
     >>> backbone = build_backbone("resnet12")
     >>> sum(parameter.numel() for parameter in backbone.parameters())
@@ -45,7 +45,7 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
     nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', ... or 'timm:<name>'.
     """
     if not isinstance(name, str):
-        raise InputError(f"A backbone is built by its name, such as 'conv4', not from a {type(name).__name__}.")
+        raise InputError(f"name must be a text such as 'conv4', not a {type(name).__name__}.")
     if name.startswith(TIMM_PREFIX):
         return TimmBackbone(name, input_size)
     try:

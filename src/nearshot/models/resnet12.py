@@ -1,16 +1,12 @@
-"""The two networks that go by the name of ResNet-12: the one the paper's experiments ran, and Lee et al.'s."""
+"""The two networks called ResNet-12: that of the paper's experiments, and Lee et al.'s."""
 
 from __future__ import annotations
-
-from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
 from nearshot.models.dropblock import DropBlock, block_size_for
-from nearshot.models.kernels.norm import norm_act, twice
-from nearshot.models.kernels.stem import conv_norm_act
 from nearshot.models.layers import batch_norm, convolution
 
 __all__ = ["ResNet12", "ResNet12MetaOpt"]
@@ -33,22 +29,18 @@ class ResNet12(Backbone):
             paper's network has none; `resnet12-dropblock` has Lee et al.'s 0.1, and is the same network otherwise.
     """
 
-    fused = False  # see `nearshot.models.kernels.norm`
-
     def __init__(self, name: str = "resnet12", input_size: int = 84, *, drop_rate: float = 0.0) -> None:
         super().__init__()
         self.spec = BackboneSpec(name, input_size)
         self.embedding_dim = WIDTHS[-1]
         self.stage_dims = WIDTHS
-        self.stem = nn.Sequential(
-            convolution(3, WIDTHS[0], 3, padding=1, bias=False), batch_norm(WIDTHS[0]), nn.ReLU(inplace=True)
-        )
+        self.stem = Stem(WIDTHS[0])
         self.blocks = nn.ModuleList(
             [
-                nn.Sequential(_BasicBlock(64, 64, stride=1)),
-                nn.Sequential(_BasicBlock(64, 160, stride=2)),
-                nn.Sequential(_BasicBlock(160, 320, stride=2), _BasicBlock(320, 320, stride=1)),
-                nn.Sequential(_BasicBlock(320, 640, stride=2)),
+                nn.Sequential(BasicBlock(64, 64, stride=1)),
+                nn.Sequential(BasicBlock(64, 160, stride=2)),
+                nn.Sequential(BasicBlock(160, 320, stride=2), BasicBlock(320, 320, stride=1)),
+                nn.Sequential(BasicBlock(320, 640, stride=2)),
             ]
         )
         if drop_rate:
@@ -59,25 +51,23 @@ class ResNet12(Backbone):
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each stage's feature maps."""
         check_images(images, self.spec.name)
-        x = self._after_stem(images)
+        x = self.stem(images)
         outputs = []
         for block in self.blocks:
             x = block(x)
             outputs.append(x)
         return outputs
 
-    def _after_stem(self, images: Tensor) -> Tensor:
-        if not self.fused:
-            stem: Tensor = self.stem(images)
-            return stem
-        convolve, norm, _ = self.stem
-        return conv_norm_act(convolve, norm, images)
+
+class Stem(nn.Sequential):
+    """A 3×3 convolution of the images, batch norm and ReLU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(convolution(3, width, 3, padding=1, bias=False), batch_norm(width), nn.ReLU(inplace=True))
 
 
-class _BasicBlock(nn.Module):
+class BasicBlock(nn.Module):
     """relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))."""
-
-    fused = False
 
     def __init__(self, width_in: int, width_out: int, *, stride: int) -> None:
         super().__init__()
@@ -95,20 +85,8 @@ class _BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.fused:
-            return F.relu(self.residual(x) + self.shortcut(x))
-        first, first_norm, _, second, second_norm = self.residual
-        x, again = twice(x)
-        inner = norm_act(first_norm, first(x))
-        return norm_act(second_norm, second(inner), *_shortcut(self.shortcut, again))
-
-
-def _shortcut(shortcut: nn.Module, x: Tensor) -> tuple[Tensor, nn.Module | None]:
-    """Return what goes past a fused block, and its norm: x without one, or its 1×1 convolution."""
-    if isinstance(shortcut, nn.Identity):
-        return x, None
-    convolve, norm = cast(nn.Sequential, shortcut)
-    return convolve(x), norm
+        """Apply the block."""
+        return F.relu(self.residual(x) + self.shortcut(x))
 
 
 class ResNet12MetaOpt(Backbone):
@@ -116,7 +94,7 @@ class ResNet12MetaOpt(Backbone):
 
     Four stages of three 3×3 convolutions with leaky ReLU, a 1×1 shortcut and 2×2 max-pooling, 64, 160, 320 and 640
     channels; dropout after the first two stages and DropBlock after the last two. The embedding is the average over
-    places, as later work has it (Lee et al. flatten the last map).
+    places, as in later work (Lee et al. flatten the last map).
 
     Args:
         name: the name in its `spec`.
@@ -144,7 +122,7 @@ class ResNet12MetaOpt(Backbone):
         drops: list[nn.Module] = [nn.Dropout(drop_rate) for _ in range(2)]
         drops += [DropBlock(drop_rate, block_size, ramp_steps) for _ in range(2)]
         self.blocks = nn.ModuleList(
-            _MetaOptStage(width_in, width, drop)
+            MetaOptStage(width_in, width, drop)
             for width_in, width, drop in zip((3, *WIDTHS), WIDTHS, drops)  # noqa: B905
         )
         initialise(self, "leaky_relu")
@@ -159,10 +137,8 @@ class ResNet12MetaOpt(Backbone):
         return outputs
 
 
-class _MetaOptStage(nn.Module):
+class MetaOptStage(nn.Module):
     """drop(maxpool(leaky(three convolutions + shortcut)))."""
-
-    fused = False
 
     def __init__(self, width_in: int, width: int, drop: nn.Module) -> None:
         super().__init__()
@@ -180,12 +156,7 @@ class _MetaOptStage(nn.Module):
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.fused:
-            first, first_norm, _, second, second_norm, _, third, third_norm = self.residual
-            inner = norm_act(first_norm, first(x), slope=SLOPE)
-            inner = norm_act(second_norm, second(inner), slope=SLOPE)
-            x = norm_act(third_norm, third(inner), *_shortcut(self.shortcut, x), slope=SLOPE)
-        else:
-            x = F.leaky_relu(self.residual(x) + self.shortcut(x), SLOPE)
+        """Apply the stage."""
+        x = F.leaky_relu(self.residual(x) + self.shortcut(x), SLOPE)
         dropped: Tensor = self.drop(F.max_pool2d(x, 2))
         return dropped

@@ -22,7 +22,7 @@ class TimmBackbone(Backbone):
 
     Args:
         name: "timm:" and the model's name, such as "timm:resnet18".
-        input_size: the side of its images; by default what the model was made for.
+        input_size: the side of its images; by default that of the model.
         pretrained: load its published weights, which timm downloads.
     """
 
@@ -41,7 +41,7 @@ class TimmBackbone(Backbone):
             raise InputError(f"timm has no model {model_name!r}.{hint}")
         options = {"pretrained": pretrained, "num_classes": 0}
         with float32_by_default():
-            try:  # models with a fixed grid of patches have to know the size; the others do not take it
+            try:  # models with a fixed grid of patches need the size; others do not accept it
                 size = {} if input_size is None else {"img_size": input_size}
                 self.model: Any = timm.create_model(model_name, **options, **size)
             except TypeError:
@@ -53,10 +53,10 @@ class TimmBackbone(Backbone):
         self.stage_dims = tuple(int(stage["num_chs"]) for stage in getattr(self.model, "feature_info", ()))
 
     def stages(self, images: Tensor) -> list[Tensor]:
-        """Return the feature maps of the model's stages, as timm divides it."""
+        """Return the feature maps of the model's stages, as timm defines them."""
         check_images(images, self.spec.name)
         if not hasattr(self.model, "forward_intermediates"):
-            raise InputError(f"timm does not give the intermediate features of {self.spec.name!r}; use its embedding.")
+            raise InputError(f"timm has no intermediate features of {self.spec.name!r}; use its embedding.")
         maps: list[Tensor] = self.model.forward_intermediates(images, intermediates_only=True, output_fmt="NCHW")
         return maps
 

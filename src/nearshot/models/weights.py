@@ -40,18 +40,17 @@ def save_backbone(
     dtype: torch.dtype | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a backbone to a safetensors file, whole or not at all.
+    """Write a backbone to a safetensors file, atomically.
 
     Args:
         backbone: made by `build_backbone`, also compiled or wrapped for several devices; its `spec` is written too.
         path: the file, by custom ending in `.safetensors`.
         training_mean: (dim,) the mean embedding of the training set; by default the one in the backbone's `spec`.
-        dtype: store floating-point tensors in this type, such as torch.float16; by default as they are.
-        notes: anything worth knowing (data, command, accuracy), as text; a training notes its `training_classes`.
+        dtype: store floating-point tensors in this type, such as torch.float16; by default in their own.
+        notes: metadata (data, command, accuracy) as text; `nearshot train` writes its `training_classes`.
     """
     tensors, spec = backbone_content(backbone, training_mean=training_mean, dtype=dtype, notes=notes)
-    metadata = {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)}
-    write_tensors(path, tensors, metadata)
+    write_tensors(path, tensors, {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)})
 
 
 def backbone_content(
@@ -61,13 +60,13 @@ def backbone_content(
     dtype: torch.dtype | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return what a file must hold for `backbone_of_content` to make the backbone of it: tensors, and JSON's values.
+    """Return the tensors and the JSON description from which `backbone_of_content` makes the backbone again.
 
     The arguments are those of `save_backbone`.
     """
     backbone = _unwrapped(backbone)
     if dtype is not None and not dtype.is_floating_point:
-        raise InputError(f"Weights are stored in a floating-point type, not {dtype}.")
+        raise InputError(f"dtype must be a floating-point type, not {dtype}.")
     spec = {
         "name": backbone.spec.name,
         "input_size": backbone.spec.input_size,
@@ -81,7 +80,7 @@ def backbone_content(
     tensors = {f"{PREFIX}{name}": tensor for name, tensor in backbone.state_dict().items()}
     if mean is not None:
         if tuple(mean.shape) != (backbone.embedding_dim,):
-            raise InputError(f"The training-set mean {_must_fit(backbone)}, not {tuple(mean.shape)}.")
+            raise InputError(f"training_mean must have shape ({backbone.embedding_dim},), not {tuple(mean.shape)}.")
         tensors["training_mean"] = mean
     return {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}, spec
 
@@ -89,50 +88,54 @@ def backbone_content(
 def load_backbone(path_or_name: str | Path) -> Backbone:
     """Return a trained backbone, in evaluation mode and float32: from a file, or by name.
 
-    Names are those of nearshot's own, such as "resnet12-nca-cifar-fs", and `timm:<model>`.
-
-    Nothing in the file is executed; a file that is damaged, of another format or of another network is refused.
+    Names are those of published backbones, such as "resnet12-nca-cifar-fs", and `timm:<model>`. Nothing in the file is
+    executed. A file that is damaged, or of another format or network, raises an error.
     """
-    given = str(path_or_name)
-    if given.startswith(TIMM_PREFIX):
-        return TimmBackbone(given, pretrained=True).eval()
-    path = _path_of(given)
+    if str(path_or_name).startswith(TIMM_PREFIX):
+        return TimmBackbone(str(path_or_name), pretrained=True).eval()
+    path = _path_of(path_or_name)
     spec = _read_spec(path)
-    return backbone_of_content(_read_tensors(path), spec, path)
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except (SafetensorError, ValueError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}.") from error
+    return backbone_of_content(tensors, spec, path)
 
 
-def backbone_of_content(tensors: dict[str, Tensor], spec: Any, path: Path) -> Backbone:
-    """Return the backbone that a file holds, in evaluation mode and float32.
+def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) -> Backbone:
+    """Return the backbone of a file, in evaluation mode and float32.
 
     Args:
-        tensors: `backbone.<name>`, and `training_mean` if there is one; checked here, as is the description.
+        tensors: `backbone.<name>`, and `training_mean` if it is known; checked here, like the description.
         spec: the description.
         path: the file, for errors.
     """
     if not _is_valid(spec):
         raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.")
     name = spec["name"]
-    if name not in BACKBONES and not (name.startswith(TIMM_PREFIX) and _is_plain(name.removeprefix(TIMM_PREFIX))):
+    # A name of timm must be that of a model in the library, not an address to download one from.
+    model = name.removeprefix(TIMM_PREFIX)
+    is_timm = name.startswith(TIMM_PREFIX) and all(letter.isalnum() or letter in "._-" for letter in model)
+    if name not in BACKBONES and not is_timm:
         raise FileFormatError(f"{path} is for a backbone {name!r}, which this version of nearshot does not have.")
-    with torch.random.fork_rng(devices=[]):  # the new weights are about to be replaced: leave no trace of drawing them
+    with torch.random.fork_rng(devices=[]):  # the new weights are replaced: leave the random state unchanged
         try:
             backbone = build_backbone(name, input_size=spec["input_size"])
         except InputError as error:
-            raise FileFormatError(f"{path} describes a backbone that cannot be: {error}") from error
+            raise FileFormatError(f"{path} describes an impossible backbone: {error}") from error
     tensors = dict(tensors)
-    mean = tensors.pop("training_mean", None)
-    if mean is not None and tuple(mean.shape) != (backbone.embedding_dim,):
-        raise FileFormatError(f"The training-set mean in {path} {_must_fit(backbone)}, not {tuple(mean.shape)}.")
     _check_fit(tensors, backbone, path)
+    tensors = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
+    mean = tensors.pop("training_mean", None)
     backbone.load_state_dict({key.removeprefix(PREFIX): tensor for key, tensor in tensors.items()})
     normalisation = Normalisation(tuple(spec["mean"]), tuple(spec["std"]))
     backbone.spec = replace(backbone.spec, normalisation=normalisation, training_mean=mean)
     return backbone.eval()
 
 
-def read_notes(path: str | Path) -> dict[str, str]:
-    """Return the notes that were saved with a backbone: of a file, or by a published backbone's name."""
-    notes: dict[str, str] = _read_spec(_path_of(path))["notes"]
+def read_notes(path_or_name: str | Path) -> dict[str, str]:
+    """Return the notes that were saved with a backbone: of a file, or of a published backbone by its name."""
+    notes: dict[str, str] = _read_spec(_path_of(path_or_name))["notes"]
     return notes
 
 
@@ -142,7 +145,7 @@ def _path_of(path_or_name: str | Path) -> Path:
 
 
 def _unwrapped(module: nn.Module) -> Backbone:
-    """Return the backbone inside what `torch.compile` or data parallelism put around it."""
+    """Return the backbone inside a module of `torch.compile` or data parallelism."""
     inner = module
     while not isinstance(inner, Backbone):
         inside = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
@@ -150,17 +153,6 @@ def _unwrapped(module: nn.Module) -> Backbone:
             raise InputError(f"Only backbones made by build_backbone can be saved, not a {type(module).__name__}.")
         inner = inside
     return inner
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        tensors = safetensors.torch.load_file(path)
-    except (SafetensorError, ValueError) as error:
-        raise FileFormatError(f"{path} is damaged: {error}.") from error
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise FileFormatError(f"{path} is damaged: its tensor {name!r} has NaN or infinity.")
-    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def _read_spec(path: Path) -> dict[str, Any]:
@@ -189,56 +181,52 @@ def _read_spec(path: Path) -> dict[str, Any]:
 
 
 def _is_valid(spec: Any) -> bool:
-    """Whether a description is one that can be loaded."""
+    """Whether a description has the fields that loading needs, in their types and ranges."""
+
+    def has_three_numbers(key: str) -> bool:
+        value = spec.get(key)
+        return isinstance(value, list) and [isinstance(x, float | int) and abs(x) < 1e6 for x in value] == [True] * 3
+
     return (
         isinstance(spec, dict)
         and isinstance(spec.get("name"), str)
         and type(spec.get("input_size")) is int
         and 1 <= spec["input_size"] <= LARGEST_INPUT
-        and all(_three_numbers(spec.get(key)) for key in ("mean", "std"))
+        and has_three_numbers("mean")
+        and has_three_numbers("std")
         and all(value > 0 for value in spec["std"])
         and isinstance(spec.get("notes"), dict)
-        and all(isinstance(key, str) and isinstance(value, str) for key, value in spec["notes"].items())
+        and all(isinstance(text, str) for note in spec["notes"].items() for text in note)
     )
-
-
-def _three_numbers(value: Any) -> bool:
-    return (
-        isinstance(value, list) and len(value) == 3 and all(isinstance(x, float | int) and abs(x) < 1e6 for x in value)
-    )
-
-
-def _is_plain(model_name: str) -> bool:
-    """Whether a name can only mean a model of the installed library, not an address to fetch one from."""
-    return all(character.isalnum() or character in "._-" for character in model_name)
 
 
 def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    tensor = tensor.detach().cpu()
+    tensor = tensor.detach().cpu().contiguous()
     if not tensor.isfinite().all():
         raise InputError(f"{name} has NaN or infinity; a broken backbone is not saved.")
-    if dtype is None or not tensor.is_floating_point():
-        return tensor.contiguous()
-    stored = tensor.to(dtype).contiguous()
-    if not stored.isfinite().all():
-        raise InputError(f"{name} does not fit {dtype}; save it in float32 or bfloat16.")
-    return stored
+    if dtype is not None and tensor.is_floating_point():
+        tensor = tensor.to(dtype)
+        if not tensor.isfinite().all():
+            raise InputError(f"{name} does not fit {dtype}; save it in float32 or bfloat16.")
+    return tensor
 
 
-def _must_fit(backbone: Backbone) -> str:
-    return f"must have shape ({backbone.embedding_dim},) like an embedding"
-
-
-def _check_fit(tensors: dict[str, Tensor], backbone: Backbone, path: Path) -> None:
-    expected = {f"{PREFIX}{name}": tensor for name, tensor in backbone.state_dict().items()}
-    for name in expected.keys() | tensors.keys():
-        if name not in tensors:
-            raise FileFormatError(f"{path} lacks the tensor {name!r} of {backbone.spec.name}.")
-        if name not in expected:
-            raise FileFormatError(f"{path} has a tensor {name!r} that {backbone.spec.name} does not have.")
-        found, needed = tensors[name], expected[name]
+def _check_fit(tensors: Mapping[str, Tensor], backbone: Backbone, path: Path) -> None:
+    """Raise an error unless a file's tensors have the names, shapes and kinds of the backbone's, and finite values."""
+    name = backbone.spec.name
+    expected = {f"{PREFIX}{key}": tensor for key, tensor in backbone.state_dict().items()}
+    if "training_mean" in tensors:
+        expected["training_mean"] = torch.empty(backbone.embedding_dim)
+    for key in expected.keys() - tensors.keys():
+        raise FileFormatError(f"{path} lacks the tensor {key!r} of {name}.")
+    for key, found in tensors.items():
+        if key not in expected:
+            raise FileFormatError(f"{path} has a tensor {key!r} that {name} does not have.")
+        needed = expected[key]
         if found.shape != needed.shape or found.is_floating_point() != needed.is_floating_point():
             raise FileFormatError(
-                f"{path} has {name!r} of type {found.dtype} and shape {tuple(found.shape)}; {backbone.spec.name} needs "
+                f"{path} has {key!r} of type {found.dtype} and shape {tuple(found.shape)}; {name} needs "
                 f"{needed.dtype} and {tuple(needed.shape)}."
             )
+        if not found.isfinite().all():
+            raise FileFormatError(f"{path} is damaged: its tensor {key!r} has NaN or infinity.")

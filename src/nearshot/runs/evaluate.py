@@ -24,7 +24,7 @@ from nearshot.evaluation import (
 )
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.models import load_backbone, read_notes
-from nearshot.checks import with_plain_fields
+from nearshot.checks import convert_numpy_fields
 from nearshot.training.methods import METHODS
 from nearshot.training.run_folder import RunFolder
 from nearshot.training.episode_limits import check_classes, episodes_that_fit
@@ -72,7 +72,7 @@ class Request:
     by_class: bool = False
 
     def __post_init__(self) -> None:
-        with_plain_fields(self)
+        convert_numpy_fields(self)
         if not isinstance(self.shots, tuple):
             raise InputError(f"shots must be numbers in a row, such as (1, 5), not {self.shots!r}.")
         for n_shot in self.shots:

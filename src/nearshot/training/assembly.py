@@ -18,7 +18,7 @@ from nearshot.data.preparation import given_path
 from nearshot.data.store import are_together
 from nearshot.errors import InputError, NearshotError
 from nearshot.models import Backbone
-from nearshot.text import listed
+from nearshot.text import format_list
 from nearshot.training.autoconfig import fitted
 from nearshot.training.batches import compositions, make_batches
 from nearshot.training.checkpoint import CheckpointWriter, check_same_training, read_checkpoint
@@ -216,7 +216,7 @@ def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, S
         shared = set(stores["train"].class_names) & set(stores["val"].class_names)
         if shared:  # such as where an older version failed half-way in preparing other pictures
             raise InputError(
-                f"The training and the validation split of {config.dataset} share {listed(sorted(shared))}; prepare "
+                f"The training and validation splits of {config.dataset} share {format_list(sorted(shared))}; prepare "
                 "the dataset again, so that they do not."
             )
     return stores

@@ -15,7 +15,7 @@ from nearshot.data import Store
 from nearshot.data.datasets import SOURCES
 from nearshot.errors import FileFormatError, LeakError
 from nearshot.evaluation import check_unseen_classes
-from nearshot.text import listed
+from nearshot.text import format_list
 
 __all__ = ["NOTE", "TrainedOn"]
 
@@ -101,5 +101,5 @@ class TrainedOn:
             return None
         return (
             f"The network was trained on {self.dataset}, with classes of the same names as in {store.dataset}: "
-            f"{listed(shared)}. If they are the same classes, this is not the accuracy on unseen ones."
+            f"{format_list(shared)}. If they are the same classes, this is not the accuracy on unseen ones."
         )

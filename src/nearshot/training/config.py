@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from torch import Tensor
 
-from nearshot.checks import with_plain_fields
+from nearshot.checks import convert_numpy_fields
 from nearshot.data.augment import Augmentation
 from nearshot.devices import Precision
 from nearshot.episode_shape import EpisodeShape
@@ -152,7 +152,7 @@ class TrainConfig:
     """On several devices: batch norm over the whole batch instead of each device's share."""
 
     def __post_init__(self) -> None:
-        with_plain_fields(self)
+        convert_numpy_fields(self)
         self._check_numbers()
         at_least_one = (
             "epochs",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearshot.episode_shape import ImagesByClass
 from nearshot.errors import InputError
-from nearshot.text import counted, listed
+from nearshot.text import counted, format_list
 
 __all__ = ["EVALUATION", "EpisodesThatFit", "check_classes", "episodes_that_fit", "leaving_out_tiny"]
 
@@ -165,7 +165,7 @@ def leaving_out_tiny(
     tiny = {place: size for place, size in sizes.items() if 2 * size <= of_others}
     if not tiny:
         return least_images, []
-    named = listed(tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})")
+    named = format_list(tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})")
     largest = max(tiny.values())
     which = "Far smaller than the other classes of" if largest > 1 else "Classes of a single image in"
     return largest + 1, [f"{which} the {split} split, and so left out of episodes: {named}."]

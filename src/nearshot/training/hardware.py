@@ -13,7 +13,7 @@ from nearshot.data.loader import Residence
 from nearshot.devices import uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.models import Backbone
-from nearshot.models.kernels.norm import can_fuse
+from nearshot.models.kernels import can_fuse
 from nearshot.training.config import TrainConfig
 
 if TYPE_CHECKING:

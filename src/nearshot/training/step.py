@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nearshot.data.augment import augment, normalise_images
-from nearshot.models.kernels.norm import fuse_norms
+from nearshot.models.kernels import fuse
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
@@ -134,7 +134,7 @@ def make_step(
         synchronise_batch_norm(learner, device)
     hardware = hardware.resolved(device, config, learner.backbone, n_ranks=fabric.world_size, n_steps=n_steps)
     if hardware.fuse:
-        fuse_norms(learner.backbone)
+        fuse(learner.backbone)
     if hardware.compile:
         learner.compile()
     log_temperature = _log_temperature(config, device)

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from nearshot.data.datasets.source import SPLITS, Plan, SourceImage, image_of, images_by_folder, is_image, read_table
 from nearshot.data.readers import Files
 from nearshot.errors import FileFormatError, InputError
-from nearshot.text import counted, listed
+from nearshot.text import counted, format_list
 
 __all__ = ["plan_folder"]
 
@@ -115,7 +115,7 @@ def _about_empty_folders(files: Files) -> tuple[str, ...]:
     empty = [name for name in files.folders() if name not in full]
     if not empty:
         return ()
-    return (f"Skipped {counted(len(empty), 'folder')} without images in {files.label}: {listed(empty)}.",)
+    return (f"Skipped {counted(len(empty), 'folder')} without images in {files.label}: {format_list(empty)}.",)
 
 
 def _about_missing_splits(

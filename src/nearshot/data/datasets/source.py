@@ -16,7 +16,7 @@ from nearshot.data.images import Pixels
 from nearshot.data.pickles import load_pickle
 from nearshot.data.readers import Files, is_image
 from nearshot.errors import FileFormatError
-from nearshot.text import counted, listed
+from nearshot.text import counted, format_list
 
 __all__ = [
     "SPLITS",
@@ -120,7 +120,7 @@ def split_images(
     missing = sorted({name for names in classes.values() for name in names} - groups.keys())
     if missing:
         raise FileFormatError(
-            f"{files.label} lacks {counted(len(missing), 'class', 'classes')} of {dataset}: {listed(missing)}. "
+            f"{files.label} lacks {counted(len(missing), 'class', 'classes')} of {dataset}: {format_list(missing)}. "
             "Is a part of the dataset missing?"
         )
     return {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items()}

@@ -1,11 +1,4 @@
-"""Batch norm with what follows it, a shortcut and an activation, in one pass over memory each way: on a GPU.
-
-Networks that can do so have blocks with an attribute `fused`. Where it is False, as it is in every network that is
-built or loaded, a block is PyTorch's own modules, called one after the other, and may be changed, hooked, exported and
-differentiated like any. `fuse_norms` sets it, for training and for embedding what is validated on: then the block calls
-`norm_act` with its convolutions' outputs, and its activations and the sequences around them are not called. A map of
-features inside such a network has part of its gradient only: see `twice`.
-"""
+"""Batch norm with the shortcut and the activation that follow it, in one pass over memory each way: on a GPU."""
 
 from __future__ import annotations
 
@@ -22,28 +15,9 @@ from torch.autograd import forward_ad
 
 from nearshot.models.kernels.self_check import agree
 
-__all__ = ["can_fuse", "fuse_norms", "norm_act", "twice"]
+__all__ = ["kernels_run", "norm_act", "two_uses"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def can_fuse(network: nn.Module, device: torch.device) -> bool:
-    """Whether a network has something to fuse, and the kernels run on the device.
-
-    They do on CUDA where Triton works: it comes with PyTorch on Linux, and needs a C compiler. A network whose batch
-    norms wait for other processes has nothing to fuse.
-    """
-    has_blocks = any(hasattr(type(module), "fused") for module in network.modules())
-    has_norms = any(type(module) is nn.BatchNorm2d for module in network.modules())
-    return device.type == "cuda" and has_blocks and has_norms and _kernels_run(device)
-
-
-def fuse_norms(network: nn.Module) -> nn.Module:
-    """Let a network's blocks use the fused kernels from now on. They compute the same but for rounding."""
-    for module in network.modules():
-        if hasattr(type(module), "fused"):
-            module.fused = True  # type: ignore[assignment]
-    return network
 
 
 def norm_act(
@@ -54,28 +28,28 @@ def norm_act(
     *,
     slope: float = 0.0,
 ) -> Tensor:
-    """Return activation(norm(x) + shortcut). The activation is a ReLU that multiplies what is negative by `slope`.
+    """Return activation(norm(x) + shortcut). The activation is a ReLU that multiplies negative values by `slope`.
 
-    In eager PyTorch each of these reads and writes all of memory again, and most of a step's time that is not in
-    convolutions goes there. What the kernels do not do is left to PyTorch: evaluation with gradients, `torch.func`,
-    odd numbers of channels.
+    In eager PyTorch each of these reads and writes all of memory again, and most of a step's time outside of
+    convolutions is spent there. PyTorch computes what the kernels do not support: evaluation with gradients,
+    `torch.func`, numbers of channels that are no multiple of 16.
 
     Args:
-        norm: an `nn.BatchNorm2d`, or what stands in its place.
+        norm: an `nn.BatchNorm2d`, or a module in its place.
         x: (image, channel, height, width).
         shortcut: of the same shape.
-        shortcut_norm: the shortcut's own norm, where it has one.
+        shortcut_norm: the shortcut's own norm, if it has one.
         slope: 0 for ReLU, 0.1 for Lee et al.'s leaky one, 1 for none.
     """
     norms = [norm] if shortcut_norm is None else [norm, shortcut_norm]
     given = [x] if shortcut is None else [x, shortcut]
-    if _are_for_kernels(norms, given):
+    if _are_supported(norms, given):
         return _by_kernels(norms, given, slope)
     return _by_pytorch(norms, given, slope)
 
 
 def _by_pytorch(norms: list[nn.Module], given: list[Tensor], slope: float) -> Tensor:
-    """Return the activation of the sum; each of what is given has its norm, or the second has none."""
+    """Return the activation of the sum; every input has its norm, or the second has none."""
     x: Tensor = norms[0](given[0])
     if len(given) > 1:
         x = x + (norms[1](given[1]) if len(norms) > 1 else given[1])
@@ -84,37 +58,37 @@ def _by_pytorch(norms: list[nn.Module], given: list[Tensor], slope: float) -> Te
     return F.relu(x, inplace=True) if slope == 0 else F.leaky_relu(x, slope, inplace=True)
 
 
-def twice(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x two times, for two uses, such as a convolution and the shortcut past it.
+def two_uses(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x for each of two uses, such as a convolution and the shortcut past it.
 
-    What the kernels have made is two outputs of theirs: so both uses' gradients reach them as they are, and are added
-    up while they are read, which is one pass over memory instead of two. So each of the two has its own gradient, and
-    one alone is not that of x.
+    The kernels return their output twice. So the gradients of both uses reach them separately and are added up while
+    they are read, in one pass over memory instead of two. Either gradient alone is only a part of that of x.
     """
     again: Tensor | None = getattr(x, "again", None)
-    if again is None or again.grad_fn is None or x._version:  # what was changed in place is no longer what was made
+    if again is None or again.grad_fn is None or x._version:  # changed in place since
         return x, x
     return x, again
 
 
-def _are_for_kernels(norms: list[nn.Module], given: list[Tensor]) -> bool:
-    """Whether the kernels do what is asked: train, or evaluate without gradients; whole blocks of channels."""
+def _are_supported(norms: list[nn.Module], given: list[Tensor]) -> bool:
+    """Whether the kernels can train, or evaluate without gradients: blocks of 16 channels, one shape and type."""
     x = given[0]
     return (
         all(has_kernels(norm, x) for norm in norms)
         and len({norm.training for norm in norms}) == 1
         and x.shape[1] % 16 == 0
-        and x.numel() > x.shape[1]  # one place has no variance, which PyTorch says in its own words
+        and x.numel() > x.shape[1]  # one place has no variance: PyTorch raises its own error
         and x.dtype in DTYPES
         and all(tensor.dtype == x.dtype and tensor.shape == x.shape for tensor in given)
     )
 
 
 def has_kernels(norm: nn.Module, x: Tensor) -> bool:
-    """Whether the kernels do what this norm does, as it is now, where x is."""
+    """Whether the kernels support a norm in its present mode, on the device of x."""
     return (
         not torch.compiler.is_compiling()
-        and not is_transformed(x)
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad.unpack_dual(x).tangent is None
         and type(norm) is nn.BatchNorm2d
         and (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
         and norm.affine
@@ -125,48 +99,43 @@ def has_kernels(norm: nn.Module, x: Tensor) -> bool:
     )
 
 
-def is_transformed(x: Tensor) -> bool:
-    """Whether `torch.func` is at work, or derivatives go forward with x."""
-    return torch._C._are_functorch_transforms_active() or forward_ad.unpack_dual(x).tangent is not None
-
-
 def _by_kernels(norms: list[nn.Module], given: list[Tensor], slope: float) -> Tensor:
-    """Return what `_by_pytorch` does."""
-    from nearshot.models.kernels import triton_norm  # noqa: PLC0415 (Triton is not everywhere)
+    """Return the same as `_by_pytorch`."""
+    from nearshot.models.kernels import triton_norm  # noqa: PLC0415 (Triton is not available everywhere)
 
     arguments: list[Any] = [slope]
     for tensor, norm in zip_longest(given, norms):
         arguments.append(tensor.contiguous(memory_format=torch.channels_last))
         arguments += weights_and_settings(norm) if norm is not None else []  # type: ignore[arg-type]
     if not norms[0].training:
-        return triton_norm.evaluated(*arguments)
+        return triton_norm.evaluate_norm(*arguments)
     return with_again(triton_norm.NormAct.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
 def weights_and_settings(norm: nn.BatchNorm2d) -> list[Any]:
-    """Return what the kernels take of a norm; in training, count a batch, as PyTorch does."""
-    from nearshot.models.kernels.triton_shared import Settings  # noqa: PLC0415
+    """Return a norm's arguments of the kernels; in training, count the batch as PyTorch does."""
+    from nearshot.models.kernels.triton_shared import NormSettings  # noqa: PLC0415
 
     if norm.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
     running: tuple[Tensor, Tensor] = (norm.running_mean, norm.running_var)  # type: ignore[assignment]
-    return [norm.weight, norm.bias, Settings(running, norm.momentum, norm.eps)]  # type: ignore[arg-type]
+    return [norm.weight, norm.bias, NormSettings(running, norm.momentum, norm.eps)]  # type: ignore[arg-type]
 
 
 def with_again(outputs: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the first of two equal outputs; `twice` finds the second."""
+    """Return the first of two equal outputs; `two_uses` finds the second."""
     output, again = outputs
     output.again = again  # type: ignore[attr-defined]
     return output
 
 
 @functools.cache
-def _kernels_run(device: torch.device) -> bool:
-    """Whether the kernels can be built and started here, and compute what PyTorch does; if not, say why once."""
+def kernels_run(device: torch.device) -> bool:
+    """Whether the kernels compile, run and agree with PyTorch on a device; if not, log the reason once."""
 
     def block(act: Callable[..., Tensor], convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) -> Tensor:
         """Two uses of one output, and a shortcut with a norm."""
-        x, again = twice(act([norm], [convolution(images)], 0.0))
+        x, again = two_uses(act([norm], [convolution(images)], 0.0))
         return act([norm, norm], [x, again], 0.0)
 
     return agree("Batch norm", functools.partial(block, _by_kernels), functools.partial(block, _by_pytorch), device)

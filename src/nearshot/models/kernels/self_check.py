@@ -1,4 +1,4 @@
-"""Whether kernels compute, on this device, what PyTorch does: a compiler has been wrong before."""
+"""Compares kernels with PyTorch on a device before they are used: Triton's compiler has been wrong before."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from torch import Tensor, nn
 
 __all__ = ["agree"]
 
-CLOSE = 0.05  # relative; bfloat16 rounds to 0.004, a few times over
-ON_A_GPU = (16, 3, 64, 64)  # several tiles for each program; a number of places that divides well, as trainings have it
-INTERPRETED = (4, 3, 17, 15)  # no tile fits
+TOLERANCE = 0.05  # relative; bfloat16 rounds to 0.004, several times in a row
+ON_A_GPU = (16, 3, 64, 64)  # several tiles for each program, and a number of places that divides well, as in training
+INTERPRETED = (4, 3, 17, 15)  # a number of places that no tile divides
 
 Act = Callable[[nn.Conv2d, nn.BatchNorm2d, Tensor], Tensor]
 
 
 def agree(name: str, fast: Act, plain: Act, device: torch.device) -> bool:
-    """Whether Triton works here and `fast` does what `plain` does; if not, say why.
+    """Whether Triton works and `fast` computes the same as `plain`; if not, log the reason.
 
-    Both are called with a convolution, a norm and a few small pictures, and differentiated. Nothing is drawn from
-    torch's generators.
+    Both are called with a convolution, a norm and a few small images, and differentiated. No random number is drawn.
     """
     if find_spec("triton") is None:
         return False
     try:
-        with torch.inference_mode(False), torch.enable_grad():  # whatever is switched on around
+        with torch.inference_mode(False), torch.enable_grad():  # also inside a validation
             expected = _answers(plain, device, torch.float32)
             got = _answers(fast, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
             differences = [_distance(*pair) for pair in zip(got, expected, strict=True)]
-    except Exception as error:  # whatever it is: a compiler that is missing, a folder that cannot be written, …
+    except Exception as error:  # such as a missing compiler, or a cache folder that is read-only
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        return _not_fused(name, f"Triton does not work here ({lines[-1]})")
+        return _not_fused(name, f"Triton does not work on this machine ({lines[-1]})")
     for difference in differences:
-        if not difference < CLOSE:  # or not a number
-            return _not_fused(name, f"its kernels are off by {difference:.0%} here, which is for Triton to mend")
+        if not difference < TOLERANCE:  # or not a number
+            return _not_fused(name, f"its kernels differ from PyTorch by {difference:.0%}, a bug of Triton")
     return True
 
 
@@ -56,7 +55,7 @@ def _answers(act: Act, device: torch.device, dtype: torch.dtype) -> list[Tensor]
 
 
 def _numbers(shape: torch.Size | tuple[int, ...], device: torch.device) -> Tensor:
-    """Return −1, 0 and 1 as if by chance. With these a convolution has no rounding, in whatever precision."""
+    """Return −1, 0 and 1 in a pseudo-random order. A convolution of these has no rounding, in any precision."""
     count = torch.arange(torch.Size(shape).numel(), device=device)
     return (count * 7919 % 8191 * count % 8191 % 3 - 1).view(shape).float()
 

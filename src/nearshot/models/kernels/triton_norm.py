@@ -1,8 +1,8 @@
 """Triton kernels for batch norm, shortcut and activation, over a matrix (place, channel): images with channels last.
 
-Each way is two passes over memory: one for the sums, one for the values. Sums are added up in a fixed order, so that
-the same input gives the same bits. Between the passes the order of the places is turned round: what was read last is
-still in the cache.
+The forward and the backward pass each read memory twice: for the sums, then for the values. Sums are added up in a
+fixed order, so the same input gives the same bits. The second time the places are read in reverse order: those that
+were read last are still in the cache.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from torch.autograd.function import once_differentiable
 from nearshot.models.kernels.triton_shared import (
     AT_ONCE,
     Line,
-    Settings,
+    NormSettings,
     activated,
+    batch_line,
     channels_of,
-    line_from,
+    incoming_gradients,
     load_arriving,
     load_line,
-    once_more,
-    settled,
-    shared,
+    program_grid,
+    running_line,
+    second_output,
     store_share,
-    those_that_came,
 )
 
-__all__ = ["NormAct", "evaluated"]
+__all__ = ["NormAct", "evaluate_norm"]
 
-VALUES = 4096  # that a program has in its registers at a time
-# Programs that share the sums, and their warps; found by trying on an H200, which has 132 processors.
+VALUES = 4096  # values that a program keeps in its registers
+# Programs that share the sums, and their warps; tuned on an H200, which has 132 processors.
 SUMMING = {"programs": 528, "num_warps": 8}
 SUMMING_GRADIENTS = {"programs": 1056, "num_warps": 4}
-SUMMING_MORE = {"programs": 1056, "num_warps": 8}  # with a shortcut or two gradients there is more to hold
+SUMMING_MORE = {"programs": 1056, "num_warps": 8}  # with a shortcut or two gradients
 NO_LINE = (None, None, None, None)
 NO_INPUT = (None, *NO_LINE)
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -46,14 +46,14 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 class NormAct(torch.autograd.Function):
     """activation(norm(x) + shortcut) in training, once differentiable; the shortcut may have a norm of its own.
 
-    The output comes twice, for two uses: then two gradients come back, and are added up where they are read.
+    The output comes twice, for two uses (`two_uses`): the two gradients are added up while they are read.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: Settings, *past: Any
+        ctx: Any, slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings, *past: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return the output, twice; what the way back needs is kept.
+        """Return the output, twice, and keep what the backward pass needs.
 
         `past` is empty, or a shortcut, or a shortcut and its norm's weight, bias and settings.
         """
@@ -66,14 +66,14 @@ class NormAct(torch.autograd.Function):
         kept = NO_INPUT if past_line is None else (shortcut, *past_line)
         ctx.save_for_backward(x, *line, *kept, None if shortcut is None else output)
         ctx.set_materialize_grads(False)
-        return output, once_more(output)
+        return output, second_output(output)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients of what `forward` was given."""
+        """Return the gradients of the arguments of `forward`."""
         x, *line, shortcut, mean, scale, weight, bias, output = ctx.saved_tensors
-        gradient, again = those_that_came(gradients)
+        gradient, again = incoming_gradients(gradients)
         n_past: int = ctx.n_past
         if gradient is None:
             return (None,) * (5 + n_past)
@@ -83,19 +83,19 @@ class NormAct(torch.autograd.Function):
         return None, *of_x, None, *(*of_past, None)[:n_past]
 
 
-def evaluated(slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: Settings, *past: Any) -> Tensor:
+def evaluate_norm(slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings, *past: Any) -> Tensor:
     """Return the output with the running statistics; `past` as in `NormAct.forward`."""
     with torch.cuda.device_of(x):
-        past_line = settled(*past[1:]) if len(past) > 1 else None
-        return _normalised(x, settled(weight, bias, settings), past[0] if past else None, past_line, slope)
+        past_line = running_line(*past[1:]) if len(past) > 1 else None
+        return _normalised(x, running_line(weight, bias, settings), past[0] if past else None, past_line, slope)
 
 
-def _line_of(x: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> Line:
-    """Return what a norm does with a batch's own statistics, and move the running ones."""
+def _line_of(x: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings) -> Line:
+    """Return a norm with a batch's own statistics, and update the running ones."""
     n_rows, width = _shape(x)
     sums, grid, sizes = _sums(x, 3, **SUMMING)
     _summarise[grid](x, sums, n_rows, width, **sizes)
-    return line_from(sums, n_rows, weight, bias, settings)
+    return batch_line(sums, n_rows, weight, bias, settings)
 
 
 def _backward(
@@ -114,7 +114,7 @@ def _backward(
     """
     n_rows, width = _shape(x)
     keep = again is not None or (output is not None and slope != 1)
-    behind = torch.empty_like(x) if keep else gradient  # the activation: what norm and shortcut see
+    behind = torch.empty_like(x) if keep else gradient  # before the activation, for norm and shortcut
     plain = again is None and output is None
     sums, grid, sizes = _sums(x, 2 if past is None else 3, **(SUMMING_GRADIENTS if plain else SUMMING_MORE))
     _add_up_gradients[grid](
@@ -166,7 +166,7 @@ def _sums(x: Tensor, n_sums: int, programs: int, num_warps: int) -> tuple[Tensor
     """Return room for sums, (sum, program, channel), the programs by channels and rows, and their sizes."""
     n_rows, width = _shape(x)
     sizes = _sizes(width)
-    grid = shared(n_rows, width, sizes["rows"], programs)
+    grid = program_grid(n_rows, width, sizes["rows"], programs)
     sums = x.new_empty(n_sums, grid[1], width, dtype=torch.float32)
     return sums, grid, sizes | {"num_warps": num_warps}
 
@@ -175,7 +175,7 @@ def _sums(x: Tensor, n_sums: int, programs: int, num_warps: int) -> tuple[Tensor
 def _summarise(x, sums, n_rows, width, rows: tl.constexpr, channels: tl.constexpr):
     """Find the number, the mean and the squared deviations from it of a program's share of x.
 
-    Values are seen from the mean of the share's first rows, so that a mean far from zero costs no digits.
+    Values are relative to the mean of the share's first rows, so that a mean far from zero costs no digits.
     """
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     row = tl.arange(0, rows).to(tl.int64)
@@ -204,7 +204,7 @@ def _normalise(
     slope: tl.constexpr, has_shortcut: tl.constexpr, has_past: tl.constexpr,
     rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """activation((x − mean) · scale · weight + bias + shortcut), the shortcut with a line of its own or as it is."""
+    """activation((x − mean) · scale · weight + bias + shortcut), the shortcut with a norm of its own or without."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     channel = tile % (width // channels) * channels + tl.arange(0, channels)
     row = tl.arange(0, rows).to(tl.int64)

@@ -1,4 +1,4 @@
-"""What the kernels of batch norm and of the first convolution share: a norm's line, and two outputs and gradients."""
+"""Parts of the kernels of batch norm and of the first convolution: the norm as a line, two outputs and gradients."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch import Tensor
 __all__ = [
     "AT_ONCE",
     "Line",
-    "Settings",
+    "NormSettings",
     "activated",
+    "batch_line",
     "channels_of",
-    "line_from",
+    "incoming_gradients",
     "load_arriving",
     "load_line",
-    "once_more",
-    "settled",
-    "shared",
+    "program_grid",
+    "running_line",
+    "second_output",
     "store_share",
-    "those_that_came",
 ]
 
 AT_ONCE = tl.constexpr(256)  # sums that are added up at a time
 
 
-class Settings(NamedTuple):
-    """What a norm has beside its weights. The running statistics are moved where they are."""
+class NormSettings(NamedTuple):
+    """The settings of a norm beside its weights. The running statistics are updated in place."""
 
     running: tuple[Tensor, Tensor]
     momentum: float
@@ -37,7 +37,7 @@ class Settings(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What batch norm does to a channel: (x − mean) · scale · weight + bias."""
+    """Batch norm of a channel, as a line: (x − mean) · scale · weight + bias."""
 
     mean: Tensor
     scale: Tensor  # 1 / standard deviation
@@ -45,13 +45,13 @@ class Line(NamedTuple):
     bias: Tensor
 
 
-def once_more(output: Tensor) -> Tensor:
-    """Return a tensor over the same memory that autograd does not know as a view: an output of its own."""
+def second_output(output: Tensor) -> Tensor:
+    """Return a tensor over the same memory that autograd does not treat as a view."""
     return output.new_empty(0).set_(output)  # type: ignore[call-overload,no-any-return]
 
 
-def those_that_came(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of both outputs, channels last, what there is first. An output without a use has none."""
+def incoming_gradients(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of both outputs, channels last; a missing one (of an unused output) comes second."""
     came = [gradient.contiguous(memory_format=torch.channels_last) for gradient in gradients if gradient is not None]
     first, second = (*came, None, None)[:2]
     return first, second
@@ -62,20 +62,20 @@ def channels_of(width: int) -> int:
     return next(size for size in (64, 32, 16) if width % size == 0)
 
 
-def shared(n_rows: int, width: int, rows: int, programs: int) -> tuple[int, int]:
-    """Return how many programs there are by channels and by rows, where so many share all rows."""
+def program_grid(n_rows: int, width: int, rows: int, programs: int) -> tuple[int, int]:
+    """Return the number of programs by channels and by rows, where about `programs` share all rows."""
     n_columns = width // channels_of(width)
     return n_columns, min(triton.cdiv(n_rows, rows), triton.cdiv(programs, n_columns))
 
 
-def settled(weight: Tensor, bias: Tensor, settings: Settings) -> Line:
-    """Return what a norm does with its running statistics."""
+def running_line(weight: Tensor, bias: Tensor, settings: NormSettings) -> Line:
+    """Return a norm with its running statistics."""
     mean, variance = settings.running
     return Line(mean, torch.rsqrt(variance + settings.epsilon), weight, bias)
 
 
-def line_from(sums: Tensor, n_rows: int, weight: Tensor, bias: Tensor, settings: Settings) -> Line:
-    """Put the programs' numbers, means and squared deviations together: (3, program, channel)."""
+def batch_line(sums: Tensor, n_rows: int, weight: Tensor, bias: Tensor, settings: NormSettings) -> Line:
+    """Return the norm of a batch from the programs' counts, means and squared deviations, (3, program, channel)."""
     _, n_programs, width = sums.shape
     mean, scale = sums.new_empty(2, width)
     _moments[(width // 16,)](
@@ -102,7 +102,7 @@ def load_arriving(gradient, again, places, inside, twofold: tl.constexpr):
 
 @triton.jit
 def store_share(sums, channel, width, number, origin, first, second):
-    """Store the number, the mean and the squared deviations from it of a program's share, for `line_from`.
+    """Store the number, the mean and the squared deviations from it of a program's share, for `batch_line`.
 
     `first` and `second` are the sums of the values and of their squares, seen from `origin`.
     """

@@ -1,16 +1,16 @@
-"""Triton kernels for a 3×3 convolution of pictures with batch norm and ReLU; the convolution is never written.
+"""Triton kernels for a 3×3 convolution of images with batch norm and ReLU; the convolution is never written to memory.
 
 A place's patch, the 3×3 pixels around it, is a row of 27 numbers, and the convolution is its product x = p·w with the
-weights, (27, channel). Patches are gathered from the pictures wherever x is needed: to find its moments, for the
-output, and on the way back.
+weights, (27, channel). Patches are gathered from the images wherever x is needed: for its moments, for the output, and
+in the backward pass.
 
-The way back is one pass. With G the gradient behind the activation, batch norm's gradient of x is
+The backward pass reads memory once. With G the gradient after the activation, batch norm's gradient of x is
 
     dX = factor · (G − ΣG / n − x̂ · Σ(G·x̂) / n),    x̂ = (x − mean) · scale,
 
-and the weights' gradient is PᵀdX. All of it follows from sums over the places: PᵀP, which the way forward has added up,
-and GᵀP, with the sums of G and of p, for which a patch ends in a one. So it takes one pass over the gradient, to add up
-GᵀP, and the rest is algebra with small matrices.
+and the weights' gradient is PᵀdX. Both follow from sums over the places: PᵀP, from the forward pass, and GᵀP, with the
+sums of G and of p, for which a patch ends in a one. So one pass over the gradient adds up GᵀP, and the rest is algebra
+with small matrices.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from torch.autograd.function import once_differentiable
 
 from nearshot.models.kernels.triton_shared import (
     Line,
-    Settings,
+    NormSettings,
     activated,
+    batch_line,
     channels_of,
-    line_from,
+    incoming_gradients,
     load_arriving,
     load_line,
-    once_more,
-    settled,
-    shared,
+    program_grid,
+    running_line,
+    second_output,
     store_share,
-    those_that_came,
 )
 
-__all__ = ["ConvNormAct", "evaluated"]
+__all__ = ["ConvNormAct", "evaluate_stem"]
 
-# Places of a tile, warps, and programs that share the places: as many as fit an H200's 132 processors at once, by the
-# registers that the compiler takes. Of others that were tried there, none takes 0.1 ms off a step of 30 ms.
+# Places of a tile, warps, and programs that share the places: as many as fit an H200's 132 processors at once. None of
+# the others that were tried there saves 0.1 ms of a step of 30 ms.
 SUMMING = {"rows": 32, "programs": 792, "num_warps": 4}
 NORMALISING = {"rows": 64, "num_warps": 4}
-GOING_BACK = {"rows": 32, "programs": 660, "num_warps": 4, "num_stages": 2}  # in three, float32 fills a small card
+BACKWARD = {"rows": 32, "programs": 660, "num_warps": 4, "num_stages": 2}  # three would fill a small card
 ONE = tl.constexpr(27)  # where a patch has its one; behind it are zeros up to 32
 
 
 class ConvNormAct(torch.autograd.Function):
-    """relu(norm(conv(images))) in training, twice, with the gradients of all weights, once. See `NormAct`."""
+    """relu(norm(conv(images))) in training, once differentiable; the output comes twice, see `NormAct`."""
 
     @staticmethod
     def forward(
@@ -58,23 +58,23 @@ class ConvNormAct(torch.autograd.Function):
         kernel: Tensor,
         weight: Tensor,
         bias: Tensor,
-        settings: Settings,
+        settings: NormSettings,
     ) -> tuple[Tensor, Tensor]:
-        """Return the output, twice; of what lies between nothing is kept but the moments."""
+        """Return the output, twice; only the moments are kept for the backward pass."""
         with torch.cuda.device_of(images):
             matrix = _as_matrix(kernel, images.dtype)
             line, squares = _line_of(images, matrix, weight, bias, settings)
             output = _normalised(images, matrix, line)
         ctx.save_for_backward(images, matrix, squares, *line)
         ctx.set_materialize_grads(False)
-        return output, once_more(output)
+        return output, second_output(output)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients of what `forward` was given; the images have none."""
+        """Return the gradients of the arguments of `forward`; the images have none."""
         images, matrix, squares, *line = ctx.saved_tensors
-        gradient, again = those_that_came(gradients)
+        gradient, again = incoming_gradients(gradients)
         if gradient is None:
             return (None,) * 5
         with torch.cuda.device_of(images):
@@ -82,20 +82,22 @@ class ConvNormAct(torch.autograd.Function):
         return None, of_kernel, of_weight, of_bias, None
 
 
-def evaluated(images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> Tensor:
+def evaluate_stem(images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings) -> Tensor:
     """Return the output with the running statistics."""
     with torch.cuda.device_of(images):
-        return _normalised(images, _as_matrix(kernel, images.dtype), settled(weight, bias, settings))
+        return _normalised(images, _as_matrix(kernel, images.dtype), running_line(weight, bias, settings))
 
 
-def _line_of(images: Tensor, matrix: Tensor, weight: Tensor, bias: Tensor, settings: Settings) -> tuple[Line, Tensor]:
-    """Return what the norm does with the batch's own statistics, and PᵀP by program; move the running statistics."""
+def _line_of(
+    images: Tensor, matrix: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings
+) -> tuple[Line, Tensor]:
+    """Return the norm with the batch's own statistics, and PᵀP by program; update the running statistics."""
     n_places, width = _n_places(images), matrix.shape[1]
     grid, sizes = _sharing(n_places, width, **SUMMING)
     sums = images.new_empty(3, grid[1], width, dtype=torch.float32)
     squares = images.new_empty(grid[1], 32, 32, dtype=torch.float32)
     _summarise_convolution[grid](images, matrix, sums, squares, n_places, *images.shape[2:], width, **sizes)
-    return line_from(sums, n_places, weight, bias, settings), squares
+    return batch_line(sums, n_places, weight, bias, settings), squares
 
 
 def _normalised(images: Tensor, matrix: Tensor, line: Line) -> Tensor:
@@ -120,7 +122,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of kernel, weight and bias."""
     width, n_places = matrix.shape[1], _n_places(images)
-    grid, sizes = _sharing(n_places, width, **GOING_BACK)
+    grid, sizes = _sharing(n_places, width, **BACKWARD)
     products = images.new_empty(grid[1], width, 32, dtype=torch.float32)
     _add_up_products[grid](
         gradient, again, images, matrix, *line, products, n_places, *images.shape[2:], width,
@@ -151,16 +153,16 @@ def _n_places(images: Tensor) -> int:
 def _sharing(
     n_places: int, width: int, *, rows: int, programs: int, **options: int
 ) -> tuple[tuple[int, int], dict[str, int]]:
-    """Return the programs by channels and places, where several share the places, and their sizes and options."""
-    return shared(n_places, width, rows, programs), {"rows": rows, "channels": channels_of(width), **options}
+    """Return the grid of programs by channels and places, and their sizes and options."""
+    return program_grid(n_places, width, rows, programs), {"rows": rows, "channels": channels_of(width), **options}
 
 
 @triton.jit
 def _parts(entry):
     """Return an entry's row and column, counted from a patch's first pixel, and its colour.
 
-    By comparing: divisions of such small numbers are compiled to 16 bits, two in a register, and came out wrong, with
-    Triton 3.6 on an H200, although the PTX was right.
+    It compares instead of dividing: divisions of small numbers are compiled to 16 bits, two in a register, and gave
+    wrong results with Triton 3.6 on an H200, although the PTX was right.
     """
     down = tl.where(entry < 9, 0, tl.where(entry < 18, 1, 2))
     rest = entry - 9 * down
@@ -174,7 +176,7 @@ def _patches(images, start, n_places, height, width, rows: tl.constexpr):
     entry = tl.arange(0, 32)
     down, across, colour = _parts(entry)
     local = tl.arange(0, rows)
-    place = (start % (height * width)).to(tl.int32) + local  # in this picture, or in one of the next
+    place = (start % (height * width)).to(tl.int32) + local  # in this image, or in one of the next
     y = (place // width % height)[:, None] + down[None, :] - 1
     x = (place % width)[:, None] + across[None, :] - 1
     there = (start + local < n_places)[:, None]

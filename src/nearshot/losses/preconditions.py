@@ -1,8 +1,7 @@
-"""What every loss asks of its input, each as one sentence.
+"""The checks that all losses make of their arguments.
 
-Shapes, types and devices are always checked. Values (NaN, a temperature under zero) are checked where they can be
-read for nothing, which is on the CPU: reading a value of an accelerator makes the host wait for it, once a step.
-There, NaN in is NaN out.
+Shapes, types and devices are always checked. Values (NaN, a negative temperature) are checked on the CPU only: reading
+a value from an accelerator makes the host wait for it in every step. There, NaN in gives NaN out.
 """
 
 from __future__ import annotations
@@ -11,53 +10,52 @@ import math
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from nearshot.errors import InputError
 
 __all__ = [
     "check_embeddings",
     "check_fraction",
-    "check_labels",
-    "check_non_negative",
-    "check_same_space",
     "check_temperature",
+    "checked_labels",
     "is_transformed",
     "values_can_be_read",
 ]
 
 
 def values_can_be_read(tensor: Tensor) -> bool:
-    """Whether looking at a value costs nothing: on the CPU, outside `torch.compile` and `torch.func`."""
+    """Whether reading a value is free: on the CPU, outside `torch.compile` and `torch.func`."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not is_transformed(tensor)
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether a tensor is inside `torch.func`: a derivative or a batch of it is being taken there.
-
-    While compiling it is not asked, which would break the graph.
-    """
-    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+    """Whether a tensor is inside `torch.func` or forward-mode differentiation; False while compiling."""
+    if torch.compiler.is_compiling():  # where asking breaks the graph
+        return False
+    is_wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return is_wrapped or forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def check_embeddings(embeddings: Tensor, name: str) -> None:
-    """Refuse what is not a non-empty floating-point matrix of finite numbers."""
+    """Raise an error unless embeddings are a non-empty floating-point matrix of finite numbers."""
     if not isinstance(embeddings, Tensor):
         raise InputError(f"{name} must be a tensor, not a {type(embeddings).__name__}.")
     if embeddings.ndim != 2:
         raise InputError(f"{name} must have two dimensions (image, feature), not shape {tuple(embeddings.shape)}.")
     if not embeddings.is_floating_point():
         raise InputError(f"{name} must be floating-point, not {embeddings.dtype}.")
-    if embeddings.shape[0] == 0 or embeddings.shape[1] == 0:
+    if embeddings.numel() == 0:
         least = "image" if embeddings.shape[0] == 0 else "feature"
         raise InputError(f"{name} is empty: shape {tuple(embeddings.shape)}. A loss needs at least one {least}.")
-    if values_can_be_read(embeddings) and not embeddings.detach().sum().isfinite():  # the sum is quick to take
+    if values_can_be_read(embeddings) and not embeddings.detach().sum().isfinite():  # the sum is quick to compute
         bad_rows = (~embeddings.detach().isfinite()).any(1).nonzero()
         if len(bad_rows):
             raise InputError(f"{name} has NaN or infinity, first in row {int(bad_rows[0])}. Did training diverge?")
 
 
-def check_labels(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
-    """Refuse labels that do not fit their embeddings; return them as int64."""
+def checked_labels(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
+    """Return labels as int64, or raise an error if they do not fit their embeddings."""
     if not isinstance(labels, Tensor):
         raise InputError(f"{name} must be a tensor, not a {type(labels).__name__}. Use torch.tensor(…).")
     if labels.ndim != 1 or len(labels) != len(embeddings):
@@ -71,16 +69,8 @@ def check_labels(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
     return labels.long()
 
 
-def check_same_space(first: Tensor, second: Tensor, names: str) -> None:
-    """Refuse embeddings that cannot be compared with each other."""
-    if first.shape[1] != second.shape[1]:
-        raise InputError(f"{names} have {first.shape[1]} and {second.shape[1]} dimensions; they must agree.")
-    if first.device != second.device:
-        raise InputError(f"{names} are on {first.device} and {second.device}; they must be on one device.")
-
-
 def check_temperature(temperature: float | Tensor) -> None:
-    """Refuse a temperature that is not one positive number."""
+    """Raise an error unless a temperature is one positive number."""
     if isinstance(temperature, Tensor):
         if temperature.numel() != 1:
             raise InputError(f"temperature must be one number, not shape {tuple(temperature.shape)}.")
@@ -91,13 +81,7 @@ def check_temperature(temperature: float | Tensor) -> None:
         raise InputError(f"temperature must be a positive number, not {temperature}.")
 
 
-def check_non_negative(value: float, name: str, *, below: float = math.inf) -> None:
-    """Refuse a value that is not in [0, below)."""
-    if not 0 <= value < below:
-        raise InputError(f"{name} must be at least 0 and under {below:g}, not {value}.")
-
-
 def check_fraction(value: float, name: str) -> None:
-    """Refuse a value that is not in [0, 1]."""
+    """Raise an error unless a value is in [0, 1]."""
     if not 0 <= value <= 1:
         raise InputError(f"{name} must be between 0 and 1, not {value}.")
