@@ -19,14 +19,13 @@ SOURCE = Path(nearshot.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Which part may import which, beside itself. A part is a module or a package directly under nearshot.
-BASIC = {"_version", "checks", "devices", "episode_shape", "errors", "io", "progress", "quiet", "randomness"}
+BASIC = {"_version", "checks", "devices", "episode_shape", "errors", "io", "progress", "randomness"}
 BASIC |= {"styles", "text"}
 FOUR = {"data", "models", "losses", "evaluation"}  # which never import each other
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
     "checks": set(),
-    "quiet": set(),
     "styles": set(),
     "devices": {"errors"},
     "io": {"errors"},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import struct
 import threading
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 from layouts import encoded, picture
 from PIL import Image
 
-from nearshot.data.images import Pixels, decode, fit_to_square
+from nearshot.data.images import Pixels, decode, fit_to_square, ignore_metadata_warnings
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.estimator.image_inputs import Content, image_list, read_each, read_image
 
@@ -162,6 +164,28 @@ def test_reading_ahead_can_be_left(tmp_path: Path) -> None:
     assert next(made) == "image 0"
     made.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
+
+
+def _with_odd_metadata() -> bytes:
+    """A JPEG file that is to be turned, and has a description of 1,000 letters that are not there."""
+    tags = struct.pack("<HHHIIHHII", 2, 0x010E, 2, 1000, 38, 0x0112, 3, 1, 6)
+    file = io.BytesIO()
+    Image.new("RGB", (40, 20)).save(file, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0" + tags + bytes(4))
+    return file.getvalue()
+
+
+def test_odd_metadata_is_silent_unless_a_filter_says_otherwise() -> None:
+    data = _with_odd_metadata()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.resetwarnings()
+        ignore_metadata_warnings()
+        assert decode(data, "it").size == (20, 40)
+        assert not heard
+        warnings.simplefilter("always")  # a user's own filter takes precedence
+        decode(data, "it")
+    assert any("EXIF" in str(one.message) or "larger than file" in str(one.message) for one in heard)
+    with pytest.raises(FileFormatError, match="^it "):  # and so does one that turns warnings into errors
+        decode(data, "it")
 
 
 @pytest.mark.parametrize(

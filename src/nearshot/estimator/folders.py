@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from nearshot.data.datasets.base import SPLITS, is_picture
+from nearshot.data.datasets.source import SPLITS, is_image
 from nearshot.data.images import FORMATS
 from nearshot.data.walk import Skipped, files_matching, files_under, locked_error
 from nearshot.errors import InputError
@@ -128,7 +128,7 @@ def find_images(given: Iterable[str | Path]) -> FoundImages:
 def _images_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list[Path]]:
     """Return the files under a folder that are images by their names, and the others; hidden files are neither."""
     files = files_under(folder, skipped)
-    return [file for file in files if is_picture(file.name)], [file for file in files if not is_picture(file.name)]
+    return [file for file in files if is_image(file.name)], [file for file in files if not is_image(file.name)]
 
 
 def _found_instead(files: Sequence[Path], skipped: Skipped) -> str:
