@@ -10,7 +10,7 @@ import pytest
 from layouts import class_folders, encoded, picture, python2_pickle, write_folder, write_tar, write_zip
 
 from nearshot.data.datasets import SOURCES, plan_folder, plan_omniglot
-from nearshot.data.datasets.source import class_list, standard_splits
+from nearshot.data.datasets.source import standard_splits
 from nearshot.data.preparation import prepare, prepare_plan
 from nearshot.data.readers import open_files
 from nearshot.data.store import Store
@@ -42,7 +42,7 @@ def pixels_by_name(stores: dict[str, Store]) -> dict[tuple[str, str], bytes]:
     ],
 )
 def test_the_built_in_splits_have_their_sizes_and_share_no_class(dataset: str, sizes: tuple[int, ...]) -> None:
-    lists = [class_list(f"{dataset}-{split}") for split in SPLITS]
+    lists = [standard_splits(dataset)[split] for split in SPLITS]
     assert tuple(map(len, lists)) == sizes
     assert len({name for names in lists for name in names}) == sum(sizes)
     assert all(name.strip() == name and name for names in lists for name in names)
@@ -58,7 +58,7 @@ def cifar_members() -> dict[str, bytes]:
 def check_cifar(stores: dict[str, Store]) -> None:
     assert {split: len(store) for split, store in stores.items()} == {"train": 128, "val": 32, "test": 40}
     for split, store in stores.items():
-        assert set(store.class_names) == set(class_list(f"cifar-fs-{split}"))
+        assert set(store.class_names) == set(standard_splits("cifar-fs")[split])
         assert store.images.shape[1:] == (32, 32, 3)
 
 
@@ -120,15 +120,15 @@ def test_mini_imagenet_by_tables(tmp_path: Path) -> None:
     members = {}
     for split in SPLITS:
         lines = ["filename,label"]
-        for name in class_list(f"mini-imagenet-{split}"):
+        for name in standard_splits("mini-imagenet")[split]:
             for i in range(2):
                 members[f"images/{name}{i:08}.jpg"] = encoded(picture(i, 90, 120), "JPEG")
                 lines.append(f"{name}{i:08}.jpg,{name}")
         members[f"{split}.csv"] = "\n".join(lines).encode()
     stores = prepare("mini-imagenet", write_folder(tmp_path / "m", members), data_dir=tmp_path / "d")
     check_mini(stores)
-    assert set(stores["val"].class_names) == set(class_list("mini-imagenet-val"))
-    del members["images/" + class_list("mini-imagenet-val")[0] + "00000001.jpg"]
+    assert set(stores["val"].class_names) == set(standard_splits("mini-imagenet")["val"])
+    del members["images/" + standard_splits("mini-imagenet")["val"][0] + "00000001.jpg"]
     with pytest.raises(FileFormatError, match=r"val.csv in .* lists .*00000001.jpg', which is not there"):
         prepare("mini-imagenet", write_zip(tmp_path / "m.zip", members), data_dir=tmp_path / "e")
 
@@ -150,7 +150,7 @@ def test_mini_imagenet_by_wnid(tmp_path: Path, archive: str) -> None:
 def test_mini_imagenet_from_all_of_ilsvrc_takes_600_and_says_so(tmp_path: Path) -> None:
     small = encoded(picture(0, 8))
     members = {f"{name}/{i:04}.png": small for name in all_classes("mini-imagenet") for i in range(2)}
-    members |= {f"{class_list('mini-imagenet-val')[0]}/{i:04}.png": small for i in range(610)}
+    members |= {f"{standard_splits('mini-imagenet')['val'][0]}/{i:04}.png": small for i in range(610)}
     plan = SOURCES["mini-imagenet"].plan(open_files(write_zip(tmp_path / "m.zip", members)))
     assert "not Ravi and Larochelle's choice" in plan.layout
     assert len(plan.splits["val"]) == 600 + 15 * 2
@@ -159,13 +159,13 @@ def test_mini_imagenet_from_all_of_ilsvrc_takes_600_and_says_so(tmp_path: Path) 
 def test_mini_imagenet_caches(tmp_path: Path) -> None:
     members = {}
     for split in SPLITS:
-        names = class_list(f"mini-imagenet-{split}")
+        names = standard_splits("mini-imagenet")[split]
         images = np.stack([picture(i, 84) for i in range(2 * len(names))])
         classes = {name: [2 * i, 2 * i + 1] for i, name in enumerate(names)}
         members[f"mini-imagenet-cache-{split}.pkl"] = python2_pickle({"image_data": images, "class_dict": classes})
     stores = prepare("mini-imagenet", write_folder(tmp_path / "m", members), data_dir=tmp_path / "d")
     check_mini(stores)
-    name = class_list("mini-imagenet-test")[3]
+    name = standard_splits("mini-imagenet")["test"][3]
     assert pixels_by_name(stores)[name, f"{name}/7"] == picture(7, 84).tobytes()
 
 

@@ -15,7 +15,7 @@ import pytest
 from layouts import class_folders, write_zip
 
 from nearshot.data import SOURCES, Store, prepare
-from nearshot.data.datasets.source import class_list
+from nearshot.data.datasets.source import standard_splits
 from nearshot.data.downloads import Download, DownloadError, download
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB
@@ -111,7 +111,7 @@ def test_a_part_of_another_file_does_not_survive_the_checksum(tmp_path: Path, ad
 
 def test_preparing_without_files_downloads_them(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Downloaded, verified and packed, once for two that ask at the same time."""
-    names = [name for split in ("train", "val", "test") for name in class_list(f"cifar-fs-{split}")]
+    names = [name for names in standard_splits("cifar-fs").values() for name in names]
     archive = write_zip(tmp_path / "cifar100.zip", class_folders(names, prefix="cifar100/data/", side=4)).read_bytes()
     monkeypatch.setattr(Server, "content", archive)
     digest = hashlib.md5(archive, usedforsecurity=False).hexdigest()

@@ -19,8 +19,8 @@ from layouts import encoded, picture, python2_pickle, write_folder, write_tar, w
 from PIL import Image
 
 from nearshot.data import readers
+from nearshot.data.datasets.source import load_pickle
 from nearshot.data.images import decode, fit_to_square
-from nearshot.data.pickles import load_pickle
 from nearshot.data.readers import open_files
 from nearshot.errors import FileFormatError, InputError, NearshotError
 

@@ -40,8 +40,9 @@ def make(tmp_path: Path, side: int = 16, **options: Any) -> dict[str, Store]:
 
 def write_split(folder: Path, pictures: list[SourceImage], **options: Any) -> Store:
     """Write a single split."""
-    settings: dict[str, Any] = {"dataset": "d", "side": 8} | options
-    return write_splits(folder, Plan("", {"s": pictures}), **settings)["s"]
+    broken = options.pop("broken", "refuse")
+    about = {"dataset": "d", "side": 8, "fit": "crop", "origin": None} | options
+    return write_splits(folder, Plan("", {"s": pictures}), about, broken=broken)["s"]
 
 
 def test_a_store_is_opened_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +260,7 @@ def read(i):
     time.sleep(0.002)
     return picture(i, 8)
 pictures = [SourceImage(f"class {i % 3}", str(i), lambda i=i: read(i)) for i in range(400)]
-writer.write_splits(Path(sys.argv[1]), Plan("", {"s": pictures}), dataset="d", side=8)
+writer.write_splits(Path(sys.argv[1]), Plan("", {"s": pictures}), {"dataset": "d", "side": 8, "fit": "crop"})
 """
 
 

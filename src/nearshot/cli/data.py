@@ -23,7 +23,7 @@ from nearshot.data.store import (
     prepared_splits,
     read_manifest,
 )
-from nearshot.data.unpack import unpack
+from nearshot.data.inspection import unpack
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, printable
 

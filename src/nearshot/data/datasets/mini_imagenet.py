@@ -8,25 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nearshot.data.datasets.source import (
-    SPLITS,
-    Plan,
-    Source,
-    SourceImage,
-    image_of,
-    images_by_folder,
-    is_image,
-    paths_by_name,
-    read_pickle,
-    read_table,
-    split_images,
-    standard_splits,
-)
+from nearshot.data.datasets import source
+from nearshot.data.datasets.source import SPLITS, Plan, Source, SourceImage
 from nearshot.data.images import Pixels
-from nearshot.data.readers import Files
+from nearshot.data.readers import Files, is_image
 from nearshot.errors import FileFormatError
-
-__all__ = ["MINI_IMAGENET"]
 
 IMAGES_PER_CLASS = 600
 CACHES = {split: f"mini-imagenet-cache-{split}.pkl" for split in SPLITS}
@@ -40,7 +26,7 @@ TABLES = {split: f"{split}.csv" for split in SPLITS}
 
 def plan_mini_imagenet(files: Files) -> Plan:
     """Find the images in any of the five layouts in which miniImageNet is distributed."""
-    paths = paths_by_name(files)
+    paths = source.paths_by_name(files)
     layouts: list[tuple[str, dict[str, str], Callable[[Files, str], list[SourceImage]]]] = [
         ("mini-imagenet-cache-*.pkl", CACHES, _from_cache),
         ("miniImageNet_category_split_*.pickle", CATEGORY_SPLITS, _from_category_split),
@@ -53,29 +39,28 @@ def plan_mini_imagenet(files: Files) -> Plan:
 
 
 def _from_csv(files: Files, table: str) -> list[SourceImage]:
-    by_name, images = paths_by_name(files), []
-    for _, file, label in read_table(files, table):
+    by_name, images = source.paths_by_name(files), []
+    for _, file, label in source.read_table(files, table):
         path = by_name.get(PurePosixPath(file).name)
         if path is None or not is_image(path):
             raise FileFormatError(f"{table} in {files.label} lists {file!r}, which is not there.")
-        images.append(image_of(files, path, label, file))
+        images.append(source.image_of(files, path, label, file))
     return sorted(images, key=lambda image: (image.class_name, image.name))
 
 
 def _from_wnid_folders(files: Files) -> Plan:
-    groups, classes = images_by_folder(files), standard_splits("mini-imagenet")
-    splits = split_images(groups, classes, files, "miniImageNet")
-    layout = "folders by wnid"
+    groups, classes = source.images_by_folder(files), source.standard_splits("mini-imagenet")
+    splits, layout = source.split_images(groups, classes, files, "miniImageNet"), "folders by wnid"
     if any(len(groups[name]) > IMAGES_PER_CLASS for names in classes.values() for name in names):
         # ILSVRC2012's training images. Only Ravi and Larochelle's tables say which 600 they chose.
         layout += f", the first {IMAGES_PER_CLASS} images of each by name (not Ravi and Larochelle's choice)"
         first = {name: group[:IMAGES_PER_CLASS] for name, group in groups.items()}
-        splits = split_images(first, classes, files, "miniImageNet")
+        splits = source.split_images(first, classes, files, "miniImageNet")
     return Plan(layout, splits)
 
 
 def _from_cache(files: Files, path: str) -> list[SourceImage]:
-    with read_pickle(files, path) as content:
+    with source.read_pickle(files, path) as content:
         images, classes = content["image_data"], content["class_dict"]
         _check_images(images, path, files)
         return [
@@ -86,7 +71,7 @@ def _from_cache(files: Files, path: str) -> list[SourceImage]:
 
 
 def _from_category_split(files: Files, path: str) -> list[SourceImage]:
-    with read_pickle(files, path) as content:
+    with source.read_pickle(files, path) as content:
         images, labels = content["data"], content["labels"]
         _check_images(images, path, files)
         if len(labels) != len(images):
