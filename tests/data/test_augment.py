@@ -206,7 +206,7 @@ def test_evaluation_takes_the_centre() -> None:
         ({"padding": 1.5}, "padding must be a whole number"),
         ({"scale": (0.0, 1.0)}, "scale must be a range inside"),
         ({"ratio": (2.0, 1.0)}, "ratio must be a range"),
-        ({"flip": 2.0}, "flip must be a probability"),
+        ({"flip": 2.0}, "flip must be between 0 and 1, not 2.0"),
         ({"contrast": -1.0}, "contrast must be between 0 and 1"),
         ({"hue": 0.6}, "hue must be between 0 and 0.5, not 0.6"),
         ({"hue": -0.1}, "hue must be between 0 and 0.5"),

@@ -55,7 +55,8 @@ class Server(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr("nearshot.data.downloads.STALL_SECONDS", 0.3)
     Server.requests.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     server.daemon_threads = True
@@ -72,7 +73,7 @@ def wanted(*urls: str) -> Download:
 
 
 def fetch(tmp_path: Path, *urls: str) -> Path:
-    return download(wanted(*urls), tmp_path, stall_seconds=0.3)
+    return download(wanted(*urls), tmp_path)
 
 
 def test_a_file_arrives_once(tmp_path: Path, address: str) -> None:

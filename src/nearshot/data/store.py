@@ -216,8 +216,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise damaged from None
     if version is not None and version != VERSION:
         raise OtherVersionError(
-            f"{folder} was prepared by another version of nearshot (format {version}, this one has {VERSION}). Use that "
-            "version, or delete the folder and prepare the dataset again."
+            f"{folder} was prepared by another version of nearshot (format {version}, this one has {VERSION}). "
+            "Use that version, or delete the folder and prepare the dataset again."
         )
     is_complete = all(isinstance(manifest.get(key), kind) for key, kind in REQUIRED.items())
     if version is None or not is_complete or manifest["n_images"] < 1:
@@ -228,7 +228,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def check_together(folder: Path) -> None:
     """Raise an error if the splits in a folder were prepared in two different ways, and so may share classes."""
     manifests = {}
-    for file in sorted(folder.glob("[!.]*/manifest.json")):
+    for file in folder.glob("[!.]*/manifest.json"):
         with suppress(InputError, FileFormatError):  # opening that split gives the error
             manifests[file.parent.name] = read_manifest(file.parent)
     if not are_together(manifests):

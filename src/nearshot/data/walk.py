@@ -15,8 +15,6 @@ from pathlib import Path
 
 from nearshot.errors import InputError
 
-__all__ = ["Skipped", "about_linked", "files_matching", "files_under", "locked_error", "walk"]
-
 
 class Skipped:
     """What a walk skipped.

@@ -44,7 +44,7 @@ def _from_csv(files: Files, table: str) -> list[SourceImage]:
         path = by_name.get(PurePosixPath(file).name)
         if path is None or not is_image(path):
             raise FileFormatError(f"{table} in {files.label} lists {file!r}, which is not there.")
-        images.append(source.image_of(files, path, label, file))
+        images.append(source.source_image(files, path, label, file))
     return sorted(images, key=lambda image: (image.class_name, image.name))
 
 

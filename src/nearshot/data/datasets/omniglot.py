@@ -85,6 +85,11 @@ OMNIGLOT = Source(
 )
 
 
+VARIANTS: dict[tuple[Split, bool], str] = {
+    ("vinyals", True): "each character in four rotations, as four classes",
+    ("background", False): "split into background (train) and evaluation (test)",
+    ("background", True): "split into background and evaluation, in four rotations",
+}
 OMNIGLOT_VARIANTS = tuple(
     replace(
         OMNIGLOT,
@@ -92,9 +97,5 @@ OMNIGLOT_VARIANTS = tuple(
         description=f"Omniglot, {words}",
         plan=partial(plan_omniglot, split=split, rotations=rotations),
     )
-    for split, rotations, words in (
-        ("vinyals", True, "each character in four rotations, as four classes"),
-        ("background", False, "split into background (train) and evaluation (test)"),
-        ("background", True, "split into background and evaluation, in four rotations"),
-    )
+    for (split, rotations), words in VARIANTS.items()
 )

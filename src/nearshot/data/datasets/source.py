@@ -107,7 +107,7 @@ def images_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[SourceIm
         parts = PurePosixPath(name).parts
         if is_image(name) and len(parts) > depth:
             folder = "/".join(parts[-1 - depth : -1])
-            groups.setdefault(folder, []).append(image_of(files, name, folder))
+            groups.setdefault(folder, []).append(source_image(files, name, folder))
     return groups
 
 
@@ -172,6 +172,6 @@ def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
         yield number, file, label
 
 
-def image_of(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
+def source_image(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
     """Return the image in a file; by default it is named after the file."""
     return SourceImage(class_name, path if name is None else name, partial(files.read, path), files.stamp(path))
