@@ -66,40 +66,29 @@ def test_cifar_fs_zip(tmp_path: Path) -> None:
     members = cifar_members() | {"cifar100/splits/bertinetto/train.txt": b"apple\n"}
     stores = prepare("cifar-fs", write_zip(tmp_path / "cifar100.zip", members), data_dir=tmp_path / "d")
     check_cifar(stores)
+    parts = [write_zip(tmp_path / f"{i}.zip", dict(list(members.items())[i::3])) for i in range(3)]
+    in_parts = prepare("cifar-fs", parts, data_dir=tmp_path / "a")
+    assert [in_parts[s].fingerprint for s in SPLITS] == [stores[s].fingerprint for s in SPLITS]
+    with pytest.raises(FileFormatError, match="lacks .* classes of CIFAR-FS: .* more. Is a part of the dataset"):
+        prepare("cifar-fs", write_zip(tmp_path / "part.zip", dict(list(members.items())[:50])), data_dir=tmp_path)
+    with pytest.raises(InputError, match="no dataset 'cifar'; choose one of 'glyphs', 'cifar-fs'"):
+        prepare("cifar", parts)
     seeds = {path: seed for seed, path in enumerate(cifar_members())}
     for (name, path), data in pixels_by_name(stores).items():
         assert data == picture(seeds[path]).tobytes()
         assert path.split("/")[-2] == name
 
 
-def test_cifar_fs_in_parts_and_unpacked(tmp_path: Path) -> None:
-    members = list(cifar_members().items())
-    parts = [write_zip(tmp_path / f"{i}.zip", dict(members[i::3])) for i in range(3)]
-    in_parts = prepare("cifar-fs", parts, data_dir=tmp_path / "a")
-    unpacked = prepare("cifar-fs", write_folder(tmp_path / "folder", dict(members)), data_dir=tmp_path / "b")
-    check_cifar(in_parts)
-    assert [in_parts[s].fingerprint for s in SPLITS] == [unpacked[s].fingerprint for s in SPLITS]
-    with pytest.raises(FileFormatError, match="lacks .* classes of CIFAR-FS: .* more. Is a part of the dataset"):
-        prepare("cifar-fs", write_zip(tmp_path / "part.zip", dict(members[:50])), data_dir=tmp_path / "c")
-
-
-@pytest.mark.parametrize("archive", ["folder", "tar.gz"])
-def test_cifar_fs_from_the_pickles_of_cifar_100(tmp_path: Path, archive: str) -> None:
+def test_cifar_fs_from_the_pickles_of_cifar_100(tmp_path: Path) -> None:
     names = sorted(all_classes("cifar-fs"))
     rows = np.stack([picture(i).transpose(2, 0, 1).ravel() for i in range(200)])
     parts = {}
     for part, start in (("train", 0), ("test", 100)):
-        parts[f"cifar-100-python/{part}"] = python2_pickle(
-            {
-                "data": rows[start : start + 100],
-                "fine_labels": list(range(100)),
-                "filenames": [f"{name}_{part}.png" for name in names],
-            }
-        )
+        files = [f"{name}_{part}.png" for name in names]
+        content = {"data": rows[start : start + 100], "fine_labels": list(range(100)), "filenames": files}
+        parts[f"cifar-100-python/{part}"] = python2_pickle(content)
     parts["cifar-100-python/meta"] = python2_pickle({"fine_label_names": names})
-    path = tmp_path / "cifar-100-python.tar.gz"
-    source = write_folder(tmp_path / "f", parts) if archive == "folder" else write_tar(path, parts)
-    stores = prepare("cifar-fs", source, data_dir=tmp_path / "d")
+    stores = prepare("cifar-fs", write_tar(tmp_path / "cifar.tar.gz", parts), data_dir=tmp_path / "d")
     check_cifar(stores)
     label = names.index("apple")
     images = pixels_by_name(stores)
@@ -110,9 +99,8 @@ def test_cifar_fs_from_the_pickles_of_cifar_100(tmp_path: Path, archive: str) ->
 # --- miniImageNet ----------------------------------------------------------------------------------------------------
 
 
-def check_mini(stores: dict[str, Store], images: int = 2) -> None:
-    sizes = {split: (len(store), len(store.class_names)) for split, store in stores.items()}
-    assert sizes == {"train": (64 * images, 64), "val": (16 * images, 16), "test": (20 * images, 20)}
+def check_mini(stores: dict[str, Store]) -> None:
+    assert [(len(stores[s]), len(stores[s].class_names)) for s in SPLITS] == [(128, 64), (32, 16), (40, 20)]
     assert all(store.images.shape[1:] == (84, 84, 3) for store in stores.values())
 
 
@@ -133,27 +121,26 @@ def test_mini_imagenet_by_tables(tmp_path: Path) -> None:
         prepare("mini-imagenet", write_zip(tmp_path / "m.zip", members), data_dir=tmp_path / "e")
 
 
-@pytest.mark.parametrize("archive", ["folder", "tar of tars"])
-def test_mini_imagenet_by_wnid(tmp_path: Path, archive: str) -> None:
-    classes = [*all_classes("mini-imagenet"), "n99999999"]  # ILSVRC has 900 classes more
-    if archive == "folder":
-        source = write_folder(tmp_path / "m", class_folders(classes, side=84))
-    else:
-        inner = {}
-        for seed, name in enumerate(classes):
-            file = write_tar(io.BytesIO(), {f"{name}_{i}.JPEG": encoded(picture(seed, 90), "JPEG") for i in range(2)})
-            inner[f"{name}.tar"] = file.getvalue()
-        source = write_tar(tmp_path / "ILSVRC2012_img_train.tar", inner)
+def test_mini_imagenet_by_wnid_in_a_tar_of_tars(tmp_path: Path) -> None:
+    inner = {}
+    for seed, name in enumerate([*all_classes("mini-imagenet"), "n99999999"]):  # ILSVRC has 900 classes more
+        file = write_tar(io.BytesIO(), {f"{name}_{i}.JPEG": encoded(picture(seed, 90), "JPEG") for i in range(2)})
+        inner[f"{name}.tar"] = file.getvalue()
+    source = write_tar(tmp_path / "ILSVRC2012_img_train.tar", inner)
     check_mini(prepare("mini-imagenet", source, data_dir=tmp_path / "d"))
 
 
-def test_mini_imagenet_from_all_of_ilsvrc_takes_600_and_says_so(tmp_path: Path) -> None:
+def test_all_of_ilsvrc(tmp_path: Path) -> None:
+    """tieredImageNet takes all images of its classes; miniImageNet 600, and says so."""
     small = encoded(picture(0, 8))
     members = {f"{name}/{i:04}.png": small for name in all_classes("mini-imagenet") for i in range(2)}
     members |= {f"{standard_splits('mini-imagenet')['val'][0]}/{i:04}.png": small for i in range(610)}
     plan = SOURCES["mini-imagenet"].plan(open_files(write_zip(tmp_path / "m.zip", members)))
     assert "not Ravi and Larochelle's choice" in plan.layout
     assert len(plan.splits["val"]) == 600 + 15 * 2
+    members = {f"{name}/0.png": small for name in all_classes("tiered-imagenet")}
+    plan = SOURCES["tiered-imagenet"].plan(open_files(write_zip(tmp_path / "t.zip", members)))
+    assert [len(plan.splits[s]) for s in SPLITS] == [351, 97, 160]
 
 
 def test_mini_imagenet_caches(tmp_path: Path) -> None:
@@ -195,19 +182,8 @@ def test_tiered_imagenet_pickles(tmp_path: Path) -> None:
         names = [f"{split} class {k}" for k in range(n_classes)]
         members[f"{split}_labels.pkl"] = python2_pickle({"label_specific": labels, "label_specific_str": names})
     stores = prepare("tiered-imagenet", write_folder(tmp_path / "t", members), data_dir=tmp_path / "d")
-    assert {s: (len(v), len(v.class_names)) for s, v in stores.items()} == {
-        "train": (10, 5),
-        "val": (6, 3),
-        "test": (8, 4),
-    }
+    assert [(len(stores[s]), len(stores[s].class_names)) for s in SPLITS] == [(10, 5), (6, 3), (8, 4)]
     assert pixels_by_name(stores)["val class 1", "val_images_png.pkl/4"] == picture(4, 84).tobytes()
-
-
-def test_tiered_imagenet_by_wnid(tmp_path: Path) -> None:
-    small = encoded(picture(0, 8))
-    members = {f"{name}/0.png": small for name in all_classes("tiered-imagenet")}
-    stores = prepare("tiered-imagenet", write_zip(tmp_path / "t.zip", members), data_dir=tmp_path / "d", side=16)
-    assert [len(stores[s].class_names) for s in SPLITS] == [351, 97, 160]
 
 
 # --- Omniglot --------------------------------------------------------------------------------------------------------
@@ -220,18 +196,14 @@ def omniglot(tmp_path: Path) -> list[Path]:
     return [write_zip(tmp_path / f"{half}.zip", content) for half, content in members.items()]
 
 
-def test_omniglot_splits(tmp_path: Path) -> None:
+def test_omniglot_splits_and_rotations(tmp_path: Path) -> None:
     files = open_files(omniglot(tmp_path))
-    vinyals = plan_omniglot(files)
-    assert [len(vinyals.splits[s]) for s in SPLITS] == [1028, 172, 423]
+    assert [len(plan_omniglot(files).splits[s]) for s in SPLITS] == [1028, 172, 423]
     background = plan_omniglot(files, split="background")
     assert {s: len(p) for s, p in background.splits.items()} == {"train": 964, "test": 659}
     with pytest.raises(InputError, match="split .* 'lake'"):
         plan_omniglot(files, split="lake")  # type: ignore[arg-type]
-
-
-def test_omniglot_rotations_are_classes_of_their_own(tmp_path: Path) -> None:
-    plan = plan_omniglot(open_files(omniglot(tmp_path)), rotations=True)
+    plan = plan_omniglot(files, rotations=True)
     assert [len(plan.splits[s]) for s in SPLITS] == [4 * 1028, 4 * 172, 4 * 423]
     plan.splits["val"][:] = plan.splits["val"][:8]
     store = prepare_plan(
@@ -296,11 +268,6 @@ def test_bad_folders(tmp_path: Path) -> None:
         folder = write_folder(tmp_path / "bad", class_folders(ANIMALS) | {"t.csv": table})
         with pytest.raises(FileFormatError, match=message):
             plan_folder(open_files(folder), table="t.csv")
-
-
-def test_an_unknown_dataset_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no dataset 'imagenet'; choose one of 'glyphs', 'cifar-fs'"):
-        prepare("imagenet", tmp_path)
 
 
 # --- the real ones ---------------------------------------------------------------------------------------------------

@@ -88,9 +88,8 @@ def test_the_residence_goes_by_size() -> None:
     assert choose_residence(fits_twice, CPU, n_processes=8) == "disk"
 
 
-@pytest.mark.parametrize("residence", ["memory", "disk"])
-def test_batches_are_gathered_ahead_but_not_further(store: Store, residence: Residence) -> None:
-    feed = ImageFeed(store.images, "cpu", residence=residence)
+def test_batches_are_gathered_ahead_but_not_further(store: Store) -> None:
+    feed = ImageFeed(store.images, "cpu", residence="disk")
     gathered = []
     gather = feed._gather
 
@@ -106,14 +105,8 @@ def test_batches_are_gathered_ahead_but_not_further(store: Store, residence: Res
         time.sleep(0.005)
     time.sleep(0.05)
     assert len(gathered) == 3  # the one in use and two more
-
-
-@pytest.mark.parametrize("residence", ["memory", "disk"])
-def test_leaving_the_loop_ends_the_thread(store: Store, residence: Residence) -> None:
-    feed = ImageFeed(store.images, "cpu", residence=residence)
-    for _ in feed.batches(torch.arange(300), 7):
-        assert feeding_threads()
-        break
+    assert feeding_threads()
+    del batches  # leaving the loop ends the thread
     assert not feeding_threads()
 
 
@@ -136,18 +129,15 @@ def test_an_error_of_the_thread_is_raised_where_batches_are_used(tmp_path: Path)
     ("indices", "batch_size", "message"),
     [
         (torch.tensor([0, 300]), 2, "indices must be from 0 to 299, not from 0 to 300"),
-        (torch.tensor([-1, 3]), 2, "indices .* not from -1 to 3"),
         (torch.tensor([0.5]), 1, "indices .* not torch.float32"),
         (torch.tensor([[1]]), 1, r"indices .* \(1, 1\)"),
         (torch.tensor([1]), 0, "batch_size .* not 0"),
     ],
 )
-@pytest.mark.parametrize("residence", RESIDENCES)
-def test_impossible_batches(
-    store: Store, residence: Residence, indices: torch.Tensor, batch_size: int, message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        ImageFeed(store.images, "cpu", residence=residence).batches(indices, batch_size)
+def test_impossible_batches(store: Store, indices: torch.Tensor, batch_size: int, message: str) -> None:
+    for residence in RESIDENCES:
+        with pytest.raises(InputError, match=message):
+            ImageFeed(store.images, "cpu", residence=residence).batches(indices, batch_size)
 
 
 def test_impossible_feeds(store: Store) -> None:

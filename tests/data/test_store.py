@@ -21,7 +21,7 @@ from layouts import class_folders, encoded, picture, write_folder, write_tar, wr
 from nearshot.data import writer
 from nearshot.data.datasets import plan_folder
 from nearshot.data.datasets.source import Plan, SourceImage
-from nearshot.data.preparation import open_or_prepare, prepare_plan
+from nearshot.data.preparation import prepare_plan
 from nearshot.data.readers import open_files
 from nearshot.data.store import OtherVersionError, Store, data_folder, fingerprint_of, hash_of, prepared_splits
 from nearshot.data.writer import write_splits
@@ -58,6 +58,9 @@ def test_a_store_is_opened_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert Store.open("zoo", "train").fingerprint == made.fingerprint
     monkeypatch.delenv("NEARSHOT_DATA")
     assert data_folder() == Path.home() / ".cache" / "nearshot"
+    before = (made.folder / "images.u8").stat().st_mtime_ns
+    make(tmp_path)  # again
+    assert (made.folder / "images.u8").stat().st_mtime_ns == before
     with pytest.raises((ValueError, TypeError)):
         store.images[0] = 0  # read-only
 
@@ -105,14 +108,9 @@ def test_the_fingerprint_covers_content_and_resizing(tmp_path: Path) -> None:
 
     base = one("0", pictures())
     assert one("1", pictures(), dataset="renamed") == base
-    others = [
-        one("2", pictures(seed=1)),
-        one("3", pictures(label="c")),
-        one("4", pictures(name="m")),
-        one("5", pictures(), side=9),
-        one("6", pictures(), fit="stretch"),
-        one("7", pictures()[::-1]),
-    ]
+    changed = [pictures(seed=1), pictures(label="c"), pictures(name="m"), pictures()[::-1]]
+    others = [one(f"other {i}", other) for i, other in enumerate(changed)]
+    others += [one("side", pictures(), side=9), one("fit", pictures(), fit="stretch")]
     assert len({base, *others}) == 7
 
 
@@ -125,9 +123,6 @@ def test_fingerprints_never_change() -> None:
     assert hashes[0].tobytes().hex() == "8afe4b29c4b81126697602f01ab96cd9"
     found = fingerprint_of(manifest, hashes, np.zeros(2, np.int64), ["a.png", "é.png"])
     assert found == "85efef39a7f6bee8226ceb9468ebcf578549c61ab4d462c8d29e82ef8a5c1952"
-    for change in ({"interpolation": "box"}, {"version": 2}, {"format": "other"}):
-        other = fingerprint_of(manifest | change, hashes, np.zeros(2, np.int64), ["a.png", "é.png"])
-        assert other != found
 
 
 def test_content_groups_equal_images(tmp_path: Path) -> None:
@@ -135,14 +130,6 @@ def test_content_groups_equal_images(tmp_path: Path) -> None:
     pictures = [SourceImage("a", str(i), lambda s=s: picture(s)) for i, s in enumerate(seeds)]  # type: ignore[misc]
     content = write_split(tmp_path / "8", pictures, side=32).content
     assert torch.equal(content[:, None] == content, torch.tensor(seeds)[:, None] == torch.tensor(seeds))
-
-
-def test_preparing_again_changes_nothing(tmp_path: Path) -> None:
-    first = make(tmp_path)["train"]
-    before = (first.folder / "images.u8").stat().st_mtime_ns
-    again = make(tmp_path)["train"]
-    assert (again.folder / "images.u8").stat().st_mtime_ns == before
-    assert sorted(os.listdir(first.folder)) == ["hashes.bin", "images.u8", "labels.npy", "manifest.json", "names.txt"]
 
 
 def test_broken_images_are_refused_or_skipped_and_listed(tmp_path: Path) -> None:
@@ -179,17 +166,6 @@ def test_a_changed_image_is_packed_when_preparing_again(
     assert len(repaired) == 20
     members["animal 1/2.png"] = members["animal 2/0.png"]
     assert prepared().fingerprint != repaired.fingerprint
-
-
-def test_a_preparation_that_failed_at_a_broken_image_resumes_when_it_is_repaired(tmp_path: Path) -> None:
-    members = class_folders([f"animal {i}" for i in range(10)], 4)
-    folder = write_folder(tmp_path / "zoo", members)
-    (folder / "animal 1" / "2.png").write_bytes(b"broken")
-    for _ in range(2):
-        with pytest.raises(FileFormatError, match=r"animal 1/2.png"):
-            open_or_prepare(folder, "train", tmp_path / "d")
-    (folder / "animal 1" / "2.png").write_bytes(members["animal 1/2.png"])
-    assert len(open_or_prepare(folder, "train", tmp_path / "d")) == 24
 
 
 def test_verify_finds_what_has_changed(tmp_path: Path) -> None:
@@ -237,13 +213,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
             continue  # NumPy ignores what follows an array
         with pytest.raises(FileFormatError, match=f"store is damaged: .*{name} .* Prepare the dataset 'zoo' again"):
             Store(store.folder).verify()
-
-
-def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    store = make(tmp_path)["train"]
     wrong = (np.zeros(11, np.int64), np.zeros(12, np.float32), np.full(12, 3), np.full(12, -1), np.zeros((12, 1), int))
-    for labels in wrong:
-        np.save(store.folder / "labels.npy", labels)
+    for labels in wrong if name == "labels.npy" else ():
+        np.save(file, labels)
         with pytest.raises(FileFormatError, match="store is damaged: .*labels.npy "):
             Store(store.folder)
 
@@ -267,8 +239,7 @@ writer.write_splits(Path(sys.argv[1]), Plan("", {"s": pictures}), {"dataset": "d
 @pytest.mark.slow
 def test_a_killed_preparation_leaves_nothing_finished_and_resumes(tmp_path: Path) -> None:
     """Real processes, killed at several moments; the result is that of an uninterrupted one."""
-    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": paths.rstrip(os.pathsep)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, "-c", SLOW_PREPARE, str(tmp_path / "8")]
     partial = tmp_path / ".8.partial" / "s"
     state = partial / "state.json"
@@ -356,7 +327,6 @@ def test_nothing_to_prepare(tmp_path: Path) -> None:
         write_split(tmp_path / "8", [SourceImage("a", "x", lambda: b"")], broken="ignore")
     with pytest.raises(InputError, match="None of the 1 image of d s"):
         write_split(tmp_path / "8", [SourceImage("a", "x", lambda: b"")], broken="skip")
-    for side in (0, -3, 4097):
-        with pytest.raises(InputError, match=f"side must be from 1 to 4096, not {side}"):
-            make(tmp_path, side=side)
+    with pytest.raises(InputError, match="side must be from 1 to 4096, not 4097"):
+        make(tmp_path, side=4097)
     assert not (tmp_path / "d").exists()
