@@ -28,13 +28,6 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
 
     If writing fails, the previous file at `path` stays and no other file is left behind. A `durable` file also survives
     a power cut; without it, writing is much faster.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "greeting.txt"
-    >>> with atomic_write(path) as file:
-    ...     _ = file.write(b"hello")
-    >>> path.read_bytes()
-    b'hello'
     """
     path = Path(path).resolve()  # a symbolic link stays; its target is replaced
     if not path.parent.is_dir() or path.is_dir():

@@ -214,6 +214,10 @@ def test_batches_on_cuda(store: Store, residence: Residence) -> None:
 
 @needs_cuda
 def test_a_store_on_the_device_never_makes_the_host_wait(store: Store) -> None:
+    device = torch.device("cuda")
+    free = torch.cuda.mem_get_info(device)[0]
+    assert choose_residence(free // 4, device) == "device"
+    assert choose_residence(free // 2, device) in ("memory", "disk")
     feed = ImageFeed(store.images, "cuda", residence="device")
     order = torch.arange(300, device="cuda")
     with warnings.catch_warnings():
@@ -223,11 +227,3 @@ def test_a_store_on_the_device_never_makes_the_host_wait(store: Store) -> None:
         assert sum(len(batch) for batch in feed.batches(order, 16)) == 300
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-@needs_cuda
-def test_the_residence_on_cuda_goes_by_what_is_free() -> None:
-    device = torch.device("cuda")
-    free = torch.cuda.mem_get_info(device)[0]
-    assert choose_residence(free // 4, device) == "device"
-    assert choose_residence(free // 2, device) in ("memory", "disk")

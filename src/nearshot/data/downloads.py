@@ -23,19 +23,12 @@ class DownloadError(NearshotError, OSError):
 
 @dataclass(frozen=True)
 class Download:
-    """A file that can be downloaded.
+    """A file that can be downloaded."""
 
-    Attributes:
-        name: the name of the local file.
-        urls: its URLs, tried in turn.
-        md5: its published checksum.
-        n_bytes: its approximate size; a server that sends twice as much is cut off.
-    """
-
-    name: str
-    urls: tuple[str, ...]
+    name: str  # of the local file
+    urls: tuple[str, ...]  # tried in turn
     md5: str
-    n_bytes: int
+    n_bytes: int  # approximately; a server that sends twice as much is cut off
 
 
 def download(wanted: Download, folder: str | Path, *, progress: bool | None = None) -> Path:
@@ -47,8 +40,7 @@ def download(wanted: Download, folder: str | Path, *, progress: bool | None = No
     if target.is_file() and _md5(target) == wanted.md5:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    problems = []
+    partial, problems = target.with_name(f".{target.name}.partial"), []
     for url in wanted.urls:
         for _ in range(TRIES_PER_MIRROR):
             before = _size(partial)
@@ -74,7 +66,6 @@ def download(wanted: Download, folder: str | Path, *, progress: bool | None = No
 
 
 def _fetch(url: str, partial: Path, wanted: Download, progress: bool | None) -> None:
-    """Download the rest of a file."""
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http address")
     have = _size(partial)

@@ -44,12 +44,7 @@ def repeated_images(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
 
 
 def splits_that_share(groups: Sequence[Sequence[Occurrence]]) -> dict[tuple[str, str], int]:
-    """Return how many images each pair of splits shares.
-
-    >>> of_class = {split: Occurrence(split, "cat", "1.png") for split in ("train", "val", "test")}
-    >>> splits_that_share([[of_class["test"], of_class["train"]], [of_class["val"], of_class["val"]]])
-    {('train', 'test'): 1}
-    """
+    """Return how many images each pair of splits shares."""
     splits = (sorted({occurrence.split for occurrence in group}, key=in_order) for group in groups)
     found = Counter(pair for names in splits for pair in itertools.combinations(names, 2))
     return {pair: found[pair] for pair in sorted(found, key=lambda pair: tuple(map(in_order, pair)))}
@@ -86,12 +81,7 @@ def unpack(
 ) -> int:
     """Write images of a prepared split as `folder/<class>/<number>.png`; return how many.
 
-    Args:
-        store: the split.
-        folder: the folder to write; files of the same names are replaced.
-        n_classes: how many classes, evenly chosen; by default all.
-        n_images: how many images of each; by default all.
-        skip: skip so many first images of each class.
+    `n_classes` are chosen evenly; of each, `skip` images are skipped and `n_images` written. By default all are.
     """
     n_known = len(store.class_names)
     if n_classes is not None and not 1 <= n_classes <= n_known:

@@ -42,12 +42,7 @@ def choose_residence(n_bytes: int, device: torch.device, *, n_processes: int = 1
     """Return where to keep images: on the device, in host memory, or on disk.
 
     On the device if they take less than a third of its free memory; else in host memory if they take less than half of
-    the available memory; else on disk.
-
-    Args:
-        n_bytes: the size of the images.
-        device: the device of the batches.
-        n_processes: how many processes of this machine keep the images, each with a device of its own.
+    the available memory; else on disk. `n_processes` of this machine keep the images, each with a device of its own.
 
     >>> choose_residence(1 << 20, torch.device("cpu")), choose_residence(1 << 60, torch.device("cpu"))
     ('memory', 'disk')
@@ -71,10 +66,6 @@ class ImageFeed:
         device: the device of the batches.
         residence: where the images are kept; by default `choose_residence` decides.
         n_processes: how many processes of this machine have a feed of the same images.
-
-    Attributes:
-        device: the device of the batches.
-        residence: where the images are kept.
 
     >>> images = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
     >>> feed = ImageFeed(images, "cpu")

@@ -89,17 +89,10 @@ def prepare_folder(
     side: int | None = None,
     **options: Unpack[PrepareOptions],
 ) -> dict[str, Store]:
-    """Prepare the user's own images; return the store of each split.
+    """Prepare the user's own images, in a folder or in archives; return the store of each split.
 
-    Args:
-        paths: the folder or archive, or several archives that belong together.
-        name: the dataset's name; by default that of the folder, or of the archive without its suffix.
-        table: the name of a CSV file in it with the columns file and label.
-        classes: the classes of each split.
-        fractions: the fraction of the classes in each split; by default 64 %, 16 % and 20 %.
-        seed: the seed of the random split of the classes.
-        side: the side of the square images; by default 84.
-        options: `data_dir`, `fit`, `broken` and `progress`; see `PrepareOptions`.
+    `table`, `classes`, `fractions` and `seed` are those of `plan_folder`. By default the dataset has the name of the
+    folder, or of the archive without its suffix, and images of side 84. For the other options see `PrepareOptions`.
     """
     places = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | Path) else paths)]
     if not places:
@@ -116,12 +109,7 @@ def prepare_plan(
 ) -> dict[str, Store]:
     """Prepare the images of a plan, such as that of `plan_folder` or `plan_omniglot` with options.
 
-    Args:
-        name: the dataset's name.
-        plan: the images of each split.
-        side: the side of the square images.
-        origin: the path that the images come from, recorded in the manifest.
-        options: `data_dir`, `fit`, `broken` and `progress`; see `PrepareOptions`.
+    `side` is that of the square images, and `origin` the path that they come from, recorded in the manifest.
     """
     _check(name, side)
     folder = data_folder(options.get("data_dir")) / name
@@ -150,7 +138,7 @@ def open_or_prepare(
     Args:
         dataset: a name, or the path of the user's own folder or archive; a string with a slash is a path.
         split: "train", "val" or "test".
-        data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+        data_dir: the folder of prepared datasets; see `data_folder`.
         side: the images' side; by default the one that it is prepared with, or its usual one.
     """
     path, name = given_path(dataset), prepared_name(dataset, data_dir)
@@ -197,10 +185,9 @@ def given_path(dataset: str | Path) -> Path | None:
     >>> given_path("cifar-fs"), given_path("./birds").name
     (None, 'birds')
     """
-    is_path = (
-        isinstance(dataset, Path) or dataset in (".", "..") or dataset[:1] == "~" or bool(set(dataset) & set("/\\"))
-    )
-    return Path(dataset).expanduser() if is_path else None
+    if isinstance(dataset, Path) or dataset in (".", "..") or dataset[:1] == "~" or set(dataset) & set("/\\"):
+        return Path(dataset).expanduser()
+    return None
 
 
 def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> str:

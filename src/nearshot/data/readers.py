@@ -46,10 +46,7 @@ class Member(NamedTuple):
 class Files:
     """Files by name. Names use forward slashes; hidden files and folders are skipped.
 
-    Args:
-        label: what error messages call it.
-        members: the files by name.
-        folders: the names of folders, needed for empty ones only.
+    Error messages call it by its `label`. `folders` are names of folders, needed for empty ones only.
     """
 
     def __init__(self, label: str, members: Mapping[str, Member], folders: Iterable[str] = ()) -> None:

@@ -38,18 +38,7 @@ class Sharing(TypedDict, total=False):
 
 
 class Batches(ABC):
-    """The base of the samplers: epochs, ranks and state. Iterating continues to the end of the current epoch.
-
-    >>> batches = ShuffledBatches(10, batch_size=4, seed=0)
-    >>> iterator = iter(batches)
-    >>> first = next(iterator)
-    >>> state = batches.state_dict()
-    >>> rest = list(iterator)
-    >>> again = ShuffledBatches(10, batch_size=4, seed=1)
-    >>> again.load_state_dict(state)
-    >>> [torch.equal(a, b) for a, b in zip(again, rest, strict=True)]
-    [True, True]
-    """
+    """The base of the samplers: epochs, ranks and state. Iterating continues to the end of the current epoch."""
 
     def __init__(self, batch_size: int, n_images: int, n_batches: int, **sharing: Unpack[Sharing]) -> None:
         self.batch_size, self.n_images, self.n_batches = batch_size, n_images, n_batches
@@ -128,6 +117,9 @@ class ShuffledBatches(Batches):
         drop_last: skip a last batch that is not full.
         n_batches: end an epoch after so many batches; the next one shuffles all images again.
         sharing: `seed`, `rank` and `n_ranks`; see `Sharing`.
+
+    >>> [batch.tolist() for batch in ShuffledBatches(5, batch_size=3, seed=0)]
+    [[4, 0, 1], [3, 2]]
     """
 
     def __init__(
@@ -162,11 +154,7 @@ class ShuffledBatches(Batches):
 class IndependentBatches(Batches):
     """Each batch a fresh random set of images: with replacement between batches, none inside. Row 2 of Figure 4.
 
-    Args:
-        n_images: how many images there are.
-        batch_size: images in a batch, over all ranks.
-        n_batches: batches per epoch; by default the number that would use every image once.
-        sharing: `seed`, `rank` and `n_ranks`; see `Sharing`.
+    The arguments are those of `ShuffledBatches`; by default an epoch has the batches that would use every image once.
     """
 
     def __init__(
@@ -188,7 +176,6 @@ class EpisodeBatches(Batches):
 
     Args:
         labels: (image,) the class of every image, whole numbers.
-        shape: ways, shots and queries.
         replacement: whether an image may be drawn again in the same epoch.
         n_batches: episodes per epoch; by default the number that would use every image once, or, without replacement,
             the largest possible number.

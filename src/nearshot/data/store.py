@@ -174,14 +174,13 @@ class Store:
     def _read_labels(self) -> npt.NDArray[np.int64]:
         file = self.folder / "labels.npy"
         try:
-            labels = np.load(file, allow_pickle=False)
+            labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError):
             raise self._damaged(file, "is missing or damaged") from None
         n_images, n_classes = len(self.images), len(self.class_names)
-        if not isinstance(labels, np.ndarray) or labels.dtype != np.int64 or labels.shape != (n_images,):
-            raise self._damaged(file, f"does not have {counted(n_images, 'label')}")
-        if not 0 <= labels.min() <= labels.max() < n_classes:
-            raise self._damaged(file, f"has labels of more than {counted(n_classes, 'class', 'classes')}")
+        has_labels = isinstance(labels, np.ndarray) and labels.dtype == np.int64 and labels.shape == (n_images,)
+        if not has_labels or not 0 <= labels.min() <= labels.max() < n_classes:
+            raise self._damaged(file, f"must have {n_images} labels from 0 to {n_classes - 1}")
         return labels
 
     def _damaged(self, file: Path, how: str) -> FileFormatError:

@@ -41,19 +41,12 @@ for package in ("numpy.core", "numpy._core"):
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image of a dataset, before it is read.
-
-    Attributes:
-        class_name: the name of its class.
-        name: its name in the source.
-        read: returns the file's bytes, or pixels (height, width, 3).
-        stamp: a text that changes with the file; empty if the image has no file of its own.
-    """
+    """An image of a dataset, before it is read."""
 
     class_name: str
-    name: str
-    read: Callable[[], bytes | Pixels]
-    stamp: str = ""
+    name: str  # in the source
+    read: Callable[[], bytes | Pixels]  # returns the file's bytes, or pixels (height, width, 3)
+    stamp: str = ""  # a text that changes with the file; empty if the image has no file of its own
 
 
 class Plan(NamedTuple):
