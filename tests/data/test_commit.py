@@ -222,29 +222,19 @@ def test_splits_of_two_preparations_are_refused_with_the_command(
 def test_splits_that_change_while_they_are_opened(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process replaces them when the training split is open; by name, and by every process of a run."""
-    other = {"train": [A, C], "val": [B, F], "test": [D, E]}
+    """Another process replaces them when the training split is open, on the first rank of a run or on another."""
 
-    def opening(dataset: str, split: str, data_dir: Path, *, side: int | None) -> Store:
-        store = open_or_prepare(dataset, split, data_dir, side=side)
-        if split == "train":
-            prepare_as(photos, data_dir, other)
-        return store
-
-    def opening_a_folder(folder: str) -> Store:
-        store = Store(folder)
+    def opening(*arguments: Any, **options: Any) -> Store:
+        store = open_or_prepare(*arguments, **options) if options else Store(*arguments)
         if store.split == "train":
-            prepare_as(photos, tmp_path / "d", other)
+            prepare_as(photos, tmp_path / "d", {"train": [A, C], "val": [B, F], "test": [D, E]})
         return store
 
-    prepare_as(photos, tmp_path / "d", BEFORE["other"])
-    with monkeypatch.context() as patch, pytest.raises(InputError, match="photos"):
-        patch.setattr("nearshot.training.assembly.open_or_prepare", opening)
-        open_splits(TrainConfig(dataset="photos"), tmp_path / "d")
-    prepare_as(photos, tmp_path / "d", BEFORE["other"])
-    monkeypatch.setattr("nearshot.training.assembly.Store", opening_a_folder)
-    with pytest.raises(InputError, match="photos"):
-        train(TrainConfig(dataset="photos"), folder=tmp_path / "run", data_dir=tmp_path / "d", show=False)
+    for name in ("open_or_prepare", "Store"):
+        prepare_as(photos, tmp_path / "d", BEFORE["other"])
+        with monkeypatch.context() as patch, pytest.raises(InputError, match="photos"):
+            patch.setattr(f"nearshot.training.assembly.{name}", opening)
+            train(TrainConfig(dataset="photos"), folder=tmp_path / "run", data_dir=tmp_path / "d", show=False)
     assert not (tmp_path / "run").exists()
 
 
