@@ -74,12 +74,7 @@ class ImageFeed:
     """
 
     def __init__(
-        self,
-        images: Pixels,
-        device: torch.device | str,
-        *,
-        residence: Residence | None = None,
-        n_processes: int = 1,
+        self, images: Pixels, device: torch.device | str, *, residence: Residence | None = None, n_processes: int = 1
     ) -> None:
         if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not len(images):
             raise InputError(f"images must be uint8 (image, height, width, 3), not {images.dtype} {images.shape}.")

@@ -33,11 +33,9 @@ NOT_DATASETS = {"downloads": "the downloads in the data folder", "embeddings": "
 class PrepareOptions(TypedDict, total=False):
     """How a dataset is prepared.
 
-    Attributes:
-        data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
-        fit: "crop" or "stretch", how images are resized to a square.
-        broken: "refuse" images that cannot be read, or "skip" them and list them in the manifest.
-        progress: whether to show progress bars; by default on a terminal.
+    `data_dir` is the folder of prepared datasets; see `data_folder`. `fit` says how images are resized to a square.
+    Images that cannot be read are `broken`: refused, or skipped and listed in the manifest. Progress bars are shown on
+    a terminal, unless `progress` says otherwise.
     """
 
     data_dir: str | Path | None

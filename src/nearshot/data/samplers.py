@@ -23,13 +23,10 @@ __all__ = ["Batches", "EpisodeBatches", "IndependentBatches", "Sharing", "Shuffl
 
 
 class Sharing(TypedDict, total=False):
-    """How ranks share the batches.
+    """The `seed`, or a CPU generator, which is the same for all ranks; and the `rank` of `n_ranks`, by default 0 of 1.
 
-    Attributes:
-        seed: a seed, or a CPU generator; the same for all ranks.
-        rank: the rank whose share of each batch is yielded; by default 0. An episode is cut in the middle of its
-            layout, so that the loss has to see the shares of all ranks, in order.
-        n_ranks: the number of ranks; by default 1.
+    Each rank gets its share of each batch. An episode is cut in the middle of its layout, so that the loss has to see
+    the shares of all ranks, in order.
     """
 
     seed: int | torch.Generator

@@ -83,8 +83,6 @@ class Store:
         images: (image, height, width, 3) uint8, mapped from disk and read-only.
         labels: (image,) int64.
         class_names: the names of the labels 0, 1, ….
-        dataset: the dataset's name.
-        split: the split's name.
         fingerprint: a hash of the pixels, labels and names and of how the images were resized.
     """
 

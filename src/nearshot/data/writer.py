@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from nearshot.data.store import HASH_BYTES, OtherVersionError, Store
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.io import atomic_write
 from nearshot.progress import with_progress
-from nearshot.text import counted, print_message
+from nearshot.text import counted
 
 IMAGES_PER_STEP = 512
 INTERPOLATION = "bilinear, Pillow"
@@ -62,7 +62,7 @@ def write_splits(
             )
     plans = {split: plan_hash(images, side, fit) for split, images in plan.splits.items()}
     partial = _partial_folder(folder)
-    if _complete_plans(folder) != plans or not _all_open(folder, plans, progress):
+    if _complete_plans(folder) != plans:
         if _complete_plans(partial) != plans:
             about = {"format": stores.FORMAT, "version": stores.VERSION, **about, "source": plan.layout}
             about |= {"interpolation": INTERPOLATION, "preparation": plans}
@@ -102,7 +102,7 @@ def _old_folder(folder: Path) -> Path:
 def _complete_plans(folder: Path) -> dict[str, str]:
     """Return the plan of each split in a folder; nothing if splits are damaged, missing or of two preparations."""
     try:
-        manifests = {file.parent.name: stores.read_manifest(file.parent) for file in folder.glob("[!.]*/manifest.json")}
+        manifests = {file.parent.name: Store(file.parent).manifest for file in folder.glob("[!.]*/manifest.json")}
     except OtherVersionError:
         raise
     except FileFormatError:
@@ -110,16 +110,6 @@ def _complete_plans(folder: Path) -> dict[str, str]:
     plans = {split: str(manifest.get("plan")) for split, manifest in manifests.items()}
     needed = {split for manifest in manifests.values() for split in manifest.get("preparation", ())}
     return plans if needed <= plans.keys() and stores.are_together(manifests) else {}
-
-
-def _all_open(folder: Path, splits: Collection[str], progress: bool | None) -> bool:
-    try:
-        for split in splits:
-            Store(folder / split)
-    except FileFormatError:
-        print_message(f"{folder / split} is damaged; the dataset is packed again.", show=progress)
-        return False
-    return True
 
 
 def _replace(folder: Path) -> None:

@@ -14,11 +14,7 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, format_list
 
 DEFAULT_FRACTIONS = {"train": 0.64, "val": 0.16, "test": 0.2}
-WITHOUT = {
-    "train": "for training",
-    "val": "to choose the best epoch",
-    "test": "to measure the accuracy on new classes",
-}
+WITHOUT = {"train": "for training", "val": "to choose the best epoch", "test": "to measure the accuracy on new classes"}
 
 
 def plan_folder(

@@ -61,34 +61,24 @@ def _from_wnid_folders(files: Files) -> Plan:
 
 def _from_cache(files: Files, path: str) -> list[SourceImage]:
     with source.read_pickle(files, path) as content:
-        images, classes = content["image_data"], content["class_dict"]
-        _check_images(images, path, files)
-        return [
-            SourceImage(name, f"{name}/{index}", _pixels(images, int(index)))
-            for name in sorted(classes)
-            for index in classes[name]
-        ]
+        images, classes = _pixels(content["image_data"]), content["class_dict"]
+        places = [(name, int(index)) for name in sorted(classes) for index in classes[name]]
+        return [SourceImage(name, f"{name}/{i}", images[i].copy) for name, i in places]
 
 
 def _from_category_split(files: Files, path: str) -> list[SourceImage]:
     with source.read_pickle(files, path) as content:
-        images, labels = content["data"], content["labels"]
-        _check_images(images, path, files)
+        images, labels = _pixels(content["data"]), np.asarray(content["labels"])
         if len(labels) != len(images):
             raise FileFormatError(f"{path} in {files.label} has {len(images)} images and {len(labels)} labels.")
-        order = np.argsort(np.asarray(labels), kind="stable").tolist()
-        return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", _pixels(images, i)) for i in order]
+        order = np.argsort(labels, kind="stable").tolist()
+        return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", images[i].copy) for i in order]
 
 
-def _check_images(images: Any, path: str, files: Files) -> None:
+def _pixels(images: Any) -> Pixels:
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
-        raise FileFormatError(f"{path} in {files.label} does not hold images (image, height, width, 3).")
-
-
-def _pixels(images: Pixels, index: int) -> Callable[[], Pixels]:
-    if not 0 <= index < len(images):
-        raise FileFormatError(f"A class refers to image {index}; there are {len(images)}.")
-    return lambda: images[index]
+        raise ValueError("images must be uint8 (image, height, width, 3)")  # `read_pickle` names the file
+    return images
 
 
 MINI_IMAGENET = Source(
