@@ -113,7 +113,8 @@ def augment(
         boxes = random_boxes(height, width, augmentation, draw)
     elif augmentation.crop == "padded":
         planes = F.pad(planes, (augmentation.padding,) * 4)
-        boxes = shifted_boxes(planes.shape[2], planes.shape[3], side, draw)
+        room = _constant((planes.shape[2] - side + 1, planes.shape[3] - side + 1), planes)
+        boxes = F.pad((draw(2) * room).floor(), (0, 2), value=side)  # (image, 4): top, left and twice the side
     else:
         boxes = _constant(((height - side) / 2, (width - side) / 2, side, side), planes).expand(n_images, 4)
     flips = draw(1)[:, 0] < augmentation.flip
@@ -142,14 +143,6 @@ def random_boxes(height: int, width: int, augmentation: Augmentation, draw: Call
     top = torch.where(none, (height - box_height) // 2, (fractions[2][:, 0] * (height - box_height + 1)).floor())
     left = torch.where(none, (width - box_width) // 2, (fractions[3][:, 0] * (width - box_width + 1)).floor())
     return torch.stack([top, left, box_height, box_width], dim=1)
-
-
-def shifted_boxes(height: int, width: int, side: int, draw: Callable[..., Tensor]) -> Tensor:
-    """Draw square crops of the given side, each place of the image being as likely, (box, 4) as `random_boxes` does."""
-    down, across = draw(2).unbind(1)  # (box,) each
-    top, left = (down * (height - side + 1)).floor(), (across * (width - side + 1)).floor()
-    length = torch.full_like(top, side)
-    return torch.stack([top, left, length, length], dim=1)
 
 
 def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int, *, longest: int | None = None) -> Tensor:

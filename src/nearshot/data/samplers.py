@@ -8,6 +8,7 @@ small: the random state before the epoch was drawn, and the number of batches ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, Unpack
 
@@ -255,13 +256,9 @@ class EpisodeBatches(Batches):
 
     def _most_without_replacement(self) -> int:
         """Return the largest number e of episodes: in e episodes a class can be used min(hands, e) times."""
-        hands = self._by_class.sizes // self.shape.images_per_class
-        low, high = 0, int(hands.sum()) // self.shape.n_way
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = int(hands.clamp(max=middle).sum()) >= middle * self.shape.n_way
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+        hands, n_way = self._by_class.sizes // self.shape.images_per_class, self.shape.n_way
+        candidates = range(1, int(hands.sum()) // n_way + 1)
+        return bisect_left(candidates, True, key=lambda e: int(hands.clamp(max=e).sum()) < e * n_way)
 
 
 def _check_batch_size(batch_size: int, n_images: int, *, may_exceed: bool = False) -> None:
