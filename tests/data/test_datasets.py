@@ -231,15 +231,10 @@ def test_a_folder_is_split_by_lot_the_same_everywhere(tmp_path: Path) -> None:
     assert {s: {p.class_name for p in ps} for s, ps in again.splits.items()} == classes
     other = plan_folder(files, seed=1)
     assert {s: {p.class_name for p in ps} for s, ps in other.splits.items()} != classes
-    halves = plan_folder(files, fractions={"train": 0.5, "test": 0.5})
-    assert {s: len(ps) for s, ps in halves.splits.items()} == {"train": 10, "test": 10}
 
 
-def test_a_folder_by_lists_by_table_and_by_its_own_splits(tmp_path: Path) -> None:
+def test_a_folder_by_table_and_by_its_own_splits(tmp_path: Path) -> None:
     members = class_folders(ANIMALS)
-    files = open_files(write_folder(tmp_path / "f", members))
-    plan = plan_folder(files, classes={"train": ANIMALS[:4], "test": ANIMALS[4:6]})
-    assert {s: len(ps) for s, ps in plan.splits.items()} == {"train": 8, "test": 4}
     rows = ["file,label", *(f"{name},{'odd' if i % 2 else 'even'}" for i, name in enumerate(members))]
     files = open_files(write_folder(tmp_path / "t", members | {"labels.csv": "\n".join(rows).encode()}))
     table = plan_folder(files, table="labels.csv", fractions={"train": 0.5, "test": 0.5})
@@ -251,12 +246,8 @@ def test_a_folder_by_lists_by_table_and_by_its_own_splits(tmp_path: Path) -> Non
 
 def test_bad_folders(tmp_path: Path) -> None:
     files = open_files(write_folder(tmp_path / "f", class_folders(ANIMALS)))
-    with pytest.raises(InputError, match="Class 'animal 1' is in more than one split"):
-        plan_folder(files, classes={"train": ANIMALS[:2], "test": ANIMALS[1:]})
     with pytest.raises(InputError, match="'unicorn'"):
         plan_folder(files, classes={"train": ["unicorn"]})
-    with pytest.raises(InputError, match="add up to 1"):
-        plan_folder(files, fractions={"train": 0.5})
     with pytest.raises(FileFormatError, match="0 classes"):
         plan_folder(open_files(write_folder(tmp_path / "empty", {"readme.txt": b""})))
     with pytest.raises(InputError, match="has no table"):

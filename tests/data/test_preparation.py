@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from layouts import class_folders, encoded, picture, write_folder
 
-from nearshot.data import Store, open_or_prepare, prepare_folder, prepare_plan
-from nearshot.data.datasets.source import Plan
+from nearshot.data import Store, open_or_prepare, prepare_folder
 from nearshot.errors import FileFormatError, InputError
 
 ANIMALS = [f"animal {i}" for i in range(10)]
@@ -65,23 +64,6 @@ def test_otherwise_the_error_is_the_command(tmp_path: Path, dataset: str, side: 
         open_or_prepare(dataset, "train", tmp_path, side=side)
     expected = f"Dataset {dataset!r} is not prepared in {tmp_path}. Run: " + command.format(tmp_path)
     assert str(caught.value) == expected
-
-
-def test_a_picture_is_never_of_the_other_folder_of_that_name(photos: Path, tmp_path: Path) -> None:
-    other = write_folder(tmp_path / "b" / "my-photos", class_folders(ANIMALS[::-1], 4))
-    ours = open_or_prepare(photos, "train", tmp_path / "d", side=32)
-    first = ANIMALS.index(ours.class_names[0]) * 4
-    assert (ours.images[0] == picture(first)).all()
-    with pytest.raises(InputError, match="is of .*, not of .* Give it another name"):
-        open_or_prepare(other, "train", tmp_path / "d")
-
-
-@pytest.mark.parametrize("name", ["embeddings", "Downloads"])
-def test_a_dataset_does_not_live_among_other_things(photos: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=f"cannot have the name '{name}', which is that of the"):
-        prepare_plan(name, Plan("", {}), side=8)
-    with pytest.raises(InputError, match="has the name of the .* Give it another name: nearshot data prepare NAME"):
-        open_or_prepare(photos.rename(tmp_path / name), "train", tmp_path / "d")
 
 
 def test_folders_without_pictures_are_named(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
