@@ -48,9 +48,6 @@ def test_the_built_in_splits_have_their_sizes_and_share_no_class(dataset: str, s
     assert all(name.strip() == name and name for names in lists for name in names)
 
 
-# --- CIFAR-FS --------------------------------------------------------------------------------------------------------
-
-
 def cifar_members() -> dict[str, bytes]:
     return class_folders(all_classes("cifar-fs"), prefix="cifar100/data/")
 
@@ -94,9 +91,6 @@ def test_cifar_fs_from_the_pickles_of_cifar_100(tmp_path: Path) -> None:
     images = pixels_by_name(stores)
     assert images["apple", "apple/apple_train.png"] == picture(label).tobytes()
     assert images["apple", "apple/apple_test.png"] == picture(100 + label).tobytes()
-
-
-# --- miniImageNet ----------------------------------------------------------------------------------------------------
 
 
 def check_mini(stores: dict[str, Store]) -> None:
@@ -170,9 +164,6 @@ def test_mini_imagenet_category_splits(tmp_path: Path) -> None:
     assert stores["val"].images[0].tobytes() == picture(64, 84).tobytes()
 
 
-# --- tieredImageNet --------------------------------------------------------------------------------------------------
-
-
 def test_tiered_imagenet_pickles(tmp_path: Path) -> None:
     members = {}
     for split, n_classes in (("train", 5), ("val", 3), ("test", 4)):
@@ -184,9 +175,6 @@ def test_tiered_imagenet_pickles(tmp_path: Path) -> None:
     stores = prepare("tiered-imagenet", write_folder(tmp_path / "t", members), data_dir=tmp_path / "d")
     assert [(len(stores[s]), len(stores[s].class_names)) for s in SPLITS] == [(10, 5), (6, 3), (8, 4)]
     assert pixels_by_name(stores)["val class 1", "val_images_png.pkl/4"] == picture(4, 84).tobytes()
-
-
-# --- Omniglot --------------------------------------------------------------------------------------------------------
 
 
 def omniglot(tmp_path: Path) -> list[Path]:
@@ -215,8 +203,6 @@ def test_omniglot_splits_and_rotations(tmp_path: Path) -> None:
     for quarter in (1, 2, 3):
         assert np.array_equal(turned[f"{plain} turned {90 * quarter} degrees"], np.rot90(turned[plain], quarter))
 
-
-# --- any folder ------------------------------------------------------------------------------------------------------
 
 ANIMALS = [f"animal {i}" for i in range(10)]
 
@@ -259,9 +245,6 @@ def test_bad_folders(tmp_path: Path) -> None:
         folder = write_folder(tmp_path / "bad", class_folders(ANIMALS) | {"t.csv": table})
         with pytest.raises(FileFormatError, match=message):
             plan_folder(open_files(folder), table="t.csv")
-
-
-# --- the real ones ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

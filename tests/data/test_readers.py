@@ -160,9 +160,6 @@ def test_what_is_no_archive_or_cannot_be_read(tmp_path: Path) -> None:
         open_files(folder).read("a/broken.png")
 
 
-# --- pickles ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("protocol", [0, 2, 5])
 def test_what_datasets_are_made_of_is_read(protocol: int) -> None:
     value: dict[Any, Any] = {
@@ -222,9 +219,6 @@ def test_damaged_pickles_give_one_kind_of_error(data: bytes) -> None:
         load_pickle(data, "it")
     except NearshotError as error:
         assert str(error).startswith("it ")
-
-
-# --- pictures --------------------------------------------------------------------------------------------------------
 
 
 def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:

@@ -38,9 +38,6 @@ def stacked(batches: Batches) -> Tensor:
     return torch.stack(list(batches))
 
 
-# --- what all samplers do --------------------------------------------------------------------------------------------
-
-
 @every_sampler
 def test_same_seed_same_batches_and_another_seed_other_batches(sampler: Callable[..., Batches]) -> None:
     first, second, other = sampler(seed=3), sampler(seed=3), sampler(seed=4)
@@ -127,23 +124,6 @@ def test_a_state_of_another_sampler_is_refused() -> None:
         SAMPLERS["shuffled"]().load_state_dict({})
 
 
-@every_sampler
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"n_ranks": 3}, "n_ranks, not 20 by 3"),
-        ({"rank": 2, "n_ranks": 2}, "rank .* not 2 of 2"),
-        ({"seed": 0.5}, "seed .* 0.5"),
-    ],
-)
-def test_impossible_settings(sampler: Callable[..., Batches], keywords: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        sampler(**keywords)
-
-
-# --- shuffled and independent ----------------------------------------------------------------------------------------
-
-
 @few
 @given(seeds, st.integers(1, 60), st.integers(1, 70))
 def test_shuffled_visits_every_image_once(seed: int, n_images: int, batch_size: int) -> None:
@@ -169,6 +149,9 @@ def test_ranks_share_a_smaller_last_batch_where_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: ShuffledBatches(40, 20, n_ranks=3), "n_ranks, not 20 by 3"),
+        (lambda: ShuffledBatches(40, 20, rank=2, n_ranks=2), "rank .* not 2 of 2"),
+        (lambda: ShuffledBatches(40, 20, seed=0.5), "seed .* 0.5"),  # type: ignore[arg-type]
         (lambda: IndependentBatches(10, 11), "batch_size .* 10, not 11"),
         (lambda: ShuffledBatches(10, 11, drop_last=True), "batch_size .* 10, not 11"),
         (lambda: ShuffledBatches(0, 1), "n_images .* not 0"),
@@ -183,8 +166,6 @@ def test_impossible_batches(make: Callable[[], Batches], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
 
-
-# --- episodes --------------------------------------------------------------------------------------------------------
 
 class_sizes = st.lists(st.integers(4, 17), min_size=3, max_size=8)
 
@@ -283,9 +264,6 @@ def test_impossible_episodes_name_the_class(
 ) -> None:
     with pytest.raises(InputError, match=message):
         EpisodeBatches(labels, EpisodeShape(*shape), **options)
-
-
-# --- distinct integers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("upper", [5, 6], ids=["dense: Floyd", "sparse: drawn again"])
