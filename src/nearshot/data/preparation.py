@@ -145,14 +145,16 @@ def open_or_prepare(
         if path is not None and not folder.is_dir():
             open_files(path)  # gives the error if there are no files
         can_be_made = path is not None or (name in SOURCES and not SOURCES[name].needs_files)
-        if not can_be_made and not folder.is_dir():
-            raise _not_prepared(name, data_dir, side)
-        with _exclusive(folder, f"preparing {name!r} in {folder.parent}"):
-            finish_interrupted(folder)
-            if not prepared_manifests(name, data_dir, side=side):  # the process that had the lock may have made it
-                if not can_be_made:
-                    raise _not_prepared(name, data_dir, side)
-                _prepare_by_default(name, path, data_dir, side)
+        if can_be_made or folder.is_dir():
+            with _exclusive(folder, f"preparing {name!r} in {folder.parent}"):
+                finish_interrupted(folder)
+                if can_be_made and not prepared_manifests(name, data_dir, side=side):  # nor by whoever had the lock
+                    _prepare_by_default(name, path, data_dir, side)
+        if not prepared_manifests(name, data_dir, side=side):
+            here = f" Do you mean the folder ./{name}?" if Path(name).is_dir() else ""
+            hint = here or did_you_mean(name, {*SOURCES, *prepared_datasets(data_dir)})
+            command = _command(name, data_dir, side)
+            raise InputError(f"Dataset {name!r} is not prepared in {folder.parent}.{hint} Run: {command}")
     try:
         return Store.open(name, split, data_dir, side=side)
     except FileFormatError as error:
@@ -179,9 +181,6 @@ def given_path(dataset: str | Path) -> Path | None:
     """Return the path that a dataset is given by, or None if it is given by name.
 
     A string is a path if it has a slash, or is "." or "..", or begins with "~".
-
-    >>> given_path("cifar-fs"), given_path("./birds").name
-    (None, 'birds')
     """
     if isinstance(dataset, Path) or dataset in (".", "..") or dataset[:1] == "~" or set(dataset) & set("/\\"):
         return Path(dataset).expanduser()
@@ -243,13 +242,6 @@ def _origins(name: str, data_dir: str | Path | None) -> list[str]:
         with suppress(FileFormatError):
             origins.append(read_manifest(manifest.parent).get("origin"))
     return [origin for origin in origins if isinstance(origin, str)]
-
-
-def _not_prepared(name: str, data_dir: str | Path | None, side: int | None) -> InputError:
-    here = f" Do you mean the folder ./{name}?" if Path(name).is_dir() else ""
-    nearly = did_you_mean(name, {*SOURCES, *prepared_datasets(data_dir)})
-    command = _command(name, data_dir, side)
-    return InputError(f"Dataset {name!r} is not prepared in {data_folder(data_dir)}.{here or nearly} Run: {command}")
 
 
 def _command(name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None) -> str:
