@@ -32,7 +32,7 @@ from nearshot.devices import chosen_device, uses_bfloat16
 from nearshot.evaluation import FeatureSet, evaluate_many
 from nearshot.experiments.identity import run_id
 from nearshot.models import Backbone, load_backbone
-from nearshot.models.kernels.norm import can_fuse, fuse_norms
+from nearshot.models.kernels import can_fuse, fuse
 from nearshot.training import PRESETS, RunFolder, train
 from nearshot.training.embedding import embed_images
 
@@ -114,7 +114,7 @@ def at_every_size(weights: Path, stores: Mapping[str, Store], sizes: tuple[int, 
     device = chosen_device(None)
     backbone = load_backbone(weights).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if can_fuse(backbone, device):
-        fuse_norms(backbone)
+        fuse(backbone)
     feeds = {
         "train": ImageFeed(stores["train"].images[::CENTRE_FROM_EVERY], device),
         "val": ImageFeed(stores["val"].images, device),

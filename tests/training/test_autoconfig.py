@@ -25,8 +25,7 @@ from nearshot.evaluation.spec import EvaluationSpec, SmallClasses
 from nearshot.models import build_backbone, save_backbone
 from nearshot.training import PRESETS, TrainConfig, autoconfig, train
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_splits, fit_episodes
-from nearshot.training.batches import make_batches
-from nearshot.training.methods import resolve_method
+from nearshot.training.methods import make_batches, resolve_method
 
 QUICK = ["--backbone", "conv4-32", "--input-size", "16", "--epochs", "1", "--validation-episodes", "10"]
 EPISODIC = TrainConfig(method="prototypical")

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from nearshot.losses import nca_loss
 from nearshot.training import Hardware, TrainConfig
 from nearshot.training.methods import METHODS
-from nearshot.training.module import Learner
-from nearshot.training.step import Step
+from nearshot.training.step import Learner, Step
 
 N_CLASSES, SIDE = 8, 16
 

@@ -28,11 +28,10 @@ from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file
 from nearshot.runs.network import TrainedRun
 from nearshot.training import METHODS, Hardware, OwnLoss, TrainConfig, train
 from nearshot.training.autoconfig import EVALUATION_SETTINGS
-from nearshot.training.batches import Composition, compositions
 from nearshot.training.checkpoint import Progress
 from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.logging import RunLog
-from nearshot.training.methods import resolve_method
+from nearshot.training.methods import Composition, compositions, resolve_method
 from nearshot.training.run_folder import RunFolder
 
 

@@ -14,8 +14,7 @@ import torch
 from settings import TINY
 
 from nearshot.training import Hardware, train
-from nearshot.training.module import Learner
-from nearshot.training.step import Step
+from nearshot.training.step import Learner, Step
 
 BASE = replace(TINY, epochs=2, sync_batch_norm=True, learning_rate=0.01)
 CONFIGS = {

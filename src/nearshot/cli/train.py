@@ -20,9 +20,7 @@ from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
-from nearshot.training.batches import compositions
-from nearshot.training.methods import batch_kind
-from nearshot.training.validation import validation_queries
+from nearshot.training.methods import batch_kind, compositions
 
 __all__ = ["Train", "defaults", "parse"]
 
@@ -146,7 +144,7 @@ def _describe(plan: RunPlan, console: Console) -> None:
         batches=batch_kind(plan.config),
         input_size=plan.learner.backbone.spec.input_size,
         warm_up=plan.config.warm_up_epochs,
-        validation_queries=validation_queries(plan.config, plan.stores),
+        validation_queries=plan.validation_queries,
     )
     console.print(json.dumps(config.as_dict(), indent=2, ensure_ascii=False))
     console.print(
