@@ -146,7 +146,7 @@ def test_a_folder_has_one_run_at_a_time(data_dir: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["train", "--accelerator", "nope"], "cannot train on"),
-        (["train", "--accelerator", "cuda"], "accelerator must be"),
+        (["train", "--accelerator", "cuda"], "cannot train on 1 × cuda"),
         (["train", "--output", "/dev/null/run"], "/dev/null/run"),
         (["train", "--resume", "--overwrite"], "--resume or --overwrite"),
         (["evaluate", "RUN", "--device", "nope"], "'nope'"),

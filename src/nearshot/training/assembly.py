@@ -12,9 +12,9 @@ from nearshot.data import Store, open_or_prepare
 from nearshot.data.preparation import given_path
 from nearshot.data.store import are_together
 from nearshot.episode_shape import ImagesByClass
-from nearshot.errors import InputError
+from nearshot.errors import InputError, look_up
 from nearshot.text import format_list
-from nearshot.training.autoconfig import autoconfigure, check_auto
+from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
 from nearshot.training.hardware import Hardware
@@ -24,16 +24,9 @@ from nearshot.training.step import Learner
 
 
 class RunPlan:
-    """The parts of a run, checked against each other and against the data. The arguments are those of `train`.
+    """The parts of a run, checked against each other and against the data.
 
-    Args:
-        config: the settings.
-        hardware: the devices.
-        folder: the run's folder; by default named after the settings before autoconfiguration.
-        data_dir: where prepared datasets live.
-        auto: the names of settings that may change.
-        resume: whether automatic settings are restored from the existing run, if it has a checkpoint.
-        launch: whether to start the processes; a dry run does not.
+    The arguments are those of `train`; `launch` starts the processes, which a dry run does not.
 
     Attributes:
         run: the run's folder.
@@ -57,7 +50,8 @@ class RunPlan:
         resume: bool = False,
         launch: bool = True,
     ) -> None:
-        check_auto(auto)
+        for name in auto:
+            look_up(dict.fromkeys(TRAIN_SETTINGS), name, "automatic setting")
         path = given_path(config.dataset)
         config = config if path is None else replace(config, dataset=str(path.resolve()))
         self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))

@@ -15,22 +15,22 @@ from torch import Tensor
 
 from nearshot.data.loader import ImageFeed
 from nearshot.errors import InputError, NearshotError
-from nearshot.evaluation import Accuracy
-from nearshot.models import Backbone
+from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
+from nearshot.models import save_backbone
 from nearshot.randomness import kept_randomness
 from nearshot.training import checkpoint
 from nearshot.training.assembly import RunPlan
 from nearshot.training.checkpoint import CheckpointWriter, Progress
+from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, on_first_rank
-from nearshot.training.embedding import in_one_size
+from nearshot.training.embedding import embed_images, in_one_size
 from nearshot.training.hardware import Hardware
 from nearshot.training.logging import RunLog, import_wandb
 from nearshot.training.methods import Composition, compositions
 from nearshot.training.run_folder import describe_environment
 from nearshot.training.signals import stop_signal
 from nearshot.training.step import Step, captured
-from nearshot.training.validation import Validator
 
 __all__ = ["TrainResult", "train"]
 
@@ -181,11 +181,11 @@ class Training:
         hardware = replace(plan.hardware, residence=self.feed.residence)
         self.step = Step(fabric, hardware, self.config, plan.learner)
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        backbone = self.step.learner.backbone
-        network = torch.compile(backbone, dynamic=False) if hardware.compile else backbone
+        self.backbone = self.step.learner.backbone
+        network = torch.compile(self.backbone, dynamic=False) if hardware.compile else self.backbone
         most = max(len(one.labels) for one in plan.stores.values())
-        tuned = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
-        self.validate = Validator(plan, self.feed, tuned)
+        self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
+        self.classes = TrainingClasses(store.dataset, store.class_names)
         self.progress = Progress()
 
     def resume(self) -> None:
@@ -202,13 +202,13 @@ class Training:
         used |= {"accelerator": self.fabric.device.type, "processes": self.fabric.world_size}
         environment = describe_environment(self.fabric.device)
         environment |= {"hardware": used, "fingerprints": self.plan.fingerprints}
-        self.run.describe(self.config, environment, self.validate.classes)
+        self.run.describe(self.config, environment, self.classes)
 
     def warm_up(self) -> None:
-        """Compile the network for validation, if it is to be, before the first epoch is timed."""
-        if self.fabric.is_global_zero:
-            with self._evaluating() as backbone:
-                self.validate.warm_up(backbone)
+        """Embed an image, so that a network that compiles on first use does so before the first epoch is timed."""
+        if self.fabric.is_global_zero and self.embedder is not None:
+            with self._evaluating():
+                self._embed(ImageFeed(self.plan.stores["train"].images[:1], self.fabric.device))
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Take the remaining steps of the epoch; after each, yield its number and how many follow."""
@@ -248,8 +248,45 @@ class Training:
 
     def validated(self) -> dict[str, float]:
         """Return the accuracies on the validation split, which the first rank measures for all."""
-        with self._evaluating() as backbone:
-            return on_first_rank(self.fabric, lambda: self.validate(backbone, self.progress))
+        with self._evaluating():
+            return on_first_rank(self.fabric, self._validate)
+
+    def _validate(self) -> dict[str, float]:
+        """Measure the backbone, record the best epochs so far, and write its weights if it is best by any measure."""
+        epoch, best, means = self.progress.epoch, self.progress.best, {}
+        centre = self._embed(self.feed).mean(0)  # of the training images; centres all others
+        for name, accuracy in self._measure(centre).items():
+            means[name] = accuracy.mean
+            candidates = {"before": Accuracy.from_dict(best[name])} if name in best else {}
+            if select_best(candidates | {"now": accuracy}) == "now":
+                best[name] = {"epoch": epoch} | accuracy.as_dict()
+        if epoch == self.config.epochs or any(one["epoch"] == epoch for one in best.values()):
+            notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": self.config.dataset}
+            notes |= self.classes.as_note()
+            save_backbone(self.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes)
+        return means
+
+    def _measure(self, centre: Tensor) -> dict[str, Accuracy]:
+        store, config = self.plan.stores.get("val"), self.config
+        if store is None:
+            return {}
+        features = self._embed(ImageFeed(store.images, self.fabric.device))
+        results = evaluate_many(
+            FeatureSet(features, store.labels, centre, store.class_names, split="val", fingerprint=store.fingerprint),
+            n_way=config.validation_way,
+            n_shots=config.validation_shots,
+            n_query=self.plan.validation_queries,
+            n_episodes=config.validation_episodes,
+            classifiers=("centroid", "soft"),  # the best epoch is kept for each
+            training_classes=self.classes.class_names,
+            small_classes="leave out",
+            progress=False,
+        )
+        return {f"{measured.n_shot}-shot {measured.classifier}": accuracy for measured, accuracy in results.items()}
+
+    def _embed(self, feed: ImageFeed) -> Tensor:
+        bfloat16 = "bf16" in str(self.fabric.strategy.precision.precision)
+        return embed_images(self.backbone, feed, device=self.fabric.device, network=self.embedder, bfloat16=bfloat16)
 
     def save(self, log: RunLog | None, writer: CheckpointWriter) -> None:
         """Write a checkpoint on the first rank, and then remove weights that are not among the best."""
@@ -283,9 +320,9 @@ class Training:
         return TrainResult(self.run.path, accuracies, epochs, history, finished, self.fabric.global_rank)
 
     @contextmanager
-    def _evaluating(self) -> Iterator[Backbone]:
+    def _evaluating(self) -> Iterator[None]:
         self.step.learner.eval()
-        yield self.step.learner.backbone
+        yield
         self.step.learner.train()
 
     def _take_step(self, images: Tensor, labels: Tensor) -> Tensor:
