@@ -136,6 +136,7 @@ def test_a_setting_may_go_as_far_as_this(name: str, right: Any, wrong: Any) -> N
         (TrainConfig(nesterov=True, optimiser="adam"), "nesterov .*adam"),
         (TrainConfig(cross_entropy_weight=0.5, keep_negatives=0.5), "cross_entropy_weight .*keep_negatives"),
         (TrainConfig(method="prototypical", batch_size=100), "does not divide"),
+        (TrainConfig(least_images=10), "least_images.* shuffled"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(config: TrainConfig, message: str) -> None:

@@ -147,7 +147,7 @@ class Step:
         with torch.no_grad(), self.fabric.autocast():
             first_pass = [functional_call(self.learner, buffers, (part,)) for part in parts]
         columns = zip(*first_pass, strict=True)
-        embedded = Embedded(*(None if one[0] is None else torch.cat(one).requires_grad_() for one in columns))
+        embedded = Embedded._make(None if one[0] is None else torch.cat(one).requires_grad_() for one in columns)
         loss = self.loss(embedded, labels)
         self.fabric.backward(loss)
         gradients = [None if value is None else value.grad for value in embedded]
