@@ -19,7 +19,7 @@ from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.losses import nca_loss
 from nearshot.runs.evaluate import Request, evaluate_run
-from nearshot.training import OwnLoss, RunFolder, train
+from nearshot.training import OwnLoss, train
 from nearshot.training.checkpoint import CheckpointWriter, read_checkpoint
 
 # The other keys that a checkpoint must have.
@@ -96,13 +96,8 @@ def test_weights_written_during_a_checkpoint_are_kept(
     """On a slow disk, old weights are removed when a later epoch is among the best already."""
     write = CheckpointWriter._write
 
-    def slowly(self: CheckpointWriter, state: dict[str, object], afterwards: Callable[[], None] | None) -> None:
-        def later() -> None:
-            time.sleep(0.3)
-            if afterwards is not None:
-                afterwards()
-
-        write(self, state, later)
+    def slowly(self: CheckpointWriter, state: dict[str, object], afterwards: Callable[[], None]) -> None:
+        write(self, state, lambda: (time.sleep(0.3), afterwards()))  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(CheckpointWriter, "_write", slowly)
     config = replace(TINY, epochs=8, validate_every=1)
@@ -126,20 +121,8 @@ def test_settings_that_do_not_fit_the_data_are_refused_before_training(
     with pytest.raises(InputError, match=message):
         train(replace(TINY, **changes), folder=tmp_path / "run", data_dir=data_dir, show=False)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
-
-
-def test_an_unknown_argument_is_named() -> None:
     with pytest.raises(TypeError, match="fit"):
         train(TINY, fit=("batch_size",))  # type: ignore[call-arg]
-
-
-def test_a_folder_has_one_run_at_a_time(data_dir: Path, tmp_path: Path) -> None:
-    holder = RunFolder(tmp_path / "run")
-    holder.start(resume=False, overwrite=False)
-    with pytest.raises(NearshotError, match=str(tmp_path / "run")):
-        train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False)
-    holder.release()
-    assert train(replace(TINY, epochs=1), folder=tmp_path / "run", data_dir=data_dir, show=False).finished
 
 
 @pytest.mark.parametrize(
@@ -151,6 +134,8 @@ def test_a_folder_has_one_run_at_a_time(data_dir: Path, tmp_path: Path) -> None:
         (["train", "--resume", "--overwrite"], "--resume or --overwrite"),
         (["evaluate", "RUN", "--device", "nope"], "'nope'"),
         (["evaluate", "RUN", "--split", "nope"], "'nope'"),
+        (["evaluate", "/dev"], "config.json"),
+        (["evaluate", "weights.safetensors"], "weights.safetensors"),
     ],
 )
 def test_a_wrong_request_gives_one_sentence(

@@ -107,6 +107,8 @@ def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
         train(DONE, folder=run, data_dir=data_dir, show=False)
     with pytest.raises(InputError, match="--resume or --overwrite"):
         train(DONE, folder=run, data_dir=data_dir, overwrite=True, resume=True, show=False)
+    with pytest.raises(InputError, match="more than 20 images"):  # what is refused overwrites nothing
+        train(replace(DONE, validation_shots=(20,)), folder=run, data_dir=data_dir, overwrite=True, show=False)
     (run / "checkpoint.pt").rename(run / "aside")  # somebody may delete it to save space
     for resume in (True, False):
         with pytest.raises(InputError, match="checkpoint is missing.*nearshot evaluate"):
