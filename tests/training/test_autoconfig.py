@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -269,34 +269,22 @@ def test_an_epoch_of_few_images_has_several_steps(sizes: list[int], batch_size: 
         adapted([2, 1], {}, n_ranks=8, config=TrainConfig())
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_skipped_classes_are_named(
-    split: str, photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_skipped_classes_are_named(photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     all_classes = tmp_path / "all"
     all_classes.write_text("".join(f"kind {number}\n" for number in range(6)))
-    data = photos(6, 21, f"--{split}-classes", str(all_classes), tiny=3)
-    if split == "train":
-        run = ["train", *data, *QUICK, "--method", "prototypical", "--output", str(tmp_path / "run")]
-        assert main(run) == 0
-        assert "'kind 3' (2 images)" in capsys.readouterr().err
-        config = TrainConfig.from_dict(json.loads((tmp_path / "run" / "config.json").read_text()))
-        assert (config.least_images, config.shape) == (3, EpisodeShape(5, 5, 11))
-        assert main([*run, "--overwrite", "--least-images", "1", "--images-per-class", "16"]) == 1
-    else:
-        save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
-        measure = ["evaluate", str(tmp_path / "weights.safetensors"), *data, "--episodes", "10"]
-        capsys.readouterr()
-        assert main([*measure, "--json"]) == 0
-        out, err = capsys.readouterr()
-        assert "'kind 3' (2 images)" in err
-        for found in json.loads(out):
-            protocol = found["accuracy"]["protocol"]
-            assert (protocol["n_way"], protocol["n_query"], protocol["classes_left_out"]) == (5, 15, 1)
-        assert main([*measure, "--least-images", "1000"]) == 1
-        assert "0 classes of 1000 images or more" in capsys.readouterr().err
-        assert main([*measure, "--least-images", "2", "--shots", "1", "5", "--queries", "15"]) == 1  # given
-    assert "'kind 3' has 2 images" in capsys.readouterr().err
+    data = photos(6, 21, "--test-classes", str(all_classes), tiny=3)
+    save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
+    measure = ["evaluate", str(tmp_path / "weights.safetensors"), *data, "--episodes", "10"]
+    capsys.readouterr()
+    assert main([*measure, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "'kind 3' (2 images)" in err
+    for found in json.loads(out):
+        protocol = found["accuracy"]["protocol"]
+        assert (protocol["n_way"], protocol["n_query"], protocol["classes_left_out"]) == (5, 15, 1)
+    for least, message in (("1000", "0 classes of 1000 images or more"), ("2", "'kind 3' has 2 images")):
+        assert main([*measure, "--least-images", least, "--shots", "1", "5", "--queries", "15"]) == 1  # given
+        assert message in capsys.readouterr().err
 
 
 def fitting(sizes: Sequence[int], n_way: int, shots: Sequence[int], n_query: int, **more: object) -> tuple[object, ...]:
@@ -315,9 +303,8 @@ def test_fitting_episodes_can_be_drawn(
     sizes: list[int], n_way: int, shots: list[int], n_query: int, validation: bool
 ) -> None:
     labels = labels_of(*sizes)
-    small = fit_episodes(
-        ImagesByClass(labels), "test", n_way=n_way, shots=shots, n_query=n_query, validation=validation
-    )
+    given: dict[str, Any] = {"n_way": n_way, "n_query": n_query, "validation": validation}
+    small = fit_episodes(ImagesByClass(labels), "test", shots=shots, **given)
     assert 2 <= small.n_way <= n_way
     assert 1 <= small.n_query <= n_query
     assert max(small.shots) <= max(shots)

@@ -35,9 +35,7 @@ def test_weights_of_other_epochs_before_one_are_removed(tmp_path: Path) -> None:
     for epoch in (1, 2, 3, 5, 10, 11):
         run.weights_of(epoch).touch()
     run.keep_weights({2, 10}, before=10)
-    assert sorted(file.name for file in run.weights.iterdir()) == [
-        f"epoch-00{epoch}.safetensors" for epoch in ("02", "10", "11")
-    ]
+    assert set(run.weights.iterdir()) == {run.weights_of(epoch) for epoch in (2, 10, 11)}
 
 
 def test_a_resumed_run_keeps_its_earlier_environments(tmp_path: Path) -> None:
