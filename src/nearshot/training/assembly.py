@@ -34,7 +34,6 @@ class RunPlan:
         messages: one for each change of a setting, and for a missing validation split.
         validation_queries: the queries per class of validation episodes, which may be fewer than the settings'.
         stores: the training split, and the validation split if there is one.
-        n_steps: the length of the run.
         learner: the network with its initial weights, not yet on the device.
         hardware: the devices, with fuse, compile and graph decided.
     """

@@ -39,11 +39,7 @@ def autoconfigure(
 ) -> tuple[TrainConfig, list[str]]:
     """Return the settings with the automatic ones adapted to the data, and a message for each change.
 
-    Args:
-        config: the settings.
-        stores: the training split, and the validation split if there is one.
-        auto: the names of the settings that may change, of those in `TRAIN_SETTINGS`.
-        n_ranks: how many processes share a batch.
+    `stores` are the training split, and the validation split if there is one; `n_ranks` processes share a batch.
     """
     if not auto:
         return config, []
@@ -87,20 +83,10 @@ def fit_episodes(
     auto: Collection[str] = EVALUATION_SETTINGS,
     validation: bool = False,
 ) -> FittingEpisodes:
-    r"""Lower automatic ways, shots and queries to what a split allows; settings that are not automatic stay.
+    """Lower automatic ways, shots and queries to what a split allows; settings that are not automatic stay.
 
     Classes of fewer than `least_images` images are skipped. If that is automatic, so are a few classes that are far
-    smaller than the others, and classes of a single image.
-
-    Args:
-        by_class: the images of the split.
-        split: its name in messages.
-        n_way: classes in an episode.
-        shots: the numbers of shots.
-        n_query: queries of each class.
-        least_images: the least size of a class.
-        auto: which of "n_way", "shots" and "n_query" may be lowered, and whether "least_images" may be raised.
-        validation: whether these are the validation episodes of a run, which skip all classes that are too small.
+    smaller than the others, and classes of a single image. Episodes for `validation` skip all that are too small.
 
     >>> import torch
     >>> two_classes = ImagesByClass(torch.arange(2).repeat_interleave(12))

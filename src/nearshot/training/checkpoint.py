@@ -26,18 +26,11 @@ NEEDED = {"version", "config", "fingerprints", "learner", "optimiser", "sampler"
 
 
 class Progress:
-    """The current epoch, its sums so far, and the best epochs before it.
-
-    Attributes:
-        epoch: the current epoch, counted from 1.
-        step: the number of steps taken.
-        best: by "5-shot centroid" and the like, the best validation accuracy so far, with its epoch.
-        history: the log records of earlier epochs.
-    """
+    """The current epoch, its sums so far, and the best epochs and log records before it."""
 
     def __init__(self) -> None:
-        self.epoch, self.step = 1, 0
-        self.best: dict[str, dict[str, Any]] = {}
+        self.epoch, self.step = 1, 0  # the epochs are counted from 1, and the steps are those taken
+        self.best: dict[str, dict[str, Any]] = {}  # by "5-shot centroid" and the like, with its epoch
         self.history: list[dict[str, Any]] = []
         self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
         self.made_of = [0.0, 0.0, 0.0]

@@ -79,12 +79,7 @@ class Hardware:
     ) -> Hardware:
         """Return the hardware with fuse, compile and graph decided; requests that are impossible are refused.
 
-        Args:
-            device: the device of one process.
-            config: what is trained.
-            backbone: the network.
-            n_ranks: how many processes train together.
-            n_steps: the length of the run, which decides whether compiling pays.
+        `n_ranks` processes train together; `n_steps`, the length of the run, decides whether compiling pays.
         """
         waits = config.sync_batch_norm and n_ranks > 1  # for the statistics of other processes
         fusible, capturable = can_fuse(backbone, device) and not waits, device.type == "cuda" and n_ranks == 1

@@ -26,14 +26,8 @@ NO_CURVES = ("epoch", "time", "first", "since_start")
 class RunLog:
     """Writes and shows one line per epoch. The files of a resumed run first shrink to the epochs of its checkpoint.
 
-    Args:
-        folder: the run's.
-        config: its configuration.
-        progress: the progress of the run.
-        steps_per_epoch: for the progress bar.
-        show: None shows a bar on a terminal and plain lines elsewhere.
-        wandb: a Weights & Biases project to log to as well.
-        called: when `train` was called, by `time.perf_counter`; by default now.
+    `show` None shows a bar on a terminal and plain lines elsewhere; `wandb` is a Weights & Biases project to log to as
+    well; `called` is when `train` was called, by `time.perf_counter`, by default now.
     """
 
     def __init__(
@@ -161,11 +155,7 @@ def _write_lines(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def _scalars(record: dict[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a record; those of inner records under joined names."""
-    found: dict[str, float] = {}
-    for name, value in record.items():
-        if isinstance(value, dict):
-            found |= {f"{name}/{inner}": number for inner, number in _scalars(value).items()}
-        elif isinstance(value, int | float) and name not in NO_CURVES and math.isfinite(value):
-            found[name] = float(value)
-    return found
+    """Return the finite numbers of a record, with those of its validation."""
+    validation = {f"validation/{name}": value for name, value in record.get("validation", {}).items()}
+    numbers = {name: value for name, value in (record | validation).items() if isinstance(value, int | float)}
+    return {name: float(one) for name, one in numbers.items() if name not in NO_CURVES and math.isfinite(one)}

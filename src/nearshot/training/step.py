@@ -93,12 +93,7 @@ class Step:
         return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov, fused=cuda)
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Take a step and return the loss.
-
-        Args:
-            images: (image, height, width, 3) uint8, this rank's share.
-            labels: (image,) of the whole batch.
-        """
+        """Take a step and return the loss: images (image, height, width, 3) uint8 of this rank, and labels of all."""
         inputs = self.prepare(images)
         self.optimiser.zero_grad()
         if self.config.micro_batch is None:

@@ -34,8 +34,7 @@ from nearshot.training.step import Step, captured
 
 __all__ = ["TrainResult", "train"]
 
-# To agree on stopping, ranks have to wait for each other.
-STEPS_BETWEEN_STOP_CHECKS = 20
+STEPS_BETWEEN_STOP_CHECKS = 20  # to agree on stopping, ranks have to wait for each other
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,7 @@ def train(
     plan = RunPlan(config, hardware or Hardware(), folder=folder, data_dir=data_dir, auto=auto, resume=resume)
     training = Training(plan)
     config, fabric, run, progress = plan.config, plan.fabric, plan.run, training.progress
+    stop_every = 1 if fabric.world_size == 1 else STEPS_BETWEEN_STOP_CHECKS
     with _locked(plan, resume=resume, overwrite=overwrite) as resumes:
         if resumes:
             training.resume()
@@ -127,7 +127,7 @@ def train(
                     n_images += plan.sampler.batch_size
                     if log is not None:
                         log.step()
-                    if n_left and training.should_stop(stopping, number):
+                    if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
                         training.save(log, writer)
                         return training.result(finished=False)
                 record = training.epoch_record()
@@ -225,12 +225,6 @@ class Training:
             self.step.set_learning_rate(self.progress.step, self.plan.n_steps)
             self.progress.add(self._take_step(images, labels), made_of[number - 1] if made_of else None)
             yield number, len(order) - number
-
-    def should_stop(self, stopping: Callable[[], bool], number: int) -> bool:
-        """Return whether to stop after a step. Several ranks agree only now and then."""
-        if self.fabric.world_size == 1:
-            return stopping()
-        return number % STEPS_BETWEEN_STOP_CHECKS == 0 and any_rank(self.fabric, stopping())
 
     def epoch_record(self) -> dict[str, Any]:
         """Return the log record of the epoch, after checking that loss and weights are finite."""
