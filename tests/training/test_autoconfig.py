@@ -74,6 +74,10 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     assert (written["batch_size"], written["validation_way"], written["validation_queries"]) == (72, 2, 7)
     assert {name: settings[name] for name in TRAIN_SETTINGS} == {name: written[name] for name in TRAIN_SETTINGS}
 
+    for option, message in (("--batch-size=512", "there are 72"), ("--validation-way=5", "at most 2")):
+        assert main([*command, "--dry-run", option]) == 1  # a given setting is obeyed or refused
+        assert message in capsys.readouterr().err
+
     monkeypatch.setattr(autoconfig, "LEAST_BATCH", 20)  # a resumed run keeps its settings, whatever the rule is now
     assert dry()[0]["batch_size"] != written["batch_size"]
     assert dry("--resume")[0]["batch_size"] == written["batch_size"]
@@ -89,23 +93,6 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     assert "n_way 2 instead of 5" in err
     protocol = json.loads(out)[0]["accuracy"]["protocol"]
     assert (protocol["n_way"], protocol["n_query"]) == (2, 7)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--batch-size", "512"], "there are 72"),
-        (["--validation-way", "5"], "at most 2"),
-        (["--preset", "cifar-fs-nca"], "at most 2"),
-        (["--method", "prototypical", "--images-per-class", "16"], "has 12 images"),
-        (["--method", "prototypical", "--images-per-class", "5", "--n-shot", "5"], "5 images per class"),
-    ],
-)
-def test_given_settings_are_obeyed_or_refused(
-    options: list[str], message: str, photos: Photos, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", *photos(), *QUICK, "--dry-run", *options]) == 1
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -68,10 +68,7 @@ def test_a_dry_run_prints_the_plan_and_trains_nothing(
     assert "--n-shot and --images-per-class" in err
     assert not list(tmp_path.iterdir())
     assert main([*arguments, "--preset", "glyphs-matching"]) == 0
-    out, err = capsys.readouterr()
-    settings = json.loads(out[: out.index("\n}") + 2])
-    assert (settings["method"], settings["epochs"], settings["optimiser"]) == ("matching", 2, "adam")
-    assert "--n-shot" not in err
+    assert "--n-shot" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

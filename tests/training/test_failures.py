@@ -16,9 +16,8 @@ from settings import TINY
 from torch import Tensor
 
 from nearshot.cli import main
-from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.errors import InputError, NearshotError
 from nearshot.losses import nca_loss
-from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.training import OwnLoss, train
 from nearshot.training.checkpoint import CheckpointWriter, read_checkpoint
 
@@ -157,12 +156,3 @@ def test_a_wrong_request_gives_one_sentence(
     err = capsys.readouterr().err
     assert message in err
     assert "Traceback" not in err
-
-
-@pytest.mark.parametrize(
-    ("name", "content"), [("result.json", "{}"), ("config.json", "[]"), ("config.json", '{"epochs": "x"}')]
-)
-def test_a_damaged_run_is_refused(name: str, content: str, run: Path, data_dir: Path) -> None:
-    (run / name).write_text(content)
-    with pytest.raises(FileFormatError, match=name):
-        evaluate_run(run, Request(n_way=2), data_dir=data_dir)
