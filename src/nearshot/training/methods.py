@@ -15,19 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearshot import losses
 from nearshot.data import EpisodeBatches, IndependentBatches, ShuffledBatches
 from nearshot.data.samplers import Batches
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.losses import (
-    count_pairs,
-    cross_entropy_loss,
-    episode_loss,
-    mixed_loss,
-    nca_loss,
-    supervised_contrastive_loss,
-)
 from nearshot.training.config import BatchKind, OwnLoss, TrainConfig
 
 __all__ = ["METHODS", "LossInputs", "Method", "batch_kind", "resolve_method"]
@@ -76,15 +69,15 @@ def _nca(inputs: LossInputs, config: TrainConfig) -> Tensor:
     how = _distances(inputs, config)
     if inputs.logits is not None:
         weight = config.cross_entropy_weight
-        return mixed_loss(inputs.embeddings, inputs.logits, inputs.labels, cross_entropy_weight=weight, **how)
+        return losses.mixed_loss(inputs.embeddings, inputs.logits, inputs.labels, cross_entropy_weight=weight, **how)
     how |= {"keep_positives": config.keep_positives, "keep_negatives": config.keep_negatives}
-    return nca_loss(inputs.embeddings, inputs.labels, generator=inputs.generator, **how)
+    return losses.nca_loss(inputs.embeddings, inputs.labels, generator=inputs.generator, **how)
 
 
 def _episodic(prototypes: bool, separate: bool) -> Callable[[LossInputs, TrainConfig], Tensor]:
     def loss(inputs: LossInputs, config: TrainConfig) -> Tensor:
         how = _distances(inputs, config) | {"prototypes": prototypes, "separate": separate}
-        return episode_loss(inputs.embeddings, inputs.labels, config.shape, **how)
+        return losses.episode_loss(inputs.embeddings, inputs.labels, config.shape, **how)
 
     return loss
 
@@ -97,11 +90,11 @@ def _distances(inputs: LossInputs, config: TrainConfig) -> dict[str, Any]:
 def _simpleshot(inputs: LossInputs, config: TrainConfig) -> Tensor:
     if inputs.logits is None:
         raise InputError("SimpleShot needs the logits of a linear head; there is none.")
-    return cross_entropy_loss(inputs.logits, inputs.labels)
+    return losses.cross_entropy_loss(inputs.logits, inputs.labels)
 
 
 def _supcon(inputs: LossInputs, config: TrainConfig) -> Tensor:
-    return supervised_contrastive_loss(
+    return losses.supervised_contrastive_loss(
         inputs.embeddings, inputs.labels, temperature=inputs.temperature, variant=config.supcon_variant
     )
 
@@ -213,7 +206,8 @@ def compositions(labels: Tensor, config: TrainConfig, method: Method) -> list[Co
         return None
     prototypes, separate = method.roles
     if prototypes or separate:
-        return [Composition(0, *count_pairs(config.shape, prototypes=prototypes, separate=separate))] * len(labels)
+        pairs = losses.count_pairs(config.shape, prototypes=prototypes, separate=separate)
+        return [Composition(0, *pairs)] * len(labels)
     found = []
     for batch in labels.numpy():
         sizes = np.unique(batch, return_counts=True)[1]

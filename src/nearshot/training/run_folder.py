@@ -125,14 +125,11 @@ class RunFolder:
     def restore_settings(self, config: TrainConfig, names: Collection[str]) -> TrainConfig | None:
         """Return the configuration with the named settings restored from the existing run.
 
-        None where there is no checkpoint to resume from, or no configuration that can be read.
+        None where there is no checkpoint to resume from.
         """
-        if not self.checkpoint.is_file():
+        if not names or not self.checkpoint.is_file():
             return None
-        try:
-            begun = self.read_config()
-        except (InputError, FileFormatError):
-            return None
+        begun = self.read_config()
         return replace(config, **{name: getattr(begun, name) for name in names})
 
     def read_trained_on(self) -> TrainingClasses | None:
