@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from settings import TINY, labels_of
+from tiny import prepare_tiny
 
 from nearshot.cli import main
 from nearshot.cli.train import parse
@@ -29,33 +28,14 @@ from nearshot.training.methods import make_batches
 
 QUICK = ["--backbone", "conv4-32", "--input-size", "16", "--epochs", "1", "--validation-episodes", "10"]
 EPISODIC = TrainConfig(method="prototypical")
-Photos = Callable[..., list[str]]
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Photos:
-    """Prepare a folder of photos, ten classes of twelve, and return the options that train on it."""
-
-    def make(n_classes: int = 10, n_images: int = 12, *options: str, tiny: int | None = None) -> list[str]:
-        rng = np.random.default_rng(0)
-        for number in range(n_classes):
-            folder = tmp_path / "photos" / f"kind {number}"
-            folder.mkdir(parents=True)
-            for image in range(2 if number == tiny else n_images):
-                pixels = rng.integers(256, size=(16, 16, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{image}.png")
-        where = ["--data-dir", str(tmp_path / "data")]
-        assert main(["data", "prepare", str(tmp_path / "photos"), *where, "--side", "16", *options]) == 0
-        return ["--dataset", str(tmp_path / "photos"), *where]
-
-    return make
 
 
 def test_a_first_run_and_its_evaluation_need_no_options(
-    photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
-    command = ["train", *photos(), *QUICK, "--output", str(run)]
+    prepare_tiny(tmp_path, n_classes=10, n_images=12)
+    run, where = tmp_path / "run", ["--data-dir", str(tmp_path)]
+    command = ["train", "--dataset", "tiny", *where, *QUICK, "--output", str(run)]
 
     def dry(*options: str) -> tuple[dict[str, object], str]:
         capsys.readouterr()
@@ -84,7 +64,7 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     assert main([*command, "--resume"]) == 0
     assert (run / "config.json").read_text() == begun
 
-    evaluate = ["evaluate", str(run), *command[3:5], "--episodes", "10"]
+    evaluate = ["evaluate", str(run), *where, "--episodes", "10"]
     assert main([*evaluate, "--way", "3"]) == 1
     assert "2 classes; episodes need 3" in capsys.readouterr().err
     assert not (run / "evaluations").exists()  # nothing was begun
@@ -256,20 +236,23 @@ def test_an_epoch_of_few_images_has_several_steps(sizes: list[int], batch_size: 
         adapted([2, 1], {}, n_ranks=8, config=TrainConfig())
 
 
-def test_skipped_classes_are_named(photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    all_classes = tmp_path / "all"
-    all_classes.write_text("".join(f"kind {number}\n" for number in range(6)))
-    data = photos(6, 21, "--test-classes", str(all_classes), tiny=3)
+def test_skipped_classes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare_tiny(tmp_path, n_classes=6, n_images=21)
+    photos, where = tmp_path / "pictures", ["--data-dir", str(tmp_path / "data")]
+    for image in sorted((photos / "class03").iterdir())[2:]:
+        image.unlink()
+    (tmp_path / "all").write_text("".join(f"{folder.name}\n" for folder in photos.iterdir()))
+    assert main(["data", "prepare", str(photos), *where, "--side", "16", "--test-classes", str(tmp_path / "all")]) == 0
     save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
-    measure = ["evaluate", str(tmp_path / "weights.safetensors"), *data, "--episodes", "10"]
+    measure = ["evaluate", str(tmp_path / "weights.safetensors"), "--dataset", str(photos), *where, "--episodes", "10"]
     capsys.readouterr()
     assert main([*measure, "--json"]) == 0
     out, err = capsys.readouterr()
-    assert "'kind 3' (2 images)" in err
+    assert "'class03' (2 images)" in err
     for found in json.loads(out):
         protocol = found["accuracy"]["protocol"]
         assert (protocol["n_way"], protocol["n_query"], protocol["classes_left_out"]) == (5, 15, 1)
-    for least, message in (("1000", "0 classes of 1000 images or more"), ("2", "'kind 3' has 2 images")):
+    for least, message in (("1000", "0 classes of 1000 images or more"), ("2", "'class03' has 2 images")):
         assert main([*measure, "--least-images", least, "--shots", "1", "5", "--queries", "15"]) == 1  # given
         assert message in capsys.readouterr().err
 

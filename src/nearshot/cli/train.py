@@ -69,17 +69,12 @@ class Train:
         if self.for_episodes and (kind := batch_kind(self.config)) != "episodes":
             message = f"No effect of {' and '.join(self.for_episodes)}: {kind} batches have no episodes."
             print_line(Console(stderr=True), message)
-        plan: dict[str, Any] = {
-            "folder": self.output,
-            "data_dir": self.data_dir,
-            "auto": self.auto,
-            "resume": self.resume,
-        }
+        where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
         if self.dry_run:
-            _describe(RunPlan(self.config, self.hardware, launch=False, **plan), console)
+            _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
             return
-        log: dict[str, Any] = {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb}
-        result = train(self.config, hardware=self.hardware, overwrite=self.overwrite, **plan, **log)
+        where |= {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb, "overwrite": self.overwrite}
+        result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         if result.rank:
