@@ -68,10 +68,8 @@ def small_disk(mount: Path, size: str) -> Iterator[Path]:
 
 def test_a_full_disk_stops_and_keeps_the_last_checkpoint(data_dir: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", "1m") as mount:
-        with (
-            pytest.raises(NearshotError, match="disk is full"),
-            CheckpointWriter(mount / "checkpoint.pt") as writer,
-        ):
+        full = pytest.raises(NearshotError, match="disk is full")
+        with full, CheckpointWriter(mount / "checkpoint.pt") as writer:
             writer.save(FILLER | {"learner": {"weights": torch.ones(1000)}})
             writer.wait()
             writer.save(FILLER | {"learner": {"weights": torch.ones(1_000_000)}})
@@ -139,19 +137,14 @@ def test_settings_that_do_not_fit_the_data_are_refused_before_training(
     ],
 )
 def test_a_wrong_request_gives_one_sentence(
-    arguments: list[str],
-    message: str,
-    trained: Path,
-    data_dir: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], message: str, run: Path, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "cuda" in arguments and torch.cuda.is_available():
         pytest.skip("there is one")
-    given = [str(trained) if argument == "RUN" else argument for argument in arguments]
+    given = [str(run) if argument == "RUN" else argument for argument in arguments]
     if arguments[0] == "train":
         given += ["--dataset", "tiny", "--backbone", "conv4-32", "--batch-size", "32", "--validation-way", "2"]
-        given += [] if "--output" in arguments else ["--output", str(tmp_path / "new")]
+        given += [] if "--output" in arguments else ["--output", str(run.with_name("new"))]
     assert main([*given, "--data-dir", str(data_dir)]) == 1
     err = capsys.readouterr().err
     assert message in err
