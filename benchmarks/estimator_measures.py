@@ -17,8 +17,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from nearshot import FewShotClassifier
-from nearshot.estimator.calibration import usual_temperature
-from nearshot.estimator.novelty import choose_threshold, left_out_novelties
+from nearshot.estimator.calibration import typical_temperature
+from nearshot.estimator.novelty import choose_threshold, held_out_novelties
 from nearshot.evaluation import FeatureSet, prepare_features, sample_episodes
 from nearshot.progress import with_progress
 
@@ -118,7 +118,7 @@ def rejection(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
         for kind in known:
             values = np.concatenate([known[kind], unseen[kind]])
             auroc.setdefault(kind, []).append(100 * float(roc_auc_score(truth, values)))
-        left_out = left_out_novelties(model._fitted.support)
+        left_out = held_out_novelties(model._fitted.support)
         for rate in RATES:
             threshold = choose_threshold(left_out, rate)  # what `fit` does with this unknown_rate
             reached[rate]["known"].append(100 * float((known[OURS] > threshold).mean()))
@@ -150,7 +150,7 @@ def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dic
 
         best = minimize_scalar(lambda log, loss=loss: loss(np.exp(log)), bounds=(-9, 5), method="bounded")
         losses["chosen"].append(loss(model.temperature_))
-        losses["usual"].append(loss(usual_temperature(model._fitted.support, classifier)))
+        losses["usual"].append(loss(typical_temperature(model._fitted.support, classifier)))
         losses["1"].append(loss(1.0))
         losses["hindsight"].append(float(best.fun))
         temperatures.append(model.temperature_)

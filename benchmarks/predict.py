@@ -1,9 +1,8 @@
-"""How fast pictures are classified: 84×84 PNG files by `resnet12`, on two cores.
+"""Measure how fast images are classified: 84×84 PNG files with `resnet12`, on two cores.
 
-Ways to embed the same files, in turns, so that a busy moment hits all of them. The best round counts, as others may be
-using the machine; and beside the time on the clock there is the time that the cores worked. Then the command as a user
-runs it, `nearshot predict` with a thousand pictures, twice: the second time embeddings are kept. The pictures are noise
-and the network untrained, which changes nothing about the time.
+Several ways to embed the same files take turns, so that a busy moment affects all of them. The best round counts. The
+table has wall-clock time and processor time. Then `nearshot predict` runs twice on a thousand images; the second time
+embeddings are cached. The images are noise and the network is untrained, which does not change the time.
 
     python benchmarks/predict.py       # prints a table, writes benchmarks/results/predict.json; takes five minutes
 """

@@ -1,7 +1,7 @@
-"""Pictures that a dataset has twice, and how many of them two splits share: what was trained on is then tested.
+"""Count the images that a dataset has twice, and those that two splits share.
 
-python benchmarks/repeated_pictures.py              # prints and writes benchmarks/results/repeated-pictures.json
-python benchmarks/repeated_pictures.py mini-imagenet --output .
+python benchmarks/repeated_images.py              # prints and writes benchmarks/results/repeated-pictures.json
+python benchmarks/repeated_images.py mini-imagenet --output .
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from nearshot.data import Store
-from nearshot.data.inspection import repeated_pictures, splits_that_share
+from nearshot.data.inspection import repeated_images, splits_that_share
 from nearshot.data.store import prepared_splits
 
 RESULTS = Path(__file__).parent / "results"
@@ -25,7 +25,7 @@ def main() -> None:
     options = parser.parse_args()
     splits = prepared_splits(options.dataset, options.data_dir)
     stores = {split: Store(folder) for split, folder in splits.items()}
-    groups = repeated_pictures(stores)
+    groups = repeated_images(stores)
     across = [group for group in groups if len({occurrence.split for occurrence in group}) > 1]
     shared = splits_that_share(groups)
     report = {

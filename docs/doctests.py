@@ -1,4 +1,4 @@
-"""For the pages about the API: examples in docstrings are code there, too, and not quotations of quotations."""
+"""A griffe extension for the API pages: examples in docstrings become code blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLE = re.compile(r"^(?P<indent> *)>>> .*\n?(?:^(?P=indent)(?!\s*$).*\n?)*", 
 
 
 def fenced(docstring: str) -> str:
-    r"""Return a docstring with a fence around each example: from its first >>> to the next empty line.
+    r"""Return a docstring with a fence around each example, from its first >>> to the next empty line.
 
     >>> fenced("Adds:\n\n>>> 1 + 1\n2\n\nText.").splitlines()
     ['Adds:', '', '```pycon', '>>> 1 + 1', '2', '```', '', 'Text.']
@@ -26,7 +26,7 @@ def _fence(found: re.Match[str]) -> str:
 
 
 class Doctests(griffe.Extension):
-    """Fences the examples of everything that is documented."""
+    """Fences the examples of all documented objects."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: D102
         if obj.docstring is not None:

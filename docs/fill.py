@@ -1,8 +1,8 @@
-"""Put the tables and figures that commands made into the pages, so that they are seen wherever a page is read.
+"""Copy generated tables and figures into the pages.
 
     python docs/fill.py     # or: make fill
 
-A page says which table it wants, and gets it between the marks:
+A page names a table, which is written between two comments:
 
     <!-- from results/tables/paper/comparison-cifar-fs.md -->
     <!-- end -->
@@ -24,14 +24,14 @@ FIGURE = re.compile(r"\((?:docs/)?figures/(?P<scale>[a-z0-9]+)-(?P<name>[\w-]+\.
 
 
 def filled(page: str) -> str:
-    r"""Return a page with what its marks name between them, as it is now.
+    r"""Return a page with the current content of the files that its comments name.
 
     >>> print(filled("<!-- from CITATION.cff -->\nold\n<!-- end -->").splitlines()[2])
     cff-version: 1.2.0
     """
     n_marks, n_blocks = len(MARK.findall(page)), len(BLOCK.findall(page))
     if n_marks != 2 * n_blocks:
-        raise ValueError("A mark has no other, or does not stand on a line of its own: from … and end go together.")
+        raise ValueError("Every <!-- from … --> needs its own <!-- end -->, each on a line of its own.")
     return BLOCK.sub(_block, page)
 
 
@@ -41,7 +41,7 @@ def _block(found: re.Match[str]) -> str:
 
 
 def figures(page: str) -> dict[Path, Path]:
-    """Return where the figures among a page's pictures are kept, and where a command puts them.
+    """Return where a page's figures are copied to, and where each is copied from.
 
     >>> page = "![](figures/32px-ablations-cifar-fs.png), not ![](figures/estimator-glyphs.png)"
     >>> [source.name for source in figures(page).values()]
@@ -51,7 +51,7 @@ def figures(page: str) -> dict[Path, Path]:
     return {
         ROOT / "docs" / "figures" / f"{scale}-{name}": TABLES / scale / name
         for scale, name in places
-        if (TABLES / scale).is_dir()  # the other pictures are of other commands
+        if (TABLES / scale).is_dir()  # other images are of other commands
     }
 
 
@@ -66,11 +66,11 @@ def main() -> None:
         text = page.read_text(encoding="utf-8")
         if filled(text) != text:
             page.write_text(filled(text), encoding="utf-8")
-            print(f"{page.relative_to(ROOT)} has the tables of now.")
+            print(f"{page.relative_to(ROOT)} was updated.")
         for kept, source in figures(text).items():
             if not kept.is_file() or kept.read_bytes() != source.read_bytes():
                 shutil.copyfile(source, kept)
-                print(f"{kept.relative_to(ROOT)} is the figure of now.")
+                print(f"{kept.relative_to(ROOT)} was updated.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""For the built documentation: the report of the results that are in the repository, as a page of its own."""
+"""An MkDocs hook: adds the report of the repository's results as a page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add `report.html`, as `nearshot report` writes it."""
+    """Add the page that `nearshot report` writes."""
     with tempfile.TemporaryDirectory() as folder:
         page = write_report(Results(ROOT / "results"), Path(folder) / "report.html")
         files.append(File.generated(config, "report.html", content=page.read_text(encoding="utf-8")))

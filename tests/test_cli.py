@@ -13,7 +13,7 @@ from PIL import Image
 
 from nearshot.cli import main
 from nearshot.data import SOURCES, Store, prepare
-from nearshot.data.datasets.base import standard_splits
+from nearshot.data.datasets.source import standard_splits
 
 ANIMALS = [f"animal {i}" for i in range(10)]
 

@@ -43,6 +43,7 @@ save_features(features, folder / "features.safetensors")
 FILES = ["bundle.safetensors", "episodes.safetensors", "features.safetensors", "weights.safetensors"]
 
 
+@pytest.mark.slow
 def test_every_kind_of_file_is_the_same_from_two_processes(tmp_path: Path) -> None:
     folders = [tmp_path / "one" / "run", tmp_path / "other" / "run"]
     processes = []

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and files that one process owns."""
+"""Atomic writes, file locks, and text and tensor files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import filelock
+
 from nearshot.errors import NearshotError
 
 if TYPE_CHECKING:
@@ -18,16 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["FileLock", "append_line", "atomic_write", "naming_a_full_disk", "readable", "write_tensors"]
 
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+HAS_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+
 
 @contextmanager
 def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file for writing that takes its place under `path` only when all of it is on the disk.
+    """Open a file for writing that replaces `path` only when it is complete.
 
-    Until then, and if anything goes wrong, what was at `path` before is still there and nothing else is.
+    If writing fails, the previous file at `path` stays and no other file is left behind.
 
     Args:
-        path: where the file will be.
-        durable: wait until it would survive a power cut too; without, it is whole after all but that, and much sooner.
+        path: the file to write.
+        durable: flush to disk, so that the file also survives a power cut; without it, writing is much faster.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "greeting.txt"
@@ -36,7 +41,7 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
     >>> path.read_bytes()
     b'hello'
     """
-    path = Path(path).resolve()  # a link stays, and the file that it leads to is replaced
+    path = Path(path).resolve()  # a symbolic link stays; its target is replaced
     if not path.parent.is_dir():
         raise NearshotError(f"Cannot write {path}: the folder {path.parent} does not exist.")
     if path.is_dir():
@@ -44,7 +49,13 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
     temporary = path.parent / f".{secrets.token_hex(8)}.partial"
     try:
         with naming_a_full_disk(path):
-            with _opened(temporary, path) as file:
+            try:
+                file = temporary.open("xb")
+            except OSError as error:
+                if error.errno in DISK_IS_FULL:
+                    raise
+                raise NearshotError(f"Cannot write {path}: {error.strerror}.") from error
+            with file:
                 yield file
                 file.flush()
                 if durable:
@@ -52,39 +63,38 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
             if path.exists():
                 temporary.chmod(path.stat().st_mode)
             temporary.replace(path)
-            if durable:
+            if durable and os.name == "posix":
                 _sync_folder(path.parent)
     finally:
-        with suppress(OSError):  # a disk that is read-only says so even of a file that is not there
+        with suppress(OSError):  # a read-only disk raises even if there is no such file
             temporary.unlink(missing_ok=True)
 
 
-def _opened(temporary: Path, path: Path) -> IO[bytes]:
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        return temporary.open("xb")
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise NearshotError(f"Cannot write {path}: {error.strerror}.") from error
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file, whole or not at all; the same content gives the same file, byte by byte.
+    """Write a safetensors file atomically; the same content always gives the same bytes.
 
     Args:
-        path: where the file will be.
-        tensors: on the CPU, contiguous, and none in the memory of another.
-        metadata: texts by name.
+        path: the file to write.
+        tensors: contiguous CPU tensors that share no memory.
+        metadata: strings by name.
     """
     import safetensors.torch  # noqa: PLC0415 (takes seconds to import, and most files need no torch)
 
-    # The library writes tensors in an order of its own, but metadata in that of a hash map, which is another each time.
+    # The library writes metadata in the order of a hash map, which varies between processes.
     plain = memoryview(safetensors.torch.save(dict(tensors)))
     n_bytes = int.from_bytes(plain[:8], "little")
     entries = json.loads(bytes(plain[8 : 8 + n_bytes]))
     described = {"__metadata__": {name: metadata[name] for name in sorted(metadata)}} | entries
     header = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # what follows begins at a multiple of 8 bytes
+    header += b" " * (-len(header) % 8)  # tensors start at a multiple of 8 bytes
     with atomic_write(path) as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.write(plain[8 + n_bytes :])
@@ -92,107 +102,68 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
 
 @contextmanager
 def naming_a_full_disk(path: Path) -> Iterator[None]:
-    """Say in one sentence that there is no room for a file; other errors of the system get its name."""
+    """Raise one clear sentence if the disk is full; other system errors get the file's name."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in DISK_IS_FULL:
             raise NearshotError(f"The disk is full: {path} was not written.") from error
         if error.errno == errno.EFBIG:
             raise NearshotError(
                 f"{path} was not written: it is larger than files may be here. See ulimit -f, or choose another disk."
             ) from error
-        if error.filename is None:
-            error.filename = str(path)
+        error.filename = error.filename or str(path)
         raise
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a text file."""
+    """Append a line to a text file."""
     with naming_a_full_disk(path), path.open("a") as file:
         file.write(line)
 
 
 def readable(text: str) -> str:
-    r"""Return text that can be encoded, where a file's name in it was no UTF-8: such bytes are written out.
+    r"""Return text that can be encoded: bytes of a file name that are not UTF-8 are escaped.
 
     >>> print(readable(b"caf\xe9 \xe6\x97\xa5".decode(errors="surrogateescape")))
     caf\xe9 日
     """
-    return "".join(_written_out(letter) if "\ud800" <= letter <= "\udfff" else letter for letter in text)
-
-
-def _written_out(surrogate: str) -> str:
-    code = ord(surrogate)
-    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+    try:
+        content = text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that does not stand for a byte
+        content = text.encode(errors="backslashreplace")
+    return content.decode(errors="backslashreplace")
 
 
 class FileLock:
-    """A file that one process owns at a time, until it lets go or ends, however it ends.
+    """A lock that one process holds at a time, until it releases it or ends.
 
-    Where the system or the disk knows no such locks, everybody owns it. What cannot be opened, such as a folder of that
-    name, is an error that says so.
+    On a file system without locks, every process gets it. A path that cannot be locked, such as a folder, is an error.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._file: IO[str] | None = None
+        self._lock = filelock.FileLock(self.path, thread_local=False)
 
     def acquire(self, *, wait: bool = False) -> bool:
-        """Own the file; return whether that was possible, or `wait` until it is."""
+        """Take the lock and return True; if it is held, return False, or `wait` for it."""
+        if self._lock.is_locked:
+            return False
         try:
-            import fcntl  # noqa: PLC0415
-        except ImportError:  # on Windows
-            return True
-        if self._file is not None:
-            return False  # two in one process are two as well
-        while self._file is None:
-            file = self._open()
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
-                    self._file = file
-            except BlockingIOError:
-                return False
-            except FileNotFoundError:  # whoever had it has removed it
-                continue
-            except OSError:  # such as a network's disk without locks
+            self._lock.acquire(timeout=-1 if wait else 0)
+        except filelock.Timeout:
+            return False
+        except OSError as error:
+            if error.errno in HAS_NO_LOCKS:
                 return True
-            finally:
-                if self._file is None:
-                    file.close()
+            advice = "Remove it if no other process uses it, or choose" if os.path.lexists(self.path) else "Choose"
+            raise NearshotError(f"{self.path} cannot be locked: {error.strerror}. {advice} another folder.") from error
         return True
 
     def release(self, *, remove: bool = False) -> None:
-        """Let others have it; `remove` leaves no file behind, if it may be removed."""
-        if self._file is not None:
-            try:
-                if remove:
-                    with suppress(OSError):  # in a folder of somebody else it stays
-                        self.path.unlink()  # whoever waits for it will see that it is another then
-            finally:
-                self._file.close()  # which unlocks it
-                self._file = None
-
-    def _open(self) -> IO[str]:
-        try:
-            return self.path.open("a")
-        except OSError as error:
-            try:
-                return self.path.open()  # somebody else's, which can be locked all the same
-            except OSError:
-                is_there = os.path.lexists(self.path)
-                advice = "Remove it if nothing else is at work there, or choose" if is_there else "Choose"
-                raise NearshotError(
-                    f"{self.path} cannot be locked: {error.strerror}. {advice} another folder."
-                ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name last through a power cut too, where the system can."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        """Release the lock; `remove` also deletes its file, if that is allowed."""
+        if self._lock.is_locked:
+            if remove:
+                with suppress(OSError):
+                    self.path.unlink()
+            self._lock.release()

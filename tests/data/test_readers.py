@@ -36,18 +36,15 @@ def write_packed(path: Path, members: dict[str, bytes]) -> Path:
 MEMBERS = {"b/3.txt": b"three", "a/1.txt": b"one", "a/2.txt": b"two"}  # in no order
 
 
-@pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tar.gz", "parts"])
+@pytest.mark.parametrize("kind", ["folder", "f.zip", "f.tar", "f.tar.gz", "parts"])
 def test_names_and_contents_are_the_same_however_they_come(tmp_path: Path, kind: str) -> None:
-    noise = {".DS_Store": b"x", "a/._1.txt": b"x", "b/Thumbs.db": b"x"}
-    if kind == "folder":
-        files = open_files(write_folder(tmp_path / "f", MEMBERS | noise))
-    elif kind == "zip":
-        files = open_files(write_zip(tmp_path / "f.zip", MEMBERS | noise))
-    elif kind == "parts":
+    noise = {".DS_Store": b"x", "a/._1.txt": b"x", "b/Thumbs.db": b"x", ".thumbnails/1.txt": b"x"}
+    writers = {"folder": write_folder, "f.zip": write_zip, "f.tar": write_tar, "f.tar.gz": write_tar}
+    if kind == "parts":
         items = list(MEMBERS.items())
         files = open_files([write_zip(tmp_path / f"{i}.zip", dict(items[i::2])) for i in range(2)])
     else:
-        files = open_files(write_tar(tmp_path / f"f.{kind}", MEMBERS | noise))
+        files = open_files(writers[kind](tmp_path / kind, MEMBERS | noise))
     assert files.names() == sorted(MEMBERS)
     assert {name: files.read(name) for name in files.names()} == MEMBERS
 
@@ -131,13 +128,8 @@ def test_folders_are_known_however_they_come(tmp_path: Path) -> None:
     for name in ("f", "f.zip", "f.tar"):
         assert open_files(tmp_path / name).folders() == ["a", "b", "empty"]
         assert open_files(tmp_path / name).names() == sorted(MEMBERS)
-    assert open_files([tmp_path / "f.zip", write_zip(tmp_path / "g.zip", {"c/d/1.txt": b""})]).folders() == [
-        "a",
-        "b",
-        "c",
-        "c/d",
-        "empty",
-    ]
+    both = open_files([tmp_path / "f.zip", write_zip(tmp_path / "g.zip", {"c/d/1.txt": b""})])
+    assert both.folders() == ["a", "b", "c", "c/d", "empty"]
 
 
 def test_archives_inside_are_folders(tmp_path: Path) -> None:
@@ -165,9 +157,7 @@ def test_parts_may_repeat_a_picture_but_not_have_two_of_one_name(tmp_path: Path)
     other = write_tar(tmp_path / "other.tar", {"a/1.png": b"two"})
     assert open_files([one, same]).names() == ["a/1.png", "readme.txt"]
     assert open_files([one, same]).read("readme.txt") == b"the second"
-    with pytest.raises(
-        FileFormatError, match="one.zip and .*other.tar both have a picture 'a/1.png', and not the same"
-    ):
+    with pytest.raises(FileFormatError, match="one.zip and .*other.tar .* 'a/1.png'"):
         open_files([one, other])
 
 
@@ -210,17 +200,18 @@ def test_a_damaged_member_is_named(tmp_path: Path) -> None:
         files.read("bad.bin")
 
 
-def test_what_is_no_archive(tmp_path: Path) -> None:
+def test_what_is_no_archive_or_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "f.zip").write_bytes(b"PK but not really")
+    (tmp_path / "f.rar").write_bytes(b"")
     with pytest.raises(FileFormatError, match="not a zip archive"):
         open_files(tmp_path / "f.zip")
-    (tmp_path / "f.rar").write_bytes(b"")
-    with pytest.raises(InputError, match="neither a folder nor a .zip or .tar archive"):
-        open_files(tmp_path / "f.rar")
-    with pytest.raises(InputError, match="no file or folder"):
-        open_files(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="nothing to open"):
-        open_files([])
+    for paths, message in ((tmp_path / "f.rar", "f.rar"), (tmp_path / "nowhere", "nowhere"), ([], "paths")):
+        with pytest.raises(InputError, match=message):
+            open_files(paths)
+    folder = write_folder(tmp_path / "f", MEMBERS)
+    (folder / "a" / "broken.png").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileFormatError, match="broken.png cannot be read"):
+        open_files(folder).read("a/broken.png")
 
 
 # --- pickles ---------------------------------------------------------------------------------------------------------
@@ -236,7 +227,7 @@ def test_what_datasets_are_made_of_is_read(protocol: int) -> None:
         "ordered": OrderedDict(a=1),
         "objects": np.array(["a", None], dtype=object),
     }
-    loaded = load_pickle(pickle.dumps(value, protocol))
+    loaded = load_pickle(pickle.dumps(value, protocol), "it")
     assert np.array_equal(loaded["data"], value["data"])
     assert loaded["labels"] == [1, 2, 3]
     assert loaded["scalar"] == 7
@@ -269,12 +260,10 @@ class Call:
     ids=lambda evil: evil.call[0].__name__,
 )
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_a_pickle_that_calls_anything_else_is_refused(evil: Call, protocol: int, tmp_path: Path) -> None:
-    path = tmp_path / "evil.pkl"
+def test_a_pickle_that_calls_anything_else_is_refused(evil: Call, protocol: int) -> None:
     for value in (evil, {"data": [evil]}, np.array([evil], dtype=object)):
-        path.write_bytes(pickle.dumps(value, protocol))
         with pytest.raises(FileFormatError, match=r"evil.pkl asks for .*, which no dataset needs. It was not run"):
-            load_pickle(path)
+            load_pickle(pickle.dumps(value, protocol), "evil.pkl")
 
 
 def test_a_pickle_of_raw_opcodes_is_refused() -> None:
@@ -335,9 +324,9 @@ def test_the_first_frame_of_an_animation() -> None:
 
 
 def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    huge = saved(Image.new("1", (40_000, 40_000)))
-    with pytest.raises(FileFormatError, match="huge.png has far too many pixels, over the limit of 100,000,000"):
-        decode(huge, "huge.png")
+    with monkeypatch.context() as patch, pytest.raises(FileFormatError, match="huge.png has far too many pixels"):
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # Pillow's own limit, which it refuses twofold
+        decode(encoded(picture(0, 30)), "huge.png")
     monkeypatch.setattr("nearshot.data.images.MOST_PIXELS", 1000)
     with pytest.raises(FileFormatError, match="large.png has 40×30 pixels, over the limit of 1,000. Make it smaller"):
         decode(encoded(picture(0, 30, 40)), "large.png")

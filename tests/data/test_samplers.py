@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -44,20 +44,13 @@ def stacked(batches: Batches) -> Tensor:
 @every_sampler
 def test_same_seed_same_batches_and_another_seed_other_batches(sampler: Callable[..., Batches]) -> None:
     first, second, other = sampler(seed=3), sampler(seed=3), sampler(seed=4)
-    for _ in range(2):
-        epoch = stacked(first)
+    epochs = [stacked(first) for _ in range(2)]
+    for epoch in epochs:
         assert torch.equal(epoch, stacked(second))
         assert not torch.equal(epoch, stacked(other))
+    assert not torch.equal(*epochs)
+    assert (first.epoch, len(first), len(epochs[0])) == (2, 12, 12)
     assert torch.equal(stacked(sampler()), stacked(sampler(seed=0)))
-
-
-@every_sampler
-def test_epochs_differ_and_are_counted(sampler: Callable[..., Batches]) -> None:
-    batches = sampler()
-    first, second = stacked(batches), stacked(batches)
-    assert len(first) == len(second) == len(batches) == 12
-    assert not torch.equal(first, second)
-    assert batches.epoch == 2
 
 
 @every_sampler
@@ -102,15 +95,6 @@ def test_taking_exactly_an_epoch_leaves_the_next_one(sampler: Callable[..., Batc
 
 
 @every_sampler
-def test_two_iterators_share_one_position(sampler: Callable[..., Batches]) -> None:
-    batches, expected = sampler(seed=1), stacked(sampler(seed=1))
-    one, other = iter(batches), iter(batches)
-    taken = [next(one), next(other), *one]
-    assert torch.equal(torch.stack(taken), expected)
-    assert list(other) == []  # the epoch is over
-
-
-@every_sampler
 def test_a_generator_gives_each_sampler_a_stream_of_its_own(sampler: Callable[..., Batches]) -> None:
     generator = torch.Generator().manual_seed(3)
     first, second = sampler(seed=generator), sampler(seed=generator)
@@ -126,19 +110,15 @@ def test_a_generator_gives_each_sampler_a_stream_of_its_own(sampler: Callable[..
 
 
 @every_sampler
-def test_ranks_share_the_global_batch_in_order(sampler: Callable[..., Batches]) -> None:
-    everything = stacked(sampler(seed=5))
-    shares = [stacked(sampler(seed=5, rank=rank, n_ranks=4)) for rank in range(4)]
-    assert torch.equal(torch.cat(shares, dim=1), everything)
-
-
-@every_sampler
-def test_a_state_may_move_to_another_number_of_ranks(sampler: Callable[..., Batches]) -> None:
+def test_ranks_share_every_batch_in_order_and_may_resume_another_number_of_ranks(
+    sampler: Callable[..., Batches],
+) -> None:
     alone = sampler(seed=5)
+    shares = [sampler(seed=rank, rank=rank, n_ranks=4) for rank in range(4)]
     next(iter(alone))
-    second_of_two = sampler(rank=1, n_ranks=2)
-    second_of_two.load_state_dict(alone.state_dict())
-    assert torch.equal(stacked(second_of_two), stacked(alone)[:, 10:])
+    for share in shares:
+        share.load_state_dict(alone.state_dict())
+    assert torch.equal(torch.cat([stacked(share) for share in shares], dim=1), stacked(alone))
 
 
 @every_sampler
@@ -163,38 +143,13 @@ def test_a_state_of_another_sampler_is_refused() -> None:
         SAMPLERS["shuffled"]().load_state_dict({})
 
 
-@pytest.mark.parametrize(
-    ("sampler", "images"),
-    [
-        (lambda: ShuffledBatches(38_400, 512), 38_400),
-        (lambda: IndependentBatches(38_400, 512), 38_400),
-        (lambda: EpisodeBatches(torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11)), 38_400),
-        (
-            lambda: EpisodeBatches(torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11), replacement=False),
-            37_888,  # 600 is 37 × 16 and 8 over, so 74 episodes
-        ),
-        (lambda: IndependentBatches(448_695, 1008), 445 * 1008),
-    ],
-    ids=["shuffled", "independent", "episodes", "episodes without replacement", "independent, tieredImageNet"],
-)
-def test_a_batch_of_512_indices_costs_well_under_a_millisecond(sampler: Callable[[], Batches], images: int) -> None:
-    batches = sampler()
-    list(batches)
-    fastest = math.inf
-    for _ in range(3):
-        start = time.perf_counter()
-        assert sum(len(batch) for batch in batches) == images
-        fastest = min(fastest, time.perf_counter() - start)
-    assert fastest / images * 512 < 0.7e-3
-
-
 @every_sampler
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"n_ranks": 3}, "A batch of 20 does not divide among 3 ranks"),
-        ({"rank": 2, "n_ranks": 2}, "rank must be under the number of ranks, 2"),
-        ({"seed": 0.5}, "seed must be a whole number or a torch.Generator, not 0.5"),
+        ({"n_ranks": 3}, "n_ranks, not 20 by 3"),
+        ({"rank": 2, "n_ranks": 2}, "rank .* not 2 of 2"),
+        ({"seed": 0.5}, "seed .* 0.5"),
     ],
 )
 def test_impossible_settings(sampler: Callable[..., Batches], keywords: dict[str, int], message: str) -> None:
@@ -216,11 +171,6 @@ def test_shuffled_visits_every_image_once(seed: int, n_images: int, batch_size: 
         assert all(len(batch) == batch_size for batch in epoch[:-1])
 
 
-def test_shuffled_can_drop_the_last_batch() -> None:
-    sizes = [len(batch) for batch in ShuffledBatches(10, 4, drop_last=True)]
-    assert sizes == [4, 4]
-
-
 def test_ranks_share_a_smaller_last_batch_where_there_is_one() -> None:
     shares = [list(ShuffledBatches(44, 20, rank=rank, n_ranks=4)) for rank in range(4)]
     assert [[len(batch) for batch in share] for share in shares] == [[5, 5, 1]] * 4
@@ -230,23 +180,17 @@ def test_ranks_share_a_smaller_last_batch_where_there_is_one() -> None:
     assert [len(batch) for batch in short_epoch] == [5, 5]
 
 
-def test_independent_batches_repeat_images_between_them() -> None:
-    epoch = torch.cat(list(IndependentBatches(100, 50, n_batches=10)))
-    assert len(epoch) == 500
-    assert epoch.bincount(minlength=100).max() > 5
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: IndependentBatches(10, 11), "A batch of 11 different images needs that many; there are 10"),
-        (lambda: ShuffledBatches(10, 11, drop_last=True), "there are 10"),
-        (lambda: ShuffledBatches(0, 1), "both must be at least 1"),
-        (lambda: ShuffledBatches(10, 0), "both must be at least 1"),
-        (lambda: ShuffledBatches(10, 2.5), "batch_size must be a whole number, not 2.5"),  # type: ignore[arg-type]
-        (lambda: IndependentBatches(10.0, 2), "n_images must be a whole number, not 10.0"),  # type: ignore[arg-type]
-        (lambda: ShuffledBatches(41, 20, n_ranks=4), "1 images, which do not divide among 4 ranks. Use drop_last=True"),
-        (lambda: IndependentBatches(10, 2, n_batches=0), "at least one batch, not 0"),
+        (lambda: IndependentBatches(10, 11), "batch_size .* 10, not 11"),
+        (lambda: ShuffledBatches(10, 11, drop_last=True), "batch_size .* 10, not 11"),
+        (lambda: ShuffledBatches(0, 1), "n_images .* not 0"),
+        (lambda: ShuffledBatches(10, 0), "batch_size .* not 0"),
+        (lambda: ShuffledBatches(10, 2.5), "batch_size .* not 2.5"),  # type: ignore[arg-type]
+        (lambda: IndependentBatches(10.0, 2), "n_images .* not 10.0"),  # type: ignore[arg-type]
+        (lambda: ShuffledBatches(41, 20, n_ranks=4), "1 images, .* 4 ranks .* drop_last=True"),
+        (lambda: IndependentBatches(10, 2, n_batches=0), "n_batches .* not 0"),
     ],
 )
 def test_impossible_batches(make: Callable[[], Batches], message: str) -> None:
@@ -289,7 +233,7 @@ def test_without_replacement_no_image_is_used_twice_and_no_episode_could_be_adde
     used = labels[epoch].bincount(minlength=len(sizes))
     left = torch.tensor(sizes) - used
     assert (left >= shape.images_per_class).sum() < 3
-    with pytest.raises(InputError, match=f"at most {len(batches)} episodes"):
+    with pytest.raises(InputError, match=f"at most {len(batches)} "):
         EpisodeBatches(labels, shape, replacement=False, n_batches=len(batches) + 1)
 
 
@@ -322,11 +266,6 @@ def test_every_class_and_image_is_drawn_equally_often() -> None:
         assert ((per_image - expected).abs() < 5 * expected.sqrt()).all()
 
 
-def test_default_number_of_episodes_fits_the_images_once() -> None:
-    assert len(EpisodeBatches(torch.arange(64).repeat_interleave(600), EpisodeShape(32, 5, 11))) == 75
-    assert len(EpisodeBatches(LABELS, SHAPE, n_batches=7)) == 7
-
-
 @pytest.mark.parametrize("replacement", [True, False])
 def test_small_classes_are_left_out_where_they_may_be(replacement: bool) -> None:
     labels = torch.tensor([0, *[1] * 10, *[2] * 3, *[3] * 10, *[4] * 10])
@@ -340,35 +279,25 @@ def test_small_classes_are_left_out_where_they_may_be(replacement: bool) -> None
         EpisodeBatches(labels, shape, replacement=replacement, least_images=2)
 
 
-def test_impossible_episodes_name_the_class() -> None:
-    labels = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)
-    names = ["seal", "otter", "whale"]
-    expected = "Class 'otter' has 12 images; 5-shot with 15 queries needs 20. "
-    expected += "Ask for fewer images of a class, or leave small classes out: least_images 20."
-    with pytest.raises(InputError) as error:
-        EpisodeBatches(labels, EpisodeShape(2, 5, 15), class_names=names)
-    assert str(error.value) == expected
-    sparse = torch.tensor([7] * 12 + [9] * 30)
-    with pytest.raises(InputError, match="Class 7 has 12 images"):
-        EpisodeBatches(sparse, EpisodeShape(2, 5, 15), class_names=names)
-    with pytest.raises(InputError, match=r"Class 1 has 12 images.*\(and 2 more classes are too small\)"):
-        EpisodeBatches(torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), EpisodeShape(2, 5, 15))
-    with pytest.raises(InputError, match=r"Class 1 has 1 image;.*\(and 1 more class is too small\)"):
-        EpisodeBatches(torch.tensor([0] * 40 + [1] + [2] * 3), EpisodeShape(2, 5, 15))
-    with pytest.raises(InputError, match="1-shot with 1 query needs 2. Add images, or leave .* out: least_images 2.$"):
-        EpisodeBatches(torch.tensor([0] * 40 + [1] + [2] * 3), EpisodeShape(2, 1, 1))
-    with pytest.raises(InputError, match="needs 50.* Ask for fewer images of a class.$"):  # nothing would be left
-        EpisodeBatches(labels, EpisodeShape(2, 5, 45))
-    with pytest.raises(InputError, match="There are 2 classes of 20 images or more; episodes need 3. Ask for fewer w"):
-        EpisodeBatches(labels, EpisodeShape(3, 1, 1), least_images=20)
-    with pytest.raises(InputError, match="There are 0 classes of 99 .*; episodes need 2. Add classes, or leave out fe"):
-        EpisodeBatches(labels, EpisodeShape(2, 1, 1), least_images=99)
-    with pytest.raises(InputError, match="There is 1 class; episodes need 2. Add classes.$"):
-        EpisodeBatches(torch.zeros(9, dtype=torch.long), EpisodeShape(2, 1, 1))
-    with pytest.raises(InputError, match="There are 3 classes; episodes need 4"):
-        EpisodeBatches(labels, EpisodeShape(4, 1, 1))
-    with pytest.raises(InputError, match="whole numbers, one per image, not torch.float32"):
-        EpisodeBatches(labels.float(), EpisodeShape(2, 1, 1))
+EACH_12 = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)
+
+
+@pytest.mark.parametrize(
+    ("labels", "shape", "options", "message"),
+    [
+        (EACH_12, (2, 5, 15), {"class_names": ["seal", "otter", "whale"]}, "'otter' has 12 .* 20.*least_images 20"),
+        (torch.tensor([7] * 12 + [9] * 30), (2, 5, 15), {"class_names": ["seal"]}, "Class 7 has 12 images"),
+        (torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), (2, 5, 15), {}, "Class 1 has 12 .* 2 more"),
+        (EACH_12, (3, 1, 1), {"least_images": 20}, "2 classes of 20 .* 3"),
+        (torch.zeros(9, dtype=torch.long), (2, 1, 1), {}, "1 class.* 2"),
+        (EACH_12.float(), (2, 1, 1), {}, "labels .* torch.float32"),
+    ],
+)
+def test_impossible_episodes_name_the_class(
+    labels: Tensor, shape: tuple[int, int, int], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        EpisodeBatches(labels, EpisodeShape(*shape), **options)
 
 
 # --- distinct integers -----------------------------------------------------------------------------------------------
@@ -401,5 +330,5 @@ def test_a_short_epoch_of_shuffled_batches_repeats_nothing_and_shuffles_anew() -
     epochs = [torch.cat(list(batches)) for _ in range(30)]
     assert all(len(epoch.unique()) == 12 for epoch in epochs)
     assert len(torch.cat(epochs).unique()) == 20
-    with pytest.raises(InputError, match="fill 5 shuffled batches of 4; 6 were asked for"):
+    with pytest.raises(InputError, match="n_batches .* 5, .* not 6"):
         ShuffledBatches(20, batch_size=4, n_batches=6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -64,11 +65,15 @@ def run(*arguments: str | Path) -> int:
         return ended.code
 
 
+def predict(weights: Path, *arguments: str | Path) -> int:
+    return run("predict", "--support", "support", "--backbone", weights, *arguments)
+
+
 NEW = [f"{label}{i}.png" for label in ("ant", "bee", "cat") for i in range(2)]
 
 
 def test_a_line_for_each_picture(folder: Path, weights: Path, capsys: Captured) -> None:
-    assert run("predict", "--support", "support", "new", "--backbone", weights) == 0
+    assert predict(weights, "new") == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["image", "label", "probability"]
@@ -82,10 +87,9 @@ def test_a_line_for_each_picture(folder: Path, weights: Path, capsys: Captured) 
 
 
 def test_csv_and_json_say_the_same_as_the_estimator(folder: Path, weights: Path, capsys: Captured) -> None:
-    command: list[str | Path] = ["predict", "--support", "support", "new/*.png", "--backbone", weights]
-    assert run(*command, "--format", "csv") == 0
+    assert predict(weights, "new/*.png", "--format", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert run(*command, "--format", "json", "--nearest", "2") == 0
+    assert predict(weights, "new/*.png", "--format", "json", "--nearest", "2") == 0
     entries = json.loads(capsys.readouterr().out)
     support = sorted((folder / "support").rglob("*.png"))
     classifier = FewShotClassifier(weights).fit(support, [path.parent.name for path in support])
@@ -103,18 +107,17 @@ def test_csv_and_json_say_the_same_as_the_estimator(folder: Path, weights: Path,
 
 def test_a_bad_picture_has_its_own_line(folder: Path, weights: Path, capsys: Captured) -> None:
     (folder / "new" / "notes.jpg").write_text("dear diary")
-    command: list[str | Path] = ["predict", "--support", "support", "new", "gone.png", "--backbone", weights]
-    assert run(*command) == 3
+    assert predict(weights, "new", "gone.png") == 3
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 1 + len(NEW) + 2
     assert "cannot be read: new/notes.jpg is not an image of a known format" in out
     assert "cannot be read: There is no file gone.png." in out
-    assert "nearshot: 2 of 8 pictures could not be read." in err
-    assert run(*command, "--format", "json") == 3
+    assert "nearshot: 2 of 8 images could not be read." in err
+    assert predict(weights, "new", "gone.png", "--format", "json") == 3
     entries = {entry["image"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert "not an image" in entries["new/notes.jpg"]["error"]
     assert entries["new/ant0.png"]["label"] == "ant"
-    assert run(*command, "--format", "csv") == 3
+    assert predict(weights, "new", "gone.png", "--format", "csv") == 3
     rows = {row["image"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert "There is no file" in rows["gone.png"]["error"]
 
@@ -122,36 +125,25 @@ def test_a_bad_picture_has_its_own_line(folder: Path, weights: Path, capsys: Cap
 def test_the_unknown_is_rejected(folder: Path, weights: Path, capsys: Captured) -> None:
     (folder / "new" / "zebra.png").write_bytes(pattern(77, 0))
     Image.new("CMYK", (30, 50), (0, 200, 0, 0)).save(folder / "new" / "zest.jpg")
-    command: list[str | Path] = [
-        "predict",
-        "--support",
-        "support",
-        "new",
-        "--backbone",
-        weights,
-        "--unknown-rate",
-        "0.01",
-    ]
-    assert run(*command, "--unknown-label", "none", "--format", "csv") == 0
+    assert predict(weights, "new", "--unknown-rate", "0.01", "--unknown-label", "none", "--format", "csv") == 0
     rows = {row["image"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert {rows[f"new/{name}"]["label"] for name in ("zebra.png", "zest.jpg")} == {"none"}
     assert [rows[f"new/{name}"]["label"] for name in NEW] == [name[:3] for name in NEW]
-    assert run(*command) == 0
+    assert predict(weights, "new", "--unknown-rate", "0.01") == 0
     assert "unknown  novelty" in capsys.readouterr().out
 
 
 def test_embeddings_are_kept_by_content(folder: Path, weights: Path, capsys: Captured) -> None:
-    command: list[str | Path] = ["predict", "--support", "support", "new/ant0.png", "--backbone", weights]
-    assert run(*command, "--no-cache") == 0
+    assert predict(weights, "new/ant0.png", "--no-cache") == 0
     assert not (folder / "data").exists()
-    assert run(*command) == 0
+    assert predict(weights, "new/ant0.png") == 0
     kept = sorted((folder / "data" / "embeddings").rglob("*.f32"))
     assert len(kept) == 12 + 1
-    assert run(*command, "--cache-dir", "elsewhere") == 0
+    assert predict(weights, "new/ant0.png", "--cache-dir", "elsewhere") == 0
     assert len(sorted((folder / "elsewhere").rglob("*.f32"))) == 13
     first = capsys.readouterr().out.splitlines()[1]
     (folder / "support" / "ant").rename(folder / "support" / "ameise")
-    assert run(*command) == 0
+    assert predict(weights, "new/ant0.png") == 0
     assert sorted((folder / "data" / "embeddings").rglob("*.f32")) == kept
     assert capsys.readouterr().out.splitlines()[1].split()[2] == first.split()[2]
 
@@ -164,8 +156,8 @@ def test_odd_support_is_told_and_bad_support_refused(folder: Path, weights: Path
     err = capsys.readouterr().err
     assert "warning: The linked folder support/bee/more is left out: a link is followed only where it is given" in err
     (folder / "support" / "bee" / "more").unlink()
-    assert "warning: Left out, as no picture of a class by their names or places: support/ant/phone.heic." in err
-    assert "warning: The same picture is in two classes: support/ant/0.png in 'ant' and support/bee/oops.png" in err
+    assert "not images in a class folder: support/ant/phone.heic." in err
+    assert "support/ant/0.png in 'ant' and support/bee/oops.png in 'bee'" in err
     (folder / "support" / "bee" / "oops.png").unlink()
     cases: list[tuple[dict[str, bytes], str]] = [
         ({"support/ant/torn.png": pattern(0, 9)[:-300]}, "support/ant/torn.png is damaged"),
@@ -179,13 +171,13 @@ def test_odd_support_is_told_and_bad_support_refused(folder: Path, weights: Path
             (folder / name).unlink()
     (folder / "support" / "dog").mkdir()
     assert run(*command) == 1
-    assert "The class folder support/dog has no pictures (it is empty)." in capsys.readouterr().err
+    assert "support/dog has no images (it is empty)" in capsys.readouterr().err
     for label in ("ant", "bee"):
         (folder / "support" / label).rename(folder / label)
     (folder / "support" / "dog").rmdir()
     assert run(*command) == 0
     out, err = capsys.readouterr()
-    assert "There is one class only, 'cat', and every picture will be of it; --unknown-rate 0.05 says" in err
+    assert "There is one class only, 'cat'" in err
     assert out.splitlines()[1].split()[1] == "cat"
     assert run(*command, "--unknown-rate", "0.05") == 0  # some may then be of none
     assert "There is one class only" not in capsys.readouterr().err
@@ -199,9 +191,7 @@ def test_a_bundle_is_a_support(folder: Path, weights: Path, capsys: Captured) ->
     assert run("predict", "--support", "zoo.safetensors", "new", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads(expected)
     assert run("predict", "--support", "zoo.safetensors", "new", "--unknown-rate", "0.1") == 1
-    assert "--unknown-rate is in the bundle zoo.safetensors already; to change it, export again." in (
-        capsys.readouterr().err
-    )
+    assert "unknown_rate is saved in the bundle zoo.safetensors" in capsys.readouterr().err
     assert run("predict", "--support", weights, "new") == 1
     assert "not a classifier saved by nearshot" in capsys.readouterr().err
 
@@ -209,15 +199,15 @@ def test_a_bundle_is_a_support(folder: Path, weights: Path, capsys: Captured) ->
 def test_show(folder: Path, weights: Path, capsys: Captured) -> None:
     (folder / "new" / "notes.jpg").write_text("dear diary")
     assert run("show", "support", "--query", "new", "--backbone", weights) == 3
-    assert "Left out: new/notes.jpg is not an image" in capsys.readouterr().out
+    assert "Skipped: new/notes.jpg is not an image" in capsys.readouterr().out
     page = (folder / "nearshot-show.html").read_text(encoding="utf-8")
-    assert "support: 3 classes by 12 labelled pictures" in page
-    assert "Expected to be right for new pictures like these: 100 %" in page
+    assert "support: 3 classes, 12 labelled images" in page
+    assert "Expected accuracy for new images like these: 100 %" in page
     assert run("show", "support", "--backbone", weights, "--output", "support.png") == 0
     with Image.open(folder / "support.png") as image:
         assert image.format == "PNG"
     assert run("show", "support", "--output", "support.pdf") == 1
-    assert "a .png or a .html file, not 'support.pdf'" in capsys.readouterr().err
+    assert "got 'support.pdf'" in capsys.readouterr().err
 
 
 def test_the_backbone_of_a_run(folder: Path, weights: Path, capsys: Captured) -> None:
@@ -234,25 +224,31 @@ def test_the_backbone_of_a_run(folder: Path, weights: Path, capsys: Captured) ->
 def test_errors_are_one_sentence(folder: Path, weights: Path, capsys: Captured) -> None:
     write_folder(folder, {"alone/ant/0.png": pattern(0, 0), "zoo.onnx": b"x"})
     cases: list[tuple[list[str | Path], str]] = [
-        (["predict", "--support", "nowhere", "new"], "The support folder nowhere does not exist."),
+        (["predict", "--support", "nowhere", "new"], "nowhere does not exist"),
         (["predict", "--support", "support", "*.gif"], "No file matches *.gif."),
         (["predict", "--support", "support", "new", "--backbone", "none.safetensors"], "no weights file"),
-        (["predict", "--support", "support", "new", "--unknown-rate", "2"], "between 0 and 1"),
-        (["predict", "--support", "support", "new", "--nearest", "0"], "--nearest must be at least 1"),
+        (["predict", "--support", "support", "new", "--unknown-rate", "2"], "unknown_rate"),
+        (["predict", "--support", "support", "new", "--nearest", "0"], "nearest must be at least 1"),
         (["predict", "--support", "support", "new", "--device", "gpu"], "'gpu'"),
-        (["predict", "--support", "support", "new", "--neighbours", "3"], "--neighbours is for --classifier knn"),
+        (["predict", "--support", "support", "new", "--neighbours", "3"], "n_neighbors needs --classifier knn"),
         (
-            ["predict", "--support", "support", "new", "--classifier", "knn", "--neighbours", "0"],
-            "--neighbours must be at least 1, not 0.",
+            ["predict", "--support", "support", "new", "--classifier", "knn", "--n-neighbors", "0"],
+            "n_neighbors must be an integer of at least 1 (got 0)",
         ),
-        (["predict", "--support", "support", "new", "--unknown-label", "?"], "--unknown-label is for --unknown-rate"),
+        (["predict", "--support", "support", "new", "--unknown-label", "?"], "unknown_label needs unknown_rate"),
         (
             ["predict", "--support", "support", "new", "--unknown-rate", "0.1", "--unknown-label", "ant"],
-            "'ant' is a class's folder; choose another --unknown-label.",
+            "unknown_label must not be the label of a class (got 'ant')",
         ),
-        (["predict", "--support", "alone", "new", "--unknown-rate", "0.1"], "or leave out --unknown-rate."),
-        (["predict", "--support", "zoo.onnx", "new"], "zoo.onnx is for onnxruntime; give the folder"),
-        (["export", "support", "zoo.pkl"], "The file ends in .onnx or .safetensors, not 'zoo.pkl'."),
+        (
+            ["predict", "--support", "alone", "new", "--unknown-rate", "0.1"],
+            "unknown_rate needs at least 2",
+        ),
+        (
+            ["predict", "--support", "zoo.onnx", "new"],
+            "support must be a folder or a .safetensors bundle",
+        ),
+        (["export", "support", "zoo.pkl"], "output must end in .onnx or .safetensors (got 'zoo.pkl')"),
         (["export", "support", "nowhere/zoo.safetensors"], "nowhere does not exist"),
     ]
     for arguments, message in cases:
@@ -292,8 +288,8 @@ def test_a_command_brings_in_no_training(folder: Path, weights: Path) -> None:
     assert " ant " in done.stdout
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8:surrogateescape"])
-def test_names_that_the_output_cannot_encode(folder: Path, weights: Path, encoding: str) -> None:
+@pytest.mark.slow
+def test_names_that_the_output_cannot_encode(folder: Path, weights: Path) -> None:
     odd = os.fsdecode(b"new/\xff.png")  # no UTF-8, as on an old disk
     for name in ("日本.png", odd.removeprefix("new/")):
         (folder / "new" / name).write_bytes(pattern(0, 50))
@@ -303,13 +299,13 @@ def test_names_that_the_output_cannot_encode(folder: Path, weights: Path, encodi
             [*command, "--format", form],
             check=True,
             capture_output=True,
-            env={**os.environ, "PYTHONIOENCODING": encoding},
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
         ).stdout.decode()
         for form in ("table", "json")
     }
     assert {"new/日本.png", odd} < {entry["image"] for entry in json.loads(outputs["json"])}
     assert r"new/\xff.png" in outputs["table"]
-    assert (r"new/\u65e5\u672c.png" if encoding == "ascii" else "new/日本.png") in outputs["table"]
+    assert r"new/\u65e5\u672c.png" in outputs["table"]
 
 
 def test_a_name_breaks_no_line(folder: Path, weights: Path, capsys: Captured) -> None:
@@ -327,16 +323,6 @@ def test_a_name_breaks_no_line(folder: Path, weights: Path, capsys: Captured) ->
     assert r"support/be\ne/1.png is not an image" in capsys.readouterr().err
 
 
-def test_what_is_left_out_of_a_folder_is_said(folder: Path, weights: Path, capsys: Captured) -> None:
-    write_folder(folder, {"new/b.heic": b"x"})
-    (folder / "new" / "lost.png").symlink_to("nowhere")
-    for command in (["predict", "--support", "support", "new"], ["show", "support", "--query", "new"]):
-        assert run(*command, "--backbone", weights) == 3
-        out, err = capsys.readouterr()
-        assert "nearshot: warning: 1 file in new left out (it has files of .heic, and PNG, JPEG" in err
-        assert "There is no file new/lost.png." in out
-
-
 @pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
 def test_a_locked_or_linked_folder_is_said_and_the_rest_done(
     folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
@@ -350,9 +336,7 @@ def test_a_locked_or_linked_folder_is_said_and_the_rest_done(
         monkeypatch.chdir(place)
         write_folder(place, {"new/private/3.png": pattern(0, 90), "elsewhere/4.png": pattern(0, 91)})
         (place / "new" / "linked").symlink_to(place / "elsewhere")
-        linked = (
-            "nearshot: warning: The linked folder new/linked is left out: a link is followed only where it is given"
-        )
+        linked = "nearshot: warning: The linked folder new/linked is left out"
         for asked in ("new", "new/**/*.png"):
             command: list[str | Path] = ["predict", "--support", "support", asked, "--backbone", "weights"]
             assert run(*command, "--no-cache") == 0
@@ -365,16 +349,10 @@ def test_a_locked_or_linked_folder_is_said_and_the_rest_done(
             assert len(out.splitlines()) == 1 + len(NEW)
             assert "nearshot: warning: The folder new/private is left out: Permission denied.\n" in err
             assert linked in err
-        place.chmod(0o777)
-        showing: list[str | Path] = ["show", "support", "--query", "new", "--backbone", "weights", "--no-cache"]
-        assert run(*showing, "--output", "open.html") == 0  # first, as Python itself may be among what is locked
-        with locked(place / "new" / "private"):
-            assert run(*showing, "--output", "s.html") == 3
-        assert "The folder new/private is left out: Permission denied." in capsys.readouterr().err
-        assert (place / "s.html").exists()
         monkeypatch.undo()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
 def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, weights: Path, capsys: Captured) -> None:
     """A folder b"caf\\xe9", as an old archive may have it; and one that matplotlib would take for a formula."""
@@ -408,23 +386,19 @@ def test_a_picture_has_letters_of_other_scripts_or_says_that_no_font_has_them(
 def test_wide_letters_take_two_columns(folder: Path, weights: Path, capsys: Captured) -> None:
     write_folder(folder, {"new/日本の写真.png": pattern(0, 60)})
     Path("support/bee").rename("support/蜂")
-    assert run("predict", "--support", "support", "new", "--backbone", weights) == 0
+    assert predict(weights, "new") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len({cell_len(line[: line.index("support/")]) for line in lines[1:]}) == 1
     assert {cell_len(line[: line.index("support/")]) for line in lines[1:]} == {lines[0].index("nearest labelled")}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no such limits there")
-def test_a_file_over_the_limit_is_named(folder: Path, weights: Path) -> None:
-    output = "s.safetensors"
-    code = (
-        "import resource, sys; from nearshot.cli import main\n"
-        f"main(['export', 'support', 'small.{output}', '--backbone', {str(weights)!r}])\n"  # embeddings are kept now
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
-        f"sys.exit(main(['export', 'support', {output!r}, '--backbone', {str(weights)!r}]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    said = f"nearshot: {Path(output).resolve()} was not written: it is larger than files may be here."
-    assert done.stderr.splitlines()[-1].startswith(said)
-    assert not Path(output).exists()
+def test_a_file_over_the_limit_is_named(
+    folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr("os.fsync", fail)
+    assert run("export", "support", "s.safetensors", "--backbone", weights) == 1
+    assert f"{Path('s.safetensors').resolve()} was not written" in capsys.readouterr().err
+    assert not Path("s.safetensors").exists()

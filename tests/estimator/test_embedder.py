@@ -50,17 +50,6 @@ def test_features_are_those_of_evaluation(backbone: Backbone, folder: list[Path]
         np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_backbone_by_its_file(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
-    mean = torch.linspace(-1, 1, backbone.embedding_dim)
-    save_backbone(backbone, tmp_path / "w.safetensors", training_mean=mean)
-    embedder = Embedder(tmp_path / "w.safetensors", device="cpu")
-    assert embedder.centre is not None
-    np.testing.assert_array_equal(embedder.centre, mean.numpy())
-    assert embedder.dim == backbone.embedding_dim
-    assert embedder.key == Embedder(backbone).key  # the centre is not part of an embedding
-    np.testing.assert_array_equal(embedder(folder), Embedder(backbone)(folder))
-
-
 def test_the_callers_network_stays_as_it_is(backbone: Backbone) -> None:
     features = Embedder(backbone)([picture(0)])
     weight = next(p for p in backbone.parameters() if p.ndim == 4 and p.shape[1] > 1)
@@ -122,17 +111,17 @@ def test_other_networks_and_functions(tmp_path: Path) -> None:
 def test_what_cannot_embed_is_refused(backbone: Backbone) -> None:
     with pytest.raises(LeakError, match="training mode"):
         Embedder(backbone.train())
-    with pytest.raises(InputError, match="not int"):
+    with pytest.raises(InputError, match="got 3"):
         Embedder(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no weights file"):
         Embedder("nowhere.safetensors")
     with pytest.raises(InputError, match="'gpu'"):
         Embedder(backbone.eval(), device="gpu")
-    with pytest.raises(InputError, match="batch_size must be at least 1"):
+    with pytest.raises(InputError, match="batch_size"):
         Embedder(backbone, batch_size=0)
-    with pytest.raises(InputError, match="There are no pictures"):
+    with pytest.raises(InputError, match="at least 1 image"):
         Embedder(backbone)([])
-    with pytest.raises(InputError, match=r"features of shape \(3,\) for 1 pictures; it must be \(1, dim\)"):
+    with pytest.raises(InputError, match=r"\(1, dim\) .*got \(3,\)"):
         Embedder(lambda images: np.zeros(3))([picture(0)])
 
 
@@ -143,9 +132,7 @@ def test_bad_pictures_do_not_stop_the_others(backbone: Backbone, folder: list[Pa
     found = embedder.attempt(mixed)
     assert [isinstance(one, NearshotError) for one in found] == [False, True, False, True, False]
     np.testing.assert_allclose(np.stack(found[::2]), embedder(folder[:3]), rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
-    with pytest.raises(
-        FileFormatError, match=r"notes.jpg is not an image .* \(1 more of the 5 cannot be used either.\)"
-    ):
+    with pytest.raises(FileFormatError, match=r"notes.jpg is not an image .* \(1 more of 5 images"):
         embedder(mixed)
 
 
@@ -177,7 +164,8 @@ def test_a_picture_is_embedded_once(backbone: Backbone, folder: list[Path], tmp_
     assert not np.array_equal(again[1], first[1])
     assert embedder.cache is not None
     assert len(embedder.cache) == 7
-    embedder.cache.clear()
+    for entry in tmp_path.rglob("*.f32"):
+        entry.unlink()
     embedder(folder[2:4])
     assert embedded() == 9
 
@@ -207,7 +195,7 @@ def test_a_damaged_entry_is_made_again(backbone: Backbone, folder: list[Path], t
 
 
 def test_the_oldest_go(tmp_path: Path) -> None:
-    cache = EmbeddingCache(tmp_path, "k" * 64, 2, most=10)
+    cache = EmbeddingCache(tmp_path, "k" * 64, 2, max_entries=10)
     for number in range(11):
         cache.put(f"{number:064}", np.array([number, 0], np.float32))
         os.utime(cache.folder / f"{number:064}.f32", (number, number))
@@ -229,11 +217,12 @@ def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     embedder = Embedder(backbone, cache_dir=tmp_path / "file")
-    with pytest.warns(UserWarning, match="Embeddings are not kept in"):
+    with pytest.warns(UserWarning, match="not cached in"):
         features = embedder(folder)
     assert len(features) == 7
 
 
+@pytest.mark.slow
 def test_processes_share_a_cache(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
     save_backbone(backbone, tmp_path / "w.safetensors")
     program = (

@@ -20,22 +20,13 @@ from torch.utils._pytree import tree_leaves
 from nearshot import FewShotClassifier
 from nearshot.distances import squared_euclidean
 from nearshot.estimator.calibration import between_classes
-from nearshot.estimator.novelty import choose_threshold, class_spread, left_out_novelties, novelties
-from nearshot.estimator.scores import PAIRS_AT_ONCE
-
-
-@given(st.integers(3, 12), st.integers(0, 1000))
-def test_left_out_novelties_are_those_of_a_set_without_the_image(n: int, seed: int) -> None:
-    support = support_of([n], seed)
-    for image, found in enumerate(left_out_novelties(support)):
-        others = torch.tensor([other for other in range(n) if other != image])
-        expected = novelties(support.features[[image]], class_spread(support.subset(others)))
-        assert float(found) == pytest.approx(float(expected), rel=1e-6)
+from nearshot.estimator.novelty import choose_threshold, class_spread, held_out_novelties, novelties
+from nearshot.estimator.support import PAIRS_AT_ONCE
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 1000))
-def test_left_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
+def test_held_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
     support = support_of(sizes, seed)
     features, codes = support.features.numpy(), support.codes.numpy()
     between = between_classes(support)
@@ -55,7 +46,7 @@ def test_left_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
                 for rows, own in zip(classes, squares, strict=True)
             )
         )
-    np.testing.assert_allclose(left_out_novelties(support), expected, rtol=1e-6)
+    np.testing.assert_allclose(held_out_novelties(support), expected, rtol=1e-6)
 
 
 class Largest(TorchDispatchMode):
@@ -73,14 +64,14 @@ def test_many_images_of_many_classes_are_left_out_in_blocks(monkeypatch: pytest.
     """The memory does not grow with images times classes, and the novelties are those of all at once."""
     support = support_of([2] * 1500, seed=0)
     with Largest() as largest:  # type: ignore[no-untyped-call]
-        found = left_out_novelties(support)
+        found = held_out_novelties(support)
         spread = class_spread(support)
         new = novelties(support.features, spread)
     assert largest.numel <= PAIRS_AT_ONCE < len(support.codes) * support.n_classes
     at_once = (squared_euclidean(support.features, spread.means) / spread.variances).amin(1)
     np.testing.assert_allclose(new, at_once, rtol=1e-9)
-    monkeypatch.setattr("nearshot.estimator.novelty.PAIRS_LEFT_OUT_AT_ONCE", len(support.codes) * support.n_classes)
-    np.testing.assert_allclose(found, left_out_novelties(support), rtol=1e-9)
+    monkeypatch.setattr("nearshot.estimator.novelty.PAIRS_HELD_OUT_AT_ONCE", len(support.codes) * support.n_classes)
+    np.testing.assert_allclose(found, held_out_novelties(support), rtol=1e-9)
 
 
 def test_novelty_knows_no_scale_and_no_place() -> None:
@@ -92,8 +83,13 @@ def test_novelty_knows_no_scale_and_no_place() -> None:
     assert 0.5 < np.median(expected) < 1.5
 
 
-@pytest.mark.parametrize(("n_way", "n_shot"), [(5, 2), (5, 5), (2, 5), (1, 5), (20, 3)])
-@pytest.mark.parametrize("rate", [0.01, 0.05, 0.2])
+SETS = [(way, shot, rate) for way, shot in [(5, 2), (5, 5), (2, 5), (1, 5), (20, 3)] for rate in (0.01, 0.05, 0.2)]
+FAST = [(5, 5, 0.05), (1, 5, 0.2)]
+
+
+@pytest.mark.parametrize(
+    ("n_way", "n_shot", "rate"), [one if one in FAST else pytest.param(*one, marks=pytest.mark.slow) for one in SETS]
+)
 def test_the_rate_is_kept(n_way: int, n_shot: int, rate: float) -> None:
     """Over many support sets, so many of the known are taken for unknown; of the unknown far more."""
     rejected, found = [], []
@@ -104,17 +100,6 @@ def test_the_rate_is_kept(n_way: int, n_shot: int, rate: float) -> None:
         found.append((model.predict(drawn.strangers) == "unknown").mean())
     assert rate / 4 < np.mean(rejected) < 2 * rate
     assert np.mean(found) > 0.75
-
-
-def test_one_image_a_class_can_be_rejected_from_too() -> None:
-    rejected, found = [], []
-    for seed in range(40):
-        drawn = clouds(seed, n_shot=1, spread=0.4)
-        model = FewShotClassifier(unknown_rate=0.05).fit(drawn.support, drawn.labels)
-        rejected.append((model.predict(drawn.query) == "unknown").mean())
-        found.append((model.predict(drawn.strangers) == "unknown").mean())
-    assert np.mean(rejected) < 0.05
-    assert np.mean(found) > 0.05
 
 
 def test_a_threshold_falls_with_the_rate() -> None:
@@ -165,12 +150,10 @@ def test_novelty_tells_strangers_apart() -> None:
 def test_what_unknown_is_called() -> None:
     drawn = clouds(2)
     numbers = np.repeat(np.arange(5), 5)
-    with pytest.warns(UserWarning, match=r"such as 0 and unknown_label is 'unknown', .* unknown_label=-1 keeps them"):
+    with pytest.warns(UserWarning, match="unknown_label=-1"):
         text = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, numbers)
     assert "unknown" in text.predict(drawn.strangers).tolist()
-    with pytest.warns(
-        UserWarning, match=r"such as 'class 0' and unknown_label is -1, .* unknown_label=\"unknown\" keeps"
-    ):
+    with pytest.warns(UserWarning, match="unknown_label=.unknown"):
         FewShotClassifier(unknown_rate=0.1, unknown_label=-1).fit(drawn.support, drawn.labels.astype(object))
     whole = FewShotClassifier(unknown_rate=0.1, unknown_label=-1).fit(drawn.support, numbers)
     answers = whole.predict(np.concatenate([drawn.query, drawn.strangers]))

@@ -74,6 +74,7 @@ def test_grid_search_over_its_settings() -> None:
     assert search.best_estimator_.classes_.tolist() == sorted(set(drawn.labels))
 
 
+@pytest.mark.slow
 def test_cross_validation_of_pictures_in_two_processes() -> None:
     """Lists of pictures are split as they are, and the estimator travels to other processes."""
     pictures = [picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(12)]
@@ -110,10 +111,3 @@ def test_a_copy_holds_the_backbone_once(tmp_path: Path) -> None:
         np.testing.assert_array_equal(joblib.load(copied).predict_proba(pictures), model.predict_proba(pictures))
     given = FewShotClassifier(backbone, device="cpu").fit(pictures, ["cat", "cat", "dog", "dog"])
     assert given.backbone is backbone  # the caller's own stays the setting, as scikit-learn wants it
-
-
-def test_clone_keeps_a_backbone_and_an_array() -> None:
-    centre = np.arange(3.0)
-    copied = clone(FewShotClassifier(Brightness(), centre=centre))
-    np.testing.assert_array_equal(copied.centre, centre)
-    assert isinstance(copied.backbone, Brightness)

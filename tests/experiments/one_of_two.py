@@ -20,8 +20,8 @@ def main(folder: Path, epochs: int, seeds: list[int]) -> int:
     """Run the jobs, one at a time, and return how many are not done; all that is said goes to the output."""
     results, runs = Results(folder / "results"), folder / "runs"
     jobs = [tiny_job(seed, epochs=epochs) for seed in seeds]
-    place = ThisProcess(results, runs, folder / "data")
-    outcome = run_jobs(jobs, results, runs, place, console=Console(file=sys.stdout))
+    executor = ThisProcess(results, runs, folder / "data")
+    outcome = run_jobs(jobs, executor, console=Console(file=sys.stdout))
     return len(jobs) - len(outcome.done)
 
 

@@ -15,9 +15,7 @@ from tiny import prepare_tiny
 from nearshot.data import Store
 from nearshot.devices import Precision
 from nearshot.evaluation import Adam, evaluate_features, sample_episodes
-from nearshot.experiments import measuring
-from nearshot.experiments.by_class import measure_classes
-from nearshot.experiments.measurement import measure
+from nearshot.experiments.measurement import FINE_TUNED, measure, measure_classes
 from nearshot.experiments.results import Measurement
 from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun
@@ -138,7 +136,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
-    monkeypatch.setitem(measuring.FINE_TUNED, "fine-tuned", Adam(n_steps=0))
+    monkeypatch.setitem(FINE_TUNED, "fine-tuned", Adam(n_steps=0))
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     for precision in precisions:
         run = opened(place, precision)
@@ -151,7 +149,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
 
 
 def test_fewer_steps_are_other_measurements(place: Path) -> None:
-    names = [f"test 5-shot centroid {adapted}" for adapted in measuring.FINE_TUNED]
+    names = [f"test 5-shot centroid {adapted}" for adapted in FINE_TUNED]
     found = measure(opened(place), [Measurement.named(name) for name in names], **ASKED)
     assert [one.name for one in found] == names
     told = [evaluation.accuracy.protocol.adapted or "" for evaluation in found.values()]

@@ -1,4 +1,4 @@
-"""Differences of trainings, and judging them."""
+"""Paired differences, and verdicts on them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ from known import DATASET, SEEDS, put
 
 from nearshot.errors import InputError
 from nearshot.evaluation import Comparison, compare
-from nearshot.experiments.claims import Verdict, judged
-from nearshot.experiments.claims.verdict import ABOVE, NONE, Limits, listed
-from nearshot.experiments.paired import MEASURED_OTHERWISE, Gap, gap, luck_in, over_seeds, pooled
+from nearshot.experiments.claims import Verdict, judge
+from nearshot.experiments.claims.verdict import ABOVE, NONE, Limits, differences_in_words
+from nearshot.experiments.paired import (
+    MEASURED_TWICE,
+    PairedDifference,
+    over_seeds,
+    paired_difference,
+    pool_spread,
+    seed_margin,
+)
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.choices import CHOICES, choice_config
@@ -31,12 +38,12 @@ from nearshot.training import PRESETS
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_scale_that_makes_one_training_of_two_decides_nothing(tmp_path: Path) -> None:
+def test_a_scale_that_merges_two_runs_gives_no_difference(tmp_path: Path) -> None:
     results = Results(tmp_path)
     put(results, choice_config(DATASET, CHOICES[0]), 60.0)
     one_for_all = replace(PAPER, change=lambda config: replace(config, backbone="resnet12"))
     sides = [(choice_config(DATASET, CHOICES[number]), Measurement("val", 5, "centroid")) for number in (0, 3)]
-    assert gap(Found(results, one_for_all, (0,)), "", *sides) is None
+    assert paired_difference(Found(results, one_for_all, (0,)), "", *sides) is None
 
 
 def test_several_seeds_are_judged_by_their_spread(tmp_path: Path) -> None:
@@ -45,8 +52,8 @@ def test_several_seeds_are_judged_by_their_spread(tmp_path: Path) -> None:
     put(results, one, 62.0, seeds=SEEDS, spread=2.0)
     put(results, other, 60.0, seeds=SEEDS, spread=-2.0)
     wanted = Measurement("val", 5, "centroid")
-    single = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
-    three = gap(Found(results, PAPER, (0, 1, 2)), "", (one, wanted), (other, wanted))
+    single = paired_difference(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    three = paired_difference(Found(results, PAPER, (0, 1, 2)), "", (one, wanted), (other, wanted))
     assert single is not None
     assert three is not None
     assert single.low > 0
@@ -63,8 +70,8 @@ def test_what_was_measured_of_one_alone_is_no_difference(tmp_path: Path) -> None
     put(results, other, 60.0)
     found = Found(results, PAPER, (0,))
     for sides in permutations(((one, tuned), (other, tuned))):
-        assert gap(found, "", *sides) is None
-    difference = gap(found, "", (one, tuned), (other, plain))
+        assert paired_difference(found, "", *sides) is None
+    difference = paired_difference(found, "", (one, tuned), (other, plain))
     assert difference is not None
     assert difference.difference == pytest.approx(3.0, abs=0.1)
 
@@ -74,17 +81,17 @@ def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_
     one, other = (row_config(DATASET, row, 512) for row in (3, 5))
     put(results, one, 62.0, n_episodes=100)
     put(results, other, 60.0)
-    found = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
-    backwards = gap(Found(results, PAPER, (0,)), "", (other, wanted), (one, wanted))
+    found = paired_difference(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    backwards = paired_difference(Found(results, PAPER, (0,)), "", (other, wanted), (one, wanted))
     put(results, other, 60.0, n_episodes=100)
-    expected = gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+    expected = paired_difference(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
     assert found == expected
     assert backwards is not None
     assert expected is not None
     assert (backwards.difference, backwards.interval95) == (-expected.difference, expected.interval95)
     put(results, other, 60.0, episode_seed=1)  # others, of which none are shared
     with pytest.raises(InputError, match="different episodes and cannot be compared in pairs"):
-        gap(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
+        paired_difference(Found(results, PAPER, (0,)), "", (one, wanted), (other, wanted))
 
 
 @pytest.mark.parametrize(
@@ -102,8 +109,11 @@ def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_
     ],
 )
 def test_what_a_difference_counts_for(difference: float, interval: float, words: set[str]) -> None:
-    """Luck, where it is allowed for, widens it as its interval does."""
-    for one in (Gap("", difference, interval, 1), Gap("", difference, interval - 0.3, 1, luck=0.3)):
+    """A margin widens it as its interval does."""
+    for one in (
+        PairedDifference("", difference, interval, 1),
+        PairedDifference("", difference, interval - 0.3, 1, margin=0.3),
+    ):
         counts = {
             "above": ABOVE.hold(one),
             "not above": ABOVE.fail(one),
@@ -121,15 +131,15 @@ def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Pat
     put(results, other, 60.0, seeds=SEEDS)
     wanted = Measurement("val", 5, "centroid")
 
-    def judge(*seeds: int) -> Verdict:
-        found = gap(Found(results, PAPER, seeds), "row 3 minus row 5", (one, wanted), (other, wanted))
-        return judged(([found], ABOVE))
+    def judged(*seeds: int) -> Verdict:
+        found = paired_difference(Found(results, PAPER, seeds), "row 3 minus row 5", (one, wanted), (other, wanted))
+        return judge(([found], ABOVE))
 
-    assert judge(0).status == judge(0, 1).status == "confirmed"
-    assert "(2 seeds, ± over episodes; a point more is allowed for the chance in trainings)" in judge(0, 1).text
-    assert judge(0, 1, 2).text.endswith("(3 seeds, ± between seeds).")
-    far = [Gap("a", 2.0, 6.8, 2, 0.0, "", spread, 1, 0.1, 1.0) for spread in (0.9, 1.1)]
-    assert [one.low > 0 for one in (*pooled(far[:1]), *pooled(far[1:]))] == [True, False]
+    assert judged(0).status == judged(0, 1).status == "confirmed"
+    assert "(2 seeds, ± over episodes; plus 1 point for seed variance)" in judged(0, 1).text
+    assert judged(0, 1, 2).text.endswith("(3 seeds, ± between seeds).")
+    far = [PairedDifference("a", 2.0, 6.8, 2, 0.0, "", spread, 1, 0.1, 1.0) for spread in (0.9, 1.1)]
+    assert [one.low > 0 for one in (*pool_spread(far[:1]), *pool_spread(far[1:]))] == [True, False]
 
 
 def test_the_interval_between_seeds_is_students() -> None:
@@ -138,57 +148,67 @@ def test_the_interval_between_seeds_is_students() -> None:
         Comparison(difference, interval, wins=50, ties=0, losses=50)
         for difference, interval in zip(differences, intervals, strict=True)
     ]
-    three = over_seeds("a minus b", comparisons, luck=1.0, kind="val, 5-shot")
+    three = over_seeds("a minus b", comparisons, margin=1.0, kind="val, 5-shot")
     assert three is not None
-    assert (three.n_seeds, three.freedom, three.luck, three.allowed) == (3, 2, 0.0, 1.0)
+    assert (three.n_seeds, three.freedom, three.margin, three.allowed) == (3, 2, 0.0, 1.0)
     assert three.difference == pytest.approx(2.5)
     assert three.spread == pytest.approx(statistics.stdev(differences))
     expected = scipy.stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)
     assert (three.low, three.high) == pytest.approx((expected.low, expected.high))
     assert three.over_episodes == pytest.approx(1.3 / 3)  # √(0.3² + 0.4² + 1.2²) / 3
-    one = over_seeds("a minus b", comparisons[:1], luck=1.0, kind="val, 5-shot")
-    assert one == Gap("a minus b", 1.0, 0.3, 1, 1.0, "val, 5-shot")
-    assert over_seeds("a minus b", [], luck=1.0, kind="") is None
+    one = over_seeds("a minus b", comparisons[:1], margin=1.0, kind="val, 5-shot")
+    assert one == PairedDifference("a minus b", 1.0, 0.3, 1, 1.0, "val, 5-shot")
+    assert over_seeds("a minus b", [], margin=1.0, kind="") is None
 
 
 def test_one_of_many_is_judged_by_the_tails_that_its_interval_has() -> None:
     for freedom, chance in ((0, scipy.stats.norm()), (2, scipy.stats.t(2))):
-        one = Gap("", 5.0, float(chance.isf(0.025)), 3, freedom=freedom)
+        one = PairedDifference("", 5.0, float(chance.isf(0.025)), 3, freedom=freedom)
         assert one.among(1).interval95 == pytest.approx(one.interval95)
         assert one.among(72).interval95 == pytest.approx(float(chance.isf(0.025 / 72)))
 
 
 def test_single_seeds_tell_nothing_of_how_much_seeds_differ() -> None:
-    three, single = Gap("", 1.0, 9.0, 3, kind="k", spread=0.3, freedom=2), Gap("", 1.0, 0.2, 1, 1.0, "k")
-    assert pooled([three, single, single]) == [*pooled([three]), single, single]
+    three, single = (
+        PairedDifference("", 1.0, 9.0, 3, kind="k", spread=0.3, freedom=2),
+        PairedDifference("", 1.0, 0.2, 1, 1.0, "k"),
+    )
+    assert pool_spread([three, single, single]) == [*pool_spread([three]), single, single]
 
 
 def test_two_seeds_that_agree_very_well_need_no_margin() -> None:
-    (two,) = pooled([Gap("", 1.0, 9.0, 2, kind="k", spread=0.01, freedom=1, over_episodes=0.1, allowed=1.0)])
-    assert two.luck == 0
+    (two,) = pool_spread(
+        [PairedDifference("", 1.0, 9.0, 2, kind="k", spread=0.01, freedom=1, over_episodes=0.1, allowed=1.0)]
+    )
+    assert two.margin == 0
     assert two.interval95 == pytest.approx(float(scipy.stats.t.isf(0.025, 1)) * 0.01 / math.sqrt(2))
 
 
-def test_what_an_interval_is_of_is_said() -> None:
-    three, single = Gap("a", 2.0, 0.2, 3, freedom=2), Gap("b", 2.0, 0.1, 1)
-    assert listed([three]).endswith("(3 seeds, ± between seeds)")
-    assert listed([single]).endswith("(one seed, ± over episodes)")
-    assert listed([three, single]).endswith("(1 or 3 seeds, ± between seeds, or over episodes where they are too few)")
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ("three", "(3 seeds, ± between seeds)"),
+        ("one", "(one seed, ± over episodes)"),
+        ("three one", "(1 or 3 seeds, ± between seeds, or over episodes where they are too few)"),
+        ("test", "(one seed, ± over episodes; plus 2.5 points for seed variance)"),
+        ("val", "(one seed, ± over episodes; plus 1 point for seed variance)"),
+        ("test val", "; plus 2.5 (test, 1-shot) or 1 (val, 1-shot) points for seed variance)"),
+    ],
+)
+def test_intervals_and_margins_are_named(kinds: str, words: str) -> None:
+    known = {
+        "three": PairedDifference("a", 2.0, 0.2, 3, freedom=2),
+        "one": PairedDifference("b", 2.0, 0.1, 1),
+        "test": PairedDifference("c", 2.0, 0.1, 1, 2.5, "test, 1-shot"),
+        "val": PairedDifference("d", 2.0, 0.1, 1, 1.0, "val, 1-shot"),
+    }
+    assert differences_in_words([known[kind] for kind in kinds.split()]).endswith(words)
 
 
-def test_six_gaps_are_told_and_the_rest_counted() -> None:
-    told = judged(([Gap(f"gap {number}", 9.0 - number, 0.1, 1) for number in range(8)], ABOVE)).text
-    assert [f"gap {number}: " in told for number in range(8)] == [False] * 2 + [True] * 6
+def test_six_differences_are_listed_and_the_rest_counted() -> None:
+    told = judge(([PairedDifference(f"difference {number}", 9.0 - number, 0.1, 1) for number in range(8)], ABOVE)).text
+    assert [f"difference {number}: " in told for number in range(8)] == [False] * 2 + [True] * 6
     assert "; and 2 more (one seed" in told
-
-
-def test_three_seeds_speak_for_themselves() -> None:
-    """Differences of +0.5, +0.4 and −0.65 points, of few that can be had: a mean of 0.1 that is not sure to 0.05."""
-    differences = torch.tensor([0.49, 0.41, -0.65], dtype=torch.float64)
-    spread = float(differences.std())
-    (three,) = pooled([Gap("a", float(differences.mean()), 9.0, 3, 0.0, "", spread, 2, 0.05, 1.0)])
-    assert three.interval95 == pytest.approx(float(scipy.stats.t.isf(0.025, 2)) * spread / math.sqrt(3))
-    assert three.luck == 0
 
 
 def test_the_pooled_spread_is_no_more_sure_than_it_says() -> None:
@@ -198,8 +218,8 @@ def test_the_pooled_spread_is_no_more_sure_than_it_says() -> None:
     for _ in range(300):
         shared = torch.randn(3, generator=generator, dtype=torch.float64)
         differences = shared - torch.randn(12, 3, generator=generator, dtype=torch.float64)
-        gaps = [Gap("", float(d.mean()), 0.0, 3, 0.0, "", float(d.std()), 2) for d in differences]
-        missed += [abs(one.difference) > one.interval95 for one in pooled(gaps)]
+        gaps = [PairedDifference("", float(d.mean()), 0.0, 3, 0.0, "", float(d.std()), 2) for d in differences]
+        missed += [abs(one.difference) > one.interval95 for one in pool_spread(gaps)]
     assert 0.03 < sum(missed) / len(missed) < 0.06
 
 
@@ -213,55 +233,53 @@ def test_one_network_measured_in_two_ways_is_one_network(
     results, config = Results(tmp_path), PRESETS[f"{DATASET}-nca"]
     put(results, config, 80.0, seeds=seeds, means={Measurement("val", 5, "centroid"): 80.0 + better})
     sides = [(config, Measurement("val", 5, name)) for name in ("centroid", "soft")]
-    verdict = judged(([gap(Found(results, PAPER, seeds), "", *sides)], ABOVE))
+    verdict = judge(([paired_difference(Found(results, PAPER, seeds), "", *sides)], ABOVE))
     assert verdict.status == status
-    assert ("half a point more is allowed for the chance in trainings" in verdict.text) == (len(seeds) == 1)
+    assert ("plus 0.5 points for seed variance" in verdict.text) == (len(seeds) == 1)
 
 
 def test_the_margin_for_one_network_is_what_seeds_were_measured_to_differ_by() -> None:
     """Two standard deviations, of all that was measured in two ways with three seeds; the largest of each kind."""
-    found, largest = Found(Results(ROOT / "results"), PAPER, SEEDS), dict.fromkeys(MEASURED_OTHERWISE, 0.0)
+    found, largest = Found(Results(ROOT / "results"), PAPER, SEEDS), dict.fromkeys(MEASURED_TWICE, 0.0)
     for config in (PRESETS[f"{DATASET}-nca"], PRESETS[f"{DATASET}-prototypical"]):
         runs = found.runs(config)
         shared = set.intersection(*({Measurement.named(name) for name in run.content["accuracies"]} for run in runs))
         for one, other in permutations(shared, 2):
             what = [field for field, value in vars(one).items() if getattr(other, field) != value]
             if len(what) == 1 and what[0] in largest:
-                seeds = gap(found, "", (config, one), (config, other))
+                seeds = paired_difference(found, "", (config, one), (config, other))
                 assert seeds is not None
                 assert seeds.n_seeds == 3
-                assert luck_in(one, other) == MEASURED_OTHERWISE[what[0]]
+                assert seed_margin(one, other) == MEASURED_TWICE[what[0]]
                 largest[what[0]] = max(largest[what[0]], seeds.spread)
-    assert {what: math.ceil(4 * spread) / 2 for what, spread in largest.items()} == MEASURED_OTHERWISE
-    classifier, treatment, adapted, layers = (f"{largest[what]:.2f}" for what in MEASURED_OTHERWISE)
-    said = [" ".join(text.split()) for text in (luck_in.__doc__ or "", (ROOT / "docs" / "reproduce.md").read_text())]
-    assert f" are {classifier}, {treatment}, {adapted} and {layers}, and the margin is two of them" in said[0]
-    assert f"(at most {classifier}, {treatment} and {adapted}, {layers}), rounded up" in said[1]
+    assert {what: math.ceil(4 * spread) / 2 for what, spread in largest.items()} == MEASURED_TWICE
+    classifier, treatment, adapted, layers = (f"{largest[what]:.2f}" for what in MEASURED_TWICE)
+    documented = " ".join((seed_margin.__doc__ or "").split())
+    assert f" are {classifier}, {treatment}, {adapted} and {layers}, and the margin is two of them" in documented
 
 
 def test_what_differs_in_two_ways_has_the_larger_margin() -> None:
     plain, both = Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", (2, 3, 4), "fine-tuned")
-    assert luck_in(plain, both) == luck_in(both, plain) == MEASURED_OTHERWISE["layers"]
-    assert luck_in(plain, plain) == 0
+    assert (seed_margin(plain, both), seed_margin(both, plain), seed_margin(plain, plain)) == (1.5, 1.5, 0.0)
 
 
 def test_how_much_seeds_differ_is_taken_from_all_comparisons() -> None:
     """Three seeds alone tell so little that one of 72 comparisons could never contradict."""
     half = float(scipy.stats.t.isf(0.025, 2)) * 0.3 / math.sqrt(3)
-    gaps = [Gap(f"{i}", 1.0 if i else -1.2, half, 3, 0.0, "5-shot", 0.3, 2) for i in range(72)]
+    gaps = [PairedDifference(f"{i}", 1.0 if i else -1.2, half, 3, 0.0, "5-shot", 0.3, 2) for i in range(72)]
     assert gaps[0].among(72).high > 0
-    verdict = judged((gaps, ABOVE))
+    verdict = judge((gaps, ABOVE))
     assert verdict.status == "contradicted"
-    assert verdict.text.startswith("Not so for 1 of 72: 0: −1.20 ± 0.40")
+    assert verdict.text.startswith("Contradicted by 1 of 72: 0: −1.20 ± 0.40")
     other_kind = [gaps[0], *(one._replace(kind="1-shot", spread=3.0) for one in gaps[1:])]
-    assert judged((other_kind, ABOVE)).status == "undecided"
+    assert judge((other_kind, ABOVE)).status == "undecided"
 
 
 def test_one_failure_contradicts_and_is_named() -> None:
-    gaps = [Gap("a", 2.0, 0.5, 1), Gap("b", -2.0, 0.5, 1), None]
-    verdict = judged((gaps, ABOVE))
+    gaps = [PairedDifference("a", 2.0, 0.5, 1), PairedDifference("b", -2.0, 0.5, 1), None]
+    verdict = judge((gaps, ABOVE))
     assert verdict.status == "contradicted"
-    some = judged(([gaps[0], None], ABOVE))
+    some = judge(([gaps[0], None], ABOVE))
     assert some.status == "undecided"  # one of two is not all
     assert "b: −2.00" in verdict.text
     assert "1 of 3 comparisons" in verdict.text
@@ -281,7 +299,7 @@ def test_the_margin_for_one_seed_is_what_seeds_were_measured_to_differ_by() -> N
             differences = [compare(*two).difference for two in zip(*sides, strict=True)]
             assert len(differences) == 3
             spreads[split] = float(torch.tensor(differences, dtype=torch.float64).std())
-            margin = luck_in(wanted)
+            margin = seed_margin(wanted)
             if split == "test":
                 assert 2 * spreads[split] < margin < 2.5 * spreads[split]
                 variances = [torch.tensor([one.mean for one in side], dtype=torch.float64).var() for side in sides]
@@ -302,25 +320,19 @@ def test_one_seed_has_more_chance_in_it_on_the_test_split(split: str, status: st
     gaps = []
     for shot in (1, 5):
         sides = [(config, Measurement(split, shot, "centroid")) for config in presets]
-        gaps.append(gap(Found(results, PAPER, (0,)), f"{shot}-shot", *sides))
-    verdict = judged((gaps, ABOVE))
+        gaps.append(paired_difference(Found(results, PAPER, (0,)), f"{shot}-shot", *sides))
+    verdict = judge((gaps, ABOVE))
     assert verdict.status == status
-    allowed = {"val": "a point more is", "test": "2.5 (test, 1-shot) or 1.5 (test, 5-shot) points more are"}[split]
-    assert f"(one seed, ± over episodes; {allowed} allowed for the chance in trainings)" in verdict.text
-
-
-def test_the_margin_is_said_for_the_gaps_that_are_told() -> None:
-    gaps = [Gap("a", 2.0, 0.1, 1, luck, kind) for luck, kind in ((2.5, "test, 1-shot"), (1.0, "val, 1-shot"))]
-    assert "; 2.5 points more are allowed for" in listed(gaps[:1])
-    assert "; a point more is allowed for" in listed(gaps[1:])
-    gaps.append(gaps[1]._replace(kind="val, 5-shot"))
-    assert "; 2.5 (test, 1-shot) or 1 (val, 1-shot and val, 5-shot) points more are allowed for" in listed(gaps)
-    assert "allowed" not in listed([gaps[0]._replace(luck=0.0)])
+    allowed = {"val": "1 point", "test": "2.5 (test, 1-shot) or 1.5 (test, 5-shot) points"}[split]
+    assert f"(one seed, ± over episodes; plus {allowed} for seed variance)" in verdict.text
 
 
 def test_those_least_beyond_doubt_come_first_by_interval_and_margin() -> None:
-    sure, unsure = Gap("sure", 1.5, 0.1, 1, 1.0, "val, 1-shot"), Gap("unsure", 2.7, 0.1, 1, 2.5, "test, 1-shot")
-    assert judged(([sure, unsure], ABOVE)).text.startswith("unsure: ")
+    sure, unsure = (
+        PairedDifference("sure", 1.5, 0.1, 1, 1.0, "val, 1-shot"),
+        PairedDifference("unsure", 2.7, 0.1, 1, 2.5, "test, 1-shot"),
+    )
+    assert judge(([sure, unsure], ABOVE)).text.startswith("unsure: ")
 
 
 @pytest.mark.parametrize(
@@ -338,8 +350,10 @@ def test_what_speaks_against_a_statement_comes_first(
     limits: Limits, differences: tuple[float, ...], order: str
 ) -> None:
     """For "no difference" that is the largest, of either sign."""
-    gaps = [Gap(name, difference, 0.1, 1, 1.0) for name, difference in zip("abc", differences, strict=True)]
-    told = judged((gaps, limits)).text
+    gaps = [
+        PairedDifference(name, difference, 0.1, 1, 1.0) for name, difference in zip("abc", differences, strict=True)
+    ]
+    told = judge((gaps, limits)).text
     assert "".join(re.findall("([abc]): ", told)) == order
 
 
@@ -347,9 +361,9 @@ def test_what_speaks_against_a_statement_comes_first(
     st.floats(-9, 9), st.floats(0.01, 3), st.floats(0, 3), st.sampled_from((-math.inf, -1.0, 0.0)), st.floats(0.1, 9)
 )
 def test_limits_hold_or_fail_and_what_fills_them_never_holds(
-    difference: float, interval: float, luck: float, low: float, width: float
+    difference: float, interval: float, margin: float, low: float, width: float
 ) -> None:
-    limits, one = Limits(low, max(low, -1.0) + width), Gap("a", difference, interval, 1, luck)
+    limits, one = Limits(low, max(low, -1.0) + width), PairedDifference("a", difference, interval, 1, margin)
     assert not (limits.hold(one) and limits.fail(one))
     assert not (limits.hold(one) and limits.are_filled_by(one))
     if limits.low < one.difference < limits.high:
@@ -358,25 +372,25 @@ def test_limits_hold_or_fail_and_what_fills_them_never_holds(
         assert not limits.hold(one)
 
 
-def test_it_is_said_where_one_seed_could_never_confirm() -> None:
-    level = Gap("a", 0.0, 0.1, 1, 1.0)
-    assert judged(([level], NONE)).text.endswith(". One seed cannot confirm this.")
-    assert judged(([level, None], NONE)).text.endswith(
+def test_a_verdict_names_too_few_seeds() -> None:
+    level = PairedDifference("a", 0.0, 0.1, 1, 1.0)
+    assert judge(([level], NONE)).text.endswith(". One seed cannot confirm this.")
+    assert judge(([level, None], NONE)).text.endswith(
         ". One seed cannot confirm this. 1 of 2 comparisons are not run yet."
     )
-    two = Gap("a", 0.0, 9.0, 2, 0.0, "", 0.5, 1, 0.1, 1.0)
-    assert judged(([two], NONE)).text.endswith(". Two seeds cannot confirm this.")
-    for others in (([level], ABOVE), ([level._replace(luck=0.9, interval95=0.2)], NONE)):
-        assert judged(others).status == "undecided"
-        assert "cannot" not in judged(others).text
-    assert "cannot" not in judged(([level._replace(difference=5.0)], NONE)).text  # but it can contradict
+    two = PairedDifference("a", 0.0, 9.0, 2, 0.0, "", 0.5, 1, 0.1, 1.0)
+    assert judge(([two], NONE)).text.endswith(". Two seeds cannot confirm this.")
+    for others in (([level], ABOVE), ([level._replace(margin=0.9, interval95=0.2)], NONE)):
+        assert judge(others).status == "undecided"
+        assert "cannot" not in judge(others).text
+    assert "cannot" not in judge(([level._replace(difference=5.0)], NONE)).text  # but it can contradict
 
 
 def test_how_much_seeds_differ_is_taken_from_the_same_split(tmp_path: Path) -> None:
     results, config = Results(tmp_path), PRESETS[f"{DATASET}-nca"]
     put(results, config, 80.0, seeds=SEEDS)
     sides = [[(config, Measurement(split, 5, name)) for name in ("centroid", "soft")] for split in ("val", "test")]
-    found = [gap(Found(results, PAPER, SEEDS), "", *two) for two in sides]
+    found = [paired_difference(Found(results, PAPER, SEEDS), "", *two) for two in sides]
     assert [one.kind for one in found if one] == ["val, 5-shot", "test, 5-shot"]
-    val, test = (Gap("", 1.0, 0.0, 3, 0.0, one.kind, 0.1, 2) for one in found if one)
-    assert pooled([val, test._replace(spread=1.0)])[0].interval95 == pooled([val])[0].interval95
+    val, test = (PairedDifference("", 1.0, 0.0, 3, 0.0, one.kind, 0.1, 2) for one in found if one)
+    assert pool_spread([val, test._replace(spread=1.0)])[0].interval95 == pool_spread([val])[0].interval95

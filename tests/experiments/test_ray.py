@@ -18,7 +18,7 @@ from tiny import prepare_tiny
 from tiny_jobs import CPU, tiny_job
 
 from nearshot.experiments import Results
-from nearshot.experiments.executors.base import Place, ThisProcess
+from nearshot.experiments.executors.base import Executor, ThisProcess
 from nearshot.experiments.executors.ray import RayCluster
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.runner import Outcome, run_jobs
@@ -37,34 +37,35 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Watched:
-    """A place at which something happens once, as soon as it can."""
+    """An executor at which something happens once, as soon as it can."""
 
     n_sharing = 1
 
-    def __init__(self, place: RayCluster, happens: Callable[[], bool]) -> None:
-        self.place, self.happens, self.happened = place, happens, False
+    def __init__(self, executor: RayCluster, happens: Callable[[], bool]) -> None:
+        self.executor, self.happens, self.happened = executor, happens, False
+        self.results, self.runs = executor.results, executor.runs
         self.started: list[str] = []
 
     @property
     def n_at_once(self) -> int:
-        return self.place.n_at_once
+        return self.executor.n_at_once
 
-    def start(self, job: Job, run_folder: Path) -> None:
+    def start(self, job: Job) -> None:
         self.started.append(job.id)
-        self.place.start(job, run_folder)
+        self.executor.start(job)
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
         self.happened = self.happened or self.happens()
-        return self.place.ended()
+        return self.executor.ended()
 
     def stop(self) -> None:
-        self.place.stop()
+        self.executor.stop()
 
     def close(self) -> None:
-        self.place.close()
+        self.executor.close()
 
     def log_of(self, job: Job) -> Path:
-        return self.place.log_of(job)
+        return self.executor.log_of(job)
 
 
 class TwoNodes:
@@ -75,12 +76,12 @@ class TwoNodes:
         self.orphans: set[str] = set()
         self.runs, self.results = folder / "runs", Results(folder / "results")
 
-    def place(self, gpus_per_run: float = 0) -> RayCluster:
+    def executor(self, gpus_per_run: float = 0) -> RayCluster:
         return RayCluster(self.results, self.runs, self.data, gpus_per_run=gpus_per_run)
 
     def run(self, jobs: list[Job], happens: Callable[[], bool]) -> tuple[Outcome, Watched]:
-        place = Watched(self.place(), happens)
-        return run_jobs(jobs, self.results, self.runs, place, console=QUIET), place
+        executor = Watched(self.executor(), happens)
+        return run_jobs(jobs, executor, console=QUIET), executor
 
     def log(self, job: Job) -> list[str]:
         file = self.runs / job.id / "log.txt"
@@ -181,27 +182,27 @@ def story(nodes: TwoNodes, tmp_path_factory: pytest.TempPathFactory) -> Story:
 
     outcome, _ = nodes.run(jobs, kill)
     damaged.unlink()
-    again, place = nodes.run(jobs, never)
+    again, executor = nodes.run(jobs, never)
 
     folder = tmp_path_factory.mktemp("reference")
     reference = ThisProcess(Results(folder / "results"), folder / "runs", nodes.data, CPU)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as on a node that gives a job one CPU; sums over threads are rounded otherwise
-    run_jobs(jobs, reference.results, reference.runs, reference, console=QUIET)
+    run_jobs(jobs, reference, console=QUIET)
     torch.set_num_threads(threads)
-    return Story(nodes, jobs, interrupted, killed[0], outcome, again, place.started, reference)
+    return Story(nodes, jobs, interrupted, killed[0], outcome, again, executor.started, reference)
 
 
 def test_as_many_jobs_at_once_as_nodes_have_room_for(nodes: TwoNodes) -> None:
-    assert nodes.place().n_at_once == 2
-    assert nodes.place(gpus_per_run=1).n_at_once == 1
-    assert nodes.place(gpus_per_run=0.25).n_at_once == 1  # of four places on the GPU, its node has CPUs for one
+    assert nodes.executor().n_at_once == 2
+    assert nodes.executor(gpus_per_run=1).n_at_once == 1
+    assert nodes.executor(gpus_per_run=0.25).n_at_once == 1  # of four places on the GPU, its node has CPUs for one
 
 
 def test_ctrl_c_leaves_checkpoints(story: Story) -> None:
     assert story.interrupted == story.jobs[:2]
     for one in story.interrupted:
-        stopped = [line for line in story.nodes.log(one) if "was asked to stop" in line]
+        stopped = [line for line in story.nodes.log(one) if "was stopped" in line]
         assert len(stopped) == 1
 
 
@@ -236,7 +237,7 @@ def test_again_does_only_what_failed(story: Story) -> None:
 
 def test_results_are_those_of_one_process_bit_by_bit(story: Story) -> None:
     for one in story.jobs:
-        ours, theirs = (place.results.get(one.config, one.scale) for place in (story.nodes, story.reference))
+        ours, theirs = (side.results.get(one.config, one.scale) for side in (story.nodes, story.reference))
         assert ours is not None
         assert theirs is not None
         for part in ("id", "config", "fingerprints", "accuracies", "history"):
@@ -251,8 +252,8 @@ def test_a_gpu_that_torch_cannot_see_is_a_failure_and_not_a_slow_run(nodes: TwoN
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     results = Results(tmp_path / "results")
-    place = RayCluster(results, tmp_path / "runs", nodes.data, gpus_per_run=0.5)
-    outcome = run_jobs([tiny_job()], results, tmp_path / "runs", place, console=QUIET)
+    executor = RayCluster(results, tmp_path / "runs", nodes.data, gpus_per_run=0.5)
+    outcome = run_jobs([tiny_job()], executor, console=QUIET)
     [failure] = outcome.failed
     assert "this machine has cpu, and no cuda" in failure.log.read_text()
     assert "CUDA" in failure.text.upper()
@@ -271,9 +272,9 @@ def test_a_job_that_was_stopped_by_its_node_goes_on(nodes: TwoNodes, tmp_path: P
         subprocess.run(["kill", "-TERM", lines[0].split()[-1]], check=True)  # noqa: S607
         return True
 
-    place: Place = Watched(RayCluster(results, runs, nodes.data, gpus_per_run=0), terminate)
-    outcome = run_jobs([one], results, runs, place, console=QUIET)
+    executor: Executor = Watched(RayCluster(results, runs, nodes.data, gpus_per_run=0), terminate)
+    outcome = run_jobs([one], executor, console=QUIET)
     assert outcome.done == [one]
     lines = log.read_text().splitlines()
-    assert sum("was asked to stop" in line for line in lines) == 1
+    assert sum("was stopped" in line for line in lines) == 1
     assert sum(line.startswith("on ") for line in lines) == 2

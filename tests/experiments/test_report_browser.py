@@ -70,11 +70,11 @@ def test_a_heading_sorts_words_and_what_is_missing_stands_last(browser: Browser)
     scales = browser.ask(f"{RUNS}.map(body => body.rows[0].cells[2].textContent)")
     assert scales == sorted(scales)
     assert set(scales) == {"paper", "quick"}
-    table = "#batch-size-cifar-fs-paper-batch-size-cifar-fs-pn"
+    table = "#pair-subsampling-cifar-fs-paper-pair-subsampling-cifar-fs"
     for _ in range(2):
-        click(browser, f"{table} thead th:nth-child(3) button")
+        click(browser, f"{table} thead th:nth-child(4) button")
         there = browser.ask(
-            f"[...document.querySelectorAll('{table} > tbody')].map(body => body.rows[0].cells[2].textContent !== '–')"
+            f"[...document.querySelectorAll('{table} > tbody')].map(body => body.rows[0].cells[3].textContent !== '')"
         )
         assert there == sorted(there, reverse=True)
         assert 0 < sum(there) < len(there)

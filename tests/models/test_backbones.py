@@ -12,7 +12,7 @@ from nearshot.errors import InputError, MissingExtraError
 from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
 from nearshot.models.backbone import average_over_places
 from nearshot.models.dropblock import DropBlock
-from nearshot.models.kernels import can_fuse
+from nearshot.models.kernels import can_fuse, fuse
 from nearshot.models.kernels.norm import kernels_run
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
@@ -237,6 +237,7 @@ def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.Mo
     monkeypatch.setattr("nearshot.models.kernels.fusion.kernels_run", lambda device: True)
     gpu, backbone = torch.device("cuda"), build_backbone("conv4-32", input_size=16)
     assert can_fuse(backbone, gpu)
+    assert can_fuse(fuse(build_backbone("conv4-32", input_size=16)), gpu)
     assert not can_fuse(backbone, torch.device("cpu"))
     assert not can_fuse(nn.BatchNorm2d(64), gpu)
     assert not can_fuse(nn.SyncBatchNorm.convert_sync_batchnorm(backbone), gpu)

@@ -16,8 +16,7 @@ from tiny import prepare_tiny
 from nearshot.cli import main
 from nearshot.data import Store
 from nearshot.errors import FileFormatError, LeakError
-from nearshot.experiments.by_class import measure_classes
-from nearshot.experiments.measurement import measure
+from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.results import Measurement
 from nearshot.models import load_backbone, read_notes, save_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights

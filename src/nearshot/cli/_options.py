@@ -1,4 +1,4 @@
-"""What `predict`, `export` and `show` have in common: a classifier from a folder of labelled pictures, or a bundle."""
+"""The options that `predict`, `export` and `show` share: a classifier from a folder of labelled images, or a bundle."""
 
 from __future__ import annotations
 
@@ -13,81 +13,65 @@ import tyro
 from nearshot.cli._warnings import print_warnings
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, NearshotError
-from nearshot.evaluation.classifiers import ClassifierName
 
 if TYPE_CHECKING:
     from nearshot.data.images import Pixels
     from nearshot.estimator import FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
-__all__ = ["SOME_UNREADABLE", "Making", "MakingOptions", "read_squares"]
+__all__ = ["SOME_UNREADABLE", "ClassifierFlags", "ClassifierOptions", "read_squares"]
 
 BACKBONE = "resnet12-nca-cifar-fs"
-SOME_UNREADABLE = 3  # the status where pictures could not be read, but all others were done
-SHOWN_IGNORED = 3
-OF_A_BUNDLE = ("device", "cache_dir", "no_cache")  # what can be chosen for a classifier that is made already
+SOME_UNREADABLE = 3  # the exit status if some images could not be read
+NAMED_FILES = 3  # ignored files that a warning names
+ALLOWED_WITH_BUNDLE = ("device", "cache_dir", "no_cache")
 
 
-def _by_default(what: str, metavar: str) -> Any:
-    """Say in the help what happens without an option, which is None in Python."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {what})")
+def _option(default: str, metavar: str, *aliases: str) -> Any:
+    """Describe the default of an option that is None in Python."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})", aliases=aliases or None)
 
 
 @dataclass(frozen=True)
-class Making:
-    """How a classifier is made from labelled pictures. A bundle has all of this but device and cache in it."""
+class ClassifierOptions:
+    """The parameters of the classifier. A bundle has all of them but device and cache."""
 
-    backbone: Annotated[str | None, _by_default(f"{BACKBONE}, which comes with nearshot", "RUN|WEIGHTS|NAME")] = None
-    """What turns a picture into numbers: a run's folder or a weights file of nearshot train, timm:<model>, or a
-    name."""
-    classifier: Annotated[ClassifierName | None, _by_default("centroid", "{centroid,soft,knn}")] = None
-    """centroid: the class whose mean is nearest; soft: all images count, near ones most; knn: the nearest ones vote."""
-    neighbours: Annotated[int | None, _by_default("as many as the smallest class has", "INT")] = None
+    backbone: Annotated[str | None, _option(f"{BACKBONE}, which comes with nearshot", "RUN|WEIGHTS|NAME")] = None
+    """Embeds images: a run folder or a weights file of nearshot train, timm:<model>, or a name."""
+    classifier: Annotated[str | None, _option("centroid", "{centroid,soft,knn}")] = None
+    """centroid: nearest class mean; soft: all images count, near ones most; knn: the nearest images vote."""
+    n_neighbors: Annotated[int | None, _option("the size of the smallest class", "INT", "--neighbours")] = None
     """How many images vote in knn."""
-    unknown_rate: Annotated[float | None, _by_default("every picture gets a class", "SHARE")] = None
-    """Answer "unknown" for pictures unlike all classes; the share, such as 0.05, of pictures of the classes that may be
-    lost by it."""
-    unknown_label: Annotated[str | None, _by_default("unknown", "LABEL")] = None
-    """What to answer then."""
+    unknown_rate: Annotated[float | None, _option("every image gets a class", "FRACTION")] = None
+    """Answer "unknown" for images unlike all classes: the fraction of images of the classes, such as 0.05, that may be
+    rejected."""
+    unknown_label: Annotated[str | None, _option("unknown", "LABEL")] = None
+    """The label of rejected images; needs unknown_rate."""
     device: str = "auto"
     """cpu or cuda; auto is a GPU if there is one."""
-    cache_dir: Annotated[Path | None, _by_default("embeddings in $NEARSHOT_DATA, or in ~/.cache/nearshot", "DIR")] = (
-        None
-    )
-    """Where embeddings are kept, so that no picture is embedded twice. It can be deleted at any time."""
+    cache_dir: Annotated[Path | None, _option("embeddings in $NEARSHOT_DATA or ~/.cache/nearshot", "DIR")] = None
+    """The cache of embeddings. It can be deleted at any time."""
     no_cache: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Keep no embeddings."""
+    """Do not cache embeddings."""
 
-    def classifier_of(self, support: Path) -> FewShotClassifier:
-        """Return the classifier of a support folder or a bundle; what is odd about it is said on the error output."""
-        # scikit-learn takes a second, which the help need not wait for
-        from nearshot.estimator import FewShotClassifier  # noqa: PLC0415
-        from nearshot.estimator.folders import read_support  # noqa: PLC0415
-        from nearshot.estimator.walk import about_linked  # noqa: PLC0415
+    def make_classifier(self, support: Path) -> FewShotClassifier:
+        """Return the classifier of a support folder or a bundle; warnings are printed."""
+        from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (imports scikit-learn)
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
         with print_warnings():
             if support.suffix.lower() == ".onnx":
-                raise InputError(
-                    f"{support} is for onnxruntime; give the folder of labelled pictures, or a .safetensors bundle."
-                )
+                raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
             if support.suffix.lower() == ".safetensors" or support.is_file():
-                self._refuse_what_is_in_the_bundle(support)
+                self._refuse_saved_parameters(support)
                 return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
             self._check()
             found = read_support(support)
-            self._check_labels(found)
-            if found.ignored:
-                warnings.warn(_about_ignored(found.ignored), stacklevel=2)
-            if found.linked:
-                warnings.warn(about_linked(found.linked), stacklevel=2)
-            if len(found.class_names) == 1 and self.unknown_rate is None:
-                alone = f"There is one class only, {found.labels[0]!r}, and every picture will be of it"
-                warnings.warn(f"{alone}; --unknown-rate 0.05 says which pictures are not.", stacklevel=2)
+            _warn_about(found, rejects=self.unknown_rate is not None)
             classifier = FewShotClassifier(
                 backbone_file(self.backbone or BACKBONE),
                 classifier=self.classifier or "centroid",
-                n_neighbors=self.neighbours,
+                n_neighbors=self.n_neighbors,
                 unknown_rate=self.unknown_rate,
                 unknown_label="unknown" if self.unknown_label is None else self.unknown_label,
                 device=self.device,
@@ -95,44 +79,27 @@ class Making:
                 verbose=True,
             )
             classifier.fit([str(path) for path in found.paths], list(found.labels))
-            classifier.verbose = False  # what follows has a bar of its own
+            classifier.verbose = False  # the commands have a progress bar of their own
             return classifier
 
     def _check(self) -> None:
-        """Refuse values by the names that the options have here."""
-        if self.neighbours is not None and self.classifier != "knn":
-            raise InputError("--neighbours is for --classifier knn only; give that, too, or leave out --neighbours.")
-        if self.neighbours is not None and self.neighbours < 1:
-            raise InputError(f"--neighbours must be at least 1, not {self.neighbours}.")
-        if self.unknown_rate is not None and not 0 < self.unknown_rate < 1:
-            raise InputError(f"--unknown-rate must be between 0 and 1, such as 0.05, not {self.unknown_rate}.")
+        """Refuse options without effect."""
+        if self.n_neighbors is not None and self.classifier != "knn":
+            raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'centroid'}).")
         if self.unknown_label is not None and self.unknown_rate is None:
-            raise InputError("--unknown-label is for --unknown-rate only; give that, too, such as 0.05.")
+            raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
 
-    def _check_labels(self, found: SupportFolder) -> None:
-        if self.unknown_rate is None:
-            return
-        if len(found.paths) == 1:
-            raise InputError(
-                "A single picture does not tell how far is too far, so nothing can be unknown. Give a second one, of "
-                "any class, or leave out --unknown-rate."
-            )
-        label = "unknown" if self.unknown_label is None else self.unknown_label
-        if label in found.labels:
-            raise InputError(f"{label!r} is a class's folder; choose another --unknown-label.")
-
-    def _refuse_what_is_in_the_bundle(self, bundle: Path) -> None:
+    def _refuse_saved_parameters(self, bundle: Path) -> None:
         for one in fields(self):
-            if one.name not in OF_A_BUNDLE and getattr(self, one.name) is not None:
-                flag = one.name.replace("_", "-")
-                raise InputError(f"--{flag} is in the bundle {bundle} already; to change it, export again.")
+            if one.name not in ALLOWED_WITH_BUNDLE and getattr(self, one.name) is not None:
+                raise InputError(f"{one.name} is saved in the bundle {bundle}. To change it, export again.")
 
 
-MakingOptions = Annotated[Making, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # as a box of the help
+ClassifierFlags = Annotated[ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # help box
 
 
 def backbone_file(given: str) -> str:
-    """Return what `load_backbone` takes: of a run's folder, the weights that were best with five images a class."""
+    """Return what `load_backbone` accepts: for a run folder, the best weights for five images per class."""
     if not Path(given).is_dir():
         return given
     from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
@@ -141,16 +108,24 @@ def backbone_file(given: str) -> str:
 
 
 def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterator[Pixels | NearshotError]:
-    """Read pictures at the size that a classifier embeds them at; one that cannot be read is its error."""
-    from nearshot.estimator.inputs import read_each  # noqa: PLC0415
+    """Read images at the size of the classifier's backbone; the entry of an unreadable image is its error."""
+    from nearshot.estimator.image_inputs import read_each  # noqa: PLC0415
 
     if classifier.embedder_ is None:
-        raise InputError("This bundle classifies features, not pictures: it has no backbone.")
+        raise InputError("This bundle classifies features, not images: it has no backbone.")
     side = classifier.embedder_.input_size
     return read_each(list(paths), lambda content: content.square(side))
 
 
-def _about_ignored(ignored: Sequence[Path]) -> str:
-    named = ", ".join(map(str, ignored[:SHOWN_IGNORED]))
-    more = f" and {len(ignored) - SHOWN_IGNORED} more" if len(ignored) > SHOWN_IGNORED else ""
-    return f"Left out, as no picture of a class by their names or places: {named}{more}."
+def _warn_about(found: SupportFolder, *, rejects: bool) -> None:
+    from nearshot.data.walk import about_linked  # noqa: PLC0415
+
+    if found.ignored:
+        named = ", ".join(map(str, found.ignored[:NAMED_FILES]))
+        more = f" and {len(found.ignored) - NAMED_FILES} more" if len(found.ignored) > NAMED_FILES else ""
+        warnings.warn(f"Files skipped, since they are not images in a class folder: {named}{more}.", stacklevel=3)
+    if found.linked:
+        warnings.warn(about_linked(found.linked), stacklevel=3)
+    if len(found.class_names) == 1 and not rejects:
+        what = f"There is one class only, {found.labels[0]!r}, so every image gets its label"
+        warnings.warn(f"{what}. Set --unknown-rate 0.05 to reject other images.", stacklevel=3)

@@ -13,13 +13,7 @@ __all__ = ["Entry", "print_entries"]
 
 
 class Entry(NamedTuple):
-    """Something to choose.
-
-    Attributes:
-        name: which is typed again by whoever reads it, so it is never cut nor broken.
-        state: how far it is.
-        about: what it is.
-    """
+    """Something to choose: its name, how far it is, and what it is."""
 
     name: str
     state: str
@@ -27,16 +21,10 @@ class Entry(NamedTuple):
 
 
 def print_entries(title: str, entries: Iterable[Entry], console: Console) -> None:
-    """Print a list that reads well in a terminal of any width: names and states, and below each what it is.
-
-    A name that leaves no room for its state beside it has a line of its own, which may be longer than the terminal.
-    """
+    """Print names, and below each its state and what it is. Names are never broken, so that they can be copied."""
     console.print(Text(title, style="italic"), soft_wrap=False)
     for name, state, about in entries:
-        fits = len(name) < console.width * 3 // 4
-        console.print(
-            Text.assemble("\n", (name, "bold"), ":" if state else "", f" {state}" if fits and state else ""),
-            soft_wrap=not fits,
-        )
-        below = about if fits or not state else f"{state}; {about}"
+        fits = bool(state) and len(name) + len(state) < console.width - 2
+        console.print(Text.assemble("\n", (name, "bold"), f": {state}" if fits else ":"), soft_wrap=True)
+        below = about if fits or not state else f"{state}\n{about}"
         console.print(Padding(Text(below), (0, 0, 0, 4)), soft_wrap=False)

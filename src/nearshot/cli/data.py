@@ -1,4 +1,4 @@
-"""`nearshot data`: prepare, check and look at datasets."""
+"""`nearshot data`: prepare, verify and view datasets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rich.console import Console
 from nearshot.cli._tables import Entry, print_entries
 from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
 from nearshot.data.datasets import omniglot_name
-from nearshot.data.datasets.base import SPLITS
-from nearshot.data.inspection import contact_sheet, repeated_pictures, shared_classes, splits_that_share
-from nearshot.data.preparation import given_path, prepared_name
+from nearshot.data.datasets.source import SPLITS
+from nearshot.data.inspection import contact_sheet, repeated_images, shared_classes, splits_that_share
+from nearshot.data.preparation import PrepareOptions, given_path, prepared_name
 from nearshot.data.store import (
     check_together,
     data_folder,
@@ -31,10 +31,17 @@ __all__ = ["Data"]
 
 OPTIONS_OF_OWN = ("table", "fractions", "seed", "train_classes", "val_classes", "test_classes")
 OPTIONS_OF_OMNIGLOT = ("omniglot_split", "rotations")
-DataDir = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
 Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")]
+Paths = Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["--from"], metavar="PATH [PATH ...]", help_behavior_hint="")]
 ClassList = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 Fractions = Annotated[tuple[float, float, float] | None, tyro.conf.arg(metavar="TRAIN VAL TEST")]
+DataDir = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        metavar="DIR", help="The folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot."
+    ),
+]
+Side = Annotated[int | None, tyro.conf.arg(help="The images' side, if the dataset was prepared with several.")]
 
 
 @dataclass(frozen=True)
@@ -42,10 +49,9 @@ class DataList:
     """List the datasets that nearshot knows, where to get them, which are prepared, and your own."""
 
     data_dir: DataDir = None
-    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
 
     def run(self, console: Console) -> None:
-        """Print them."""
+        """Print the list."""
         entries = [
             Entry(name, _prepared(name, self.data_dir), f"{source.description}.\nFrom: {source.where}.")
             for name, source in SOURCES.items()
@@ -55,109 +61,97 @@ class DataList:
             for name in prepared_datasets(self.data_dir)
             if name not in SOURCES
         ]
-        own = Entry("FOLDER", "", "Your own pictures.\nFrom: a folder for each class, or a CSV of files and labels.")
-        print_entries(f"Datasets; prepared ones live in {data_folder(self.data_dir)}", [*entries, own], console)
+        own = Entry("FOLDER", "", "Your own images.\nFrom: one folder per class, or a CSV of files and labels.")
+        print_entries(f"Datasets; prepared ones are in {data_folder(self.data_dir)}", [*entries, own], console)
 
 
 @dataclass(frozen=True)
 class DataPrepare:
-    """Read a dataset, check it, and pack it into one array a split. It can be stopped at any time and goes on later.
+    """Read a dataset, check it, and pack each split into one array. If it is interrupted, run it again to resume.
 
-    Glyphs are made here, omniglot with --rotations is kept as omniglot-rotations, and ./my-photos, a folder
-    for each class, as my-photos. For instance:
-
-      nearshot data prepare glyphs
-      nearshot data prepare cifar-fs --from cifar100.zip
-      nearshot data prepare omniglot --rotations
-      nearshot data prepare ./my-photos
+    Examples:
+      nearshot data prepare glyphs                         # drawn here
+      nearshot data prepare cifar-fs --from cifar100.zip   # or downloaded
+      nearshot data prepare omniglot --rotations           # as omniglot-rotations
+      nearshot data prepare ./my-photos                    # one folder per class
       nearshot data prepare birds --from birds.zip --fractions 0.5 0.25 0.25
       nearshot data prepare ./birds --train-classes a.txt --test-classes b.txt
     """
 
     name: Name
-    """A known dataset (see `nearshot data list`); or your own: the path of a folder with a folder for each class, or of
-    an archive of it, which is prepared under the folder's name; or any name, with --from."""
-    from_path: Annotated[
-        tuple[Path, ...], tyro.conf.arg(name="from", metavar="PATH [PATH ...]", help_behavior_hint="")
-    ] = ()
-    """The folder or archive; several archives that belong together may be given. Without it, glyphs is
-    made here, and cifar-fs and omniglot are downloaded."""
+    """A known dataset (see `nearshot data list`). For your own images: the path of a folder with one folder per class,
+    or of an archive of it; or any name, with --from."""
+    paths: Paths = ()
+    """The folder or archive; or several archives that belong together. Without it, glyphs is drawn here, and cifar-fs
+    and omniglot are downloaded."""
     data_dir: DataDir = None
-    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     side: int | None = None
     """The side of the square images; by default the dataset's usual one, or 84."""
     fit: Literal["crop", "stretch"] = "crop"
-    """Bring the shorter side to size and cut out the centre, or change the proportions."""
+    """Resize the shorter side and crop the centre, or change the proportions."""
     broken: Literal["refuse", "skip"] = "refuse"
-    """Stop at a picture that cannot be read, or leave it out and list it."""
+    """Stop at an image that cannot be read, or skip it and list it."""
     table: str | None = None
-    """For your own pictures: a CSV file among them with the columns file and label."""
+    """For your own images: a CSV file among them with the columns file and label."""
     fractions: Fractions = None
-    """For your own pictures: the share of the classes of each split; by default 0.64 0.16 0.2."""
+    """For your own images: the fraction of the classes in each split; by default 0.64 0.16 0.2."""
     seed: int | None = None
-    """For your own pictures: another seed than 0 splits the classes differently."""
+    """For your own images: the seed of the random split of the classes; by default 0."""
     train_classes: ClassList = None
-    """For your own pictures: a text file with the classes of the training split, one a line, instead of fractions.
-    Classes that no list has are left out."""
+    """For your own images: a text file with the classes of the training split, one per line, instead of fractions.
+    Classes in no list are skipped."""
     val_classes: ClassList = None
     """The same for the validation split."""
     test_classes: ClassList = None
     """The same for the test split."""
     omniglot_split: Literal["vinyals", "background"] | None = None
-    """For omniglot: Vinyals et al.'s split into three, the default; or Lake et al.'s background (train) and
-    evaluation (test), prepared as omniglot-background."""
+    """For omniglot: Vinyals et al.'s three splits, the default; or Lake et al.'s background (train) and evaluation
+    (test), prepared as omniglot-background."""
     rotations: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """For omniglot: take each character turned by 90, 180 and 270 degrees as three more classes, prepared as
-    omniglot-rotations or omniglot-background-rotations."""
+    """For omniglot: add each character rotated by 90, 180 and 270 degrees as three more classes."""
 
     def run(self, console: Console) -> None:
-        """Prepare all splits and say what they are."""
-        self._refuse_what_does_not_apply()
-        stores = self._prepare_known() if self.name in SOURCES else self._prepare_own()
+        """Prepare all splits and print their sizes."""
+        if self.name in SOURCES:
+            self._refuse(OPTIONS_OF_OWN, "your own images")
+        if self.name != "omniglot":
+            self._refuse(OPTIONS_OF_OMNIGLOT, "omniglot")
+        options: PrepareOptions = {"data_dir": self.data_dir, "fit": self.fit, "broken": self.broken}
+        stores = self._prepare_known(options) if self.name in SOURCES else self._prepare_own(options)
         for split, store in stores.items():
-            skipped = f", {len(store.manifest['broken'])} broken left out" if store.manifest["broken"] else ""
+            skipped = f", {len(store.manifest['broken'])} broken skipped" if store.manifest["broken"] else ""
             side, size = store.images.shape[1], _size(len(store), len(store.class_names))
             console.print(
                 f"{store.dataset} {split}: {size}, {side}×{side}{skipped}; fingerprint {store.fingerprint[:12]}"
             )
 
-    def _prepare_known(self) -> dict[str, Store]:
+    def _prepare_known(self, options: PrepareOptions) -> dict[str, Store]:
         name = self.name
         if name == "omniglot":
             name = omniglot_name(self.omniglot_split or "vinyals", rotations=self.rotations)
-        return prepare(name, self.from_path, data_dir=self.data_dir, side=self.side, fit=self.fit, broken=self.broken)
+        return prepare(name, self.paths, side=self.side, **options)
 
-    def _prepare_own(self) -> dict[str, Store]:
+    def _prepare_own(self, options: PrepareOptions) -> dict[str, Store]:
         path = given_path(self.name)
-        if path is not None and self.from_path:
-            raise InputError(f"The pictures are given twice: as {self.name} and by --from. With --from, give a name.")
-        if path is None and not self.from_path:
+        if path is not None and self.paths:
+            raise InputError(f"The images are given twice: as {self.name} and by --from. With --from, give a name.")
+        if path is None and not self.paths:
             here = f", or ./{self.name} for the folder here" if Path(self.name).is_dir() else ""
-            raise InputError(
-                f"{self.name!r} is no known dataset; for your own pictures, say where they are: --from PATH{here}."
-            )
+            raise InputError(f"{self.name!r} is no known dataset; for your own images, give --from PATH{here}.")
         lists = {"train": self.train_classes, "val": self.val_classes, "test": self.test_classes}
         classes = {split: _read_classes(file) for split, file in lists.items() if file is not None}
         if classes and self.seed is not None:
-            raise InputError("Lists of classes leave nothing to chance; leave out --seed.")
+            raise InputError("--seed has no effect with lists of classes; drop it.")
         return prepare_folder(
-            self.from_path if path is None else path,
+            self.paths if path is None else path,
             name=self.name if path is None else None,
             table=self.table,
             classes=classes or None,
             fractions=None if self.fractions is None else dict(zip(SPLITS, self.fractions, strict=True)),
             seed=self.seed or 0,
-            data_dir=self.data_dir,
             side=self.side,
-            fit=self.fit,
-            broken=self.broken,
+            **options,
         )
-
-    def _refuse_what_does_not_apply(self) -> None:
-        if self.name in SOURCES:
-            self._refuse(OPTIONS_OF_OWN, "your own pictures")
-        if self.name != "omniglot":
-            self._refuse(OPTIONS_OF_OMNIGLOT, "omniglot")
 
     def _refuse(self, options: tuple[str, ...], whose: str) -> None:
         for option in options:
@@ -168,30 +162,28 @@ class DataPrepare:
 
 @dataclass(frozen=True)
 class DataVerify:
-    """Read a prepared dataset again, and report what has changed, classes in two splits, and repeated pictures."""
+    """Read a prepared dataset again; report changed files, classes in two splits, and repeated images."""
 
     name: Name
     """The dataset, or the path that it was prepared from."""
     data_dir: DataDir = None
-    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
-    side: int | None = None
-    """The images' side, where the dataset was prepared in several."""
+    side: Side = None
 
     def run(self, console: Console) -> None:
-        """Verify all splits; what has changed is an error, repetitions are only reported."""
+        """Verify all splits; a changed file is an error, repeated images are only reported."""
         name = prepared_name(self.name, self.data_dir)
         splits = prepared_splits(name, self.data_dir, side=self.side)
         check_together(next(iter(splits.values())).parent)
         stores = {split: Store(folder) for split, folder in splits.items()}
         for store in stores.values():
             store.verify()
-        n_images = sum(map(len, stores.values()))
-        console.print(f"{name}: {counted(n_images, 'image is as it was', 'images are as they were')} written.")
+        n_images = counted(sum(map(len, stores.values())), "image is", "images are")
+        console.print(f"{name}: {n_images} unchanged.")
         for class_name in shared_classes(stores):
             console.print(f"Class {class_name!r} is in more than one split.")
-        groups = repeated_pictures(stores)
+        groups = repeated_images(stores)
         across = [group for group in groups if len({occurrence.split for occurrence in group}) > 1]
-        n_groups = counted(len(groups), "picture occurs", "pictures occur")
+        n_groups = counted(len(groups), "image occurs", "images occur")
         shared = ", ".join(f"{n:,} in {one} and {other}" for (one, other), n in splits_that_share(groups).items())
         where = f": {shared}" if shared else ""
         console.print(f"{n_groups} more than once, {len(across):,} of them in more than one split{where}.")
@@ -206,57 +198,53 @@ class DataShow:
     name: Name
     """The dataset, or the path that it was prepared from."""
     split: str = "train"
-    """Which split."""
+    """The split to show."""
     output: Path | None = None
-    """The file; by default DATASET-SPLIT.png here."""
-    classes: int = 10
-    """How many classes, a row each."""
-    images: int = 8
+    """The file to write; by default DATASET-SPLIT.png here."""
+    n_classes: Annotated[int, tyro.conf.arg(aliases=["--classes"])] = 10
+    """How many classes, one row each."""
+    n_images: Annotated[int, tyro.conf.arg(aliases=["--images"])] = 8
     """How many images of each."""
     data_dir: DataDir = None
-    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
-    side: int | None = None
-    """The images' side, where the dataset was prepared in several."""
+    side: Side = None
 
     def run(self, console: Console) -> None:
-        """Write the sheet and say where it is."""
+        """Write the sheet and print its path."""
         name = prepared_name(self.name, self.data_dir)
         store = Store.open(name, self.split, self.data_dir, side=self.side)
         output = self.output or Path(f"{name}-{self.split}.png")
-        contact_sheet(store, n_classes=self.classes, n_images=self.images).save(output)
+        contact_sheet(store, n_classes=self.n_classes, n_images=self.n_images).save(output)
         console.print(f"Written to {output}.")
 
 
 @dataclass(frozen=True)
 class DataUnpack:
-    """Write a prepared dataset's images as PNG files, a folder for each class: to look at, or for another program.
+    """Write a prepared dataset's images as PNG files, one folder per class: to look at, or for another program.
 
-    For instance: nearshot data unpack glyphs --classes 5 --images 5 --output letters
+    For example: nearshot data unpack glyphs --n-classes 5 --n-images 5 --output letters
     """
 
     name: Name
-    """The dataset, or the path of a folder; it is prepared on the way if nothing has to be asked, as for glyphs."""
+    """The dataset, or the path of a folder; a folder and glyphs are prepared first if necessary."""
     split: str = "train"
-    """Which split."""
+    """The split to unpack."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where to; by default DATASET-SPLIT here."""
-    classes: int | None = None
+    """The folder to write; by default DATASET-SPLIT here."""
+    n_classes: Annotated[int | None, tyro.conf.arg(aliases=["--classes"])] = None
     """How many classes, evenly chosen; by default all."""
-    images: int | None = None
+    n_images: Annotated[int | None, tyro.conf.arg(aliases=["--images"])] = None
     """How many images of each; by default all."""
     skip: int = 0
-    """Leave out so many first images of each class."""
+    """Skip so many first images of each class."""
     data_dir: DataDir = None
-    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
-    side: int | None = None
-    """The images' side, where the dataset was prepared in several."""
+    side: Side = None
 
     def run(self, console: Console) -> None:
-        """Write the files and say where they are."""
+        """Write the files and print their folder."""
         store = open_or_prepare(self.name, self.split, self.data_dir, side=self.side)
         output = self.output or Path(f"{store.dataset}-{self.split}")
-        n_images = unpack(store, output, n_classes=self.classes, n_images=self.images, skip=self.skip)
-        n_classes = self.classes or len(store.class_names)
+        n_images = unpack(store, output, n_classes=self.n_classes, n_images=self.n_images, skip=self.skip)
+        n_classes = self.n_classes or len(store.class_names)
         console.print(f"{_size(n_images, n_classes)} {'is' if n_images == 1 else 'are'} in {output}.")
 
 
@@ -285,7 +273,7 @@ def _size(n_images: int, n_classes: int) -> str:
 
 
 def _about_own(name: str, data_dir: Path | None) -> str:
-    """Return what a dataset of the user's own is: its splits, and where its pictures came from."""
+    """Describe a dataset of the user's own: its splits, and where its images came from."""
     sides: dict[int, dict[str, str]] = {}
     origins: dict[str | None, str | None] = {}
     for file in prepared_manifests(name, data_dir):
@@ -301,7 +289,7 @@ def _about_own(name: str, data_dir: Path | None) -> str:
     for side, splits in sorted(sides.items()):
         in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
         lines.append(f"{side}×{side}: {'; '.join(f'{split}, {splits[split]}' for split in in_order)}.")
-    lines += [f"From: {printable(origin or 'not noted')} ({printable(layout)})." for origin, layout in origins.items()]
+    lines += [f"From: {printable(origin or 'unknown')} ({printable(layout)})." for origin, layout in origins.items()]
     return "\n".join(lines)
 
 

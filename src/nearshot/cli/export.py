@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import Making, MakingOptions
+from nearshot.cli._options import ClassifierFlags, ClassifierOptions
 from nearshot.errors import InputError
 
 __all__ = ["Export"]
@@ -18,34 +18,34 @@ __all__ = ["Export"]
 
 @dataclass(frozen=True)
 class Export:
-    """Put a classifier into one file: network, preprocessing, labelled pictures' features and all settings.
+    """Export a classifier to one file: network, preprocessing, features of the labelled images and all settings.
 
-    A .onnx file runs wherever ONNX does (servers, phones, browsers), without nearshot: raw uint8 pictures of any size
+    An .onnx file runs wherever ONNX does (servers, phones, browsers), without nearshot: raw uint8 images of any size
     in, labels and probabilities out. It needs the extra onnx: pip install 'nearshot[onnx]'. A .safetensors file is a
-    bundle for nearshot itself: FewShotClassifier.load reads it, and so do nearshot predict and nearshot show. Neither
-    has pictures in it, and neither can run code when it is opened.
+    bundle for nearshot: FewShotClassifier.load, nearshot predict and nearshot show read it. Neither contains images,
+    and neither can run code when it is opened.
 
     Examples: nearshot export ./flowers flowers.onnx --unknown-rate 0.05; nearshot export ./flowers flowers.safetensors;
     nearshot export flowers.safetensors flowers.onnx
     """
 
     support: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|BUNDLE")]
-    """A folder with a folder of pictures for each class; or a bundle."""
+    """A folder with one folder of images per class, or a bundle."""
     file: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """The file to write (required); its suffix, .onnx or .safetensors, is the format."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """The same as FILE."""
-    making: MakingOptions = field(default_factory=Making)
+    options: ClassifierFlags = field(default_factory=ClassifierOptions)
 
     def run(self, console: Console) -> None:
-        """Write the file, and say what it takes and gives."""
+        """Write the file, and print its inputs and outputs."""
         output = self.output or self.file
         if output is None:
             raise InputError("FILE is missing: give the file to write, such as flowers.onnx or flowers.safetensors.")
         kind = output.suffix.lower()
         if kind not in (".onnx", ".safetensors"):
-            raise InputError(f"The file ends in .onnx or .safetensors, not {output.name!r}.")
-        classifier = self.making.classifier_of(self.support)
+            raise InputError(f"output must end in .onnx or .safetensors (got {output.name!r}).")
+        classifier = self.options.make_classifier(self.support)
         if kind == ".onnx":
             from nearshot.estimator.onnx import export_onnx  # noqa: PLC0415 (imports scikit-learn)
 
@@ -55,12 +55,12 @@ class Export:
         size = output.stat().st_size / 1e6
         console.print(
             f"Written to {output} ({size:.1f} MB): {len(classifier.classes_):,} classes, "
-            f"{len(classifier.support_labels_):,} labelled pictures."
+            f"{len(classifier.support_labels_):,} labelled images."
         )
         if kind == ".onnx":
             rejects = ", unknown" if classifier.unknown_rate is not None else ""
             console.print(
-                "Input: images (picture, height, width, 3), uint8 RGB of any size, upright. "
+                "Input: images (image, height, width, 3), uint8 RGB of any size, upright. "
                 f"Outputs: label, probabilities, novelty{rejects}."
             )
         else:

@@ -18,22 +18,22 @@ __all__ = ["Report"]
 
 @dataclass(frozen=True)
 class Report:
-    """Make one page of HTML of everything that was run so far: tables, figures, claims and the runs behind them.
+    """Make one page of HTML of all results: tables, figures, claims and the runs behind them.
 
-    It trains nothing, and the page fetches nothing: it can be opened from the disk, sent and kept. Tables sort by
-    their headings and filter by what you type; a number leads to its runs, with their curves, episodes, classes,
-    configuration and provenance. What is not at the paper's scale says so.
+    The page is one file that needs no network. Click a heading to sort a table, or type to filter it. A number links to
+    its runs, with their curves, episodes, classes, configuration and environment. Results that are not at the paper's
+    scale are labelled.
 
     Examples: nearshot reproduce schedule --quick; nearshot report; nearshot report --output report.html
     """
 
     results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("results")
-    """Where the results are."""
+    """The folder of results."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Where the page goes; by default report.html among the results."""
+    """The file to write; by default report.html in the folder of results."""
 
     def run(self, console: Console) -> None:
-        """Write the page, and say where it is."""
+        """Write the page and print its path."""
         with print_warnings(LeftOutWarning, others=True):
             page = write_report(Results(self.results), self.output or self.results / "report.html")
         console.print(f"The report is {page} ({page.stat().st_size / 1e6:.1f} MB). Open it in a browser.")

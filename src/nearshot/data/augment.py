@@ -88,9 +88,9 @@ def augment(
         images: a batch of a store, on any device.
         augmentation: what may happen.
         size: the side of the result; a 32×32 image can become 84×84 directly.
-        generator: where chance comes from, on the images' device; the same state gives the same batch.
-        share: (2, 4) says that the images are the third of four equal shares of a batch. Chance is drawn for the whole
-            batch, so that the shares together are augmented as the batch would be.
+        generator: the random-number generator, on the images' device; the same state gives the same batch.
+        share: (2, 4) means that the images are the third of four equal shares of a batch. Random numbers are drawn for
+            the whole batch, so that the shares together are augmented as the batch would be.
     """
     _check_images(images)
     n_images, height, width = images.shape[:3]
@@ -100,7 +100,7 @@ def augment(
     side = min(height, width)
     if augmentation.crop == "centre" and augmentation.flip == 0 and size == side and (height - width) % 2 == 0:
         top, left = (height - side) // 2, (width - side) // 2
-        whole = planes[:, :, top : top + side, left : left + side]  # there is nothing to resize
+        whole = planes[:, :, top : top + side, left : left + side]  # no resizing needed
         return _jitter(whole, augmentation, draw).contiguous(memory_format=torch.channels_last)
     if augmentation.crop == "random":
         boxes = random_boxes(height, width, augmentation, draw)
@@ -117,7 +117,7 @@ def augment(
 
 
 class _Draw:
-    """Draws numbers for a share of a batch, as part of those for the whole."""
+    """Draws random numbers for a share of a batch, as a slice of those for the batch."""
 
     def __init__(
         self, n_images: int, share: tuple[int, int], device: torch.device, generator: torch.Generator | None
@@ -231,7 +231,7 @@ def normalise_images(images: Tensor, mean: tuple[float, ...], std: tuple[float, 
 
 
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
-    """Turn the hue of every pixel by some share of the full circle; value and saturation stay as they are.
+    """Turn the hue of every pixel by some share of the full circle; value and saturation are unchanged.
 
     `images`: (image, 3, height, width) in [0, 1]; `turns`: (image, 1, 1), where 1 comes back to where it began.
 

@@ -1,4 +1,4 @@
-"""Downloads that can be cut off, corrupted or stalled, and still end in the right file or one clear sentence."""
+"""Download files: resume interrupted ones, verify checksums, try mirrors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from nearshot.data.locks import own
 from nearshot.errors import NearshotError
 from nearshot.progress import with_progress
 
@@ -21,18 +20,18 @@ TRIES_PER_MIRROR = 3
 
 
 class DownloadError(NearshotError, OSError):
-    """A file could not be had from any of its addresses."""
+    """A file could not be downloaded from any of its URLs."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file that can be fetched.
+    """A file that can be downloaded.
 
     Attributes:
-        name: what the file is called here.
-        urls: its addresses, tried in turn.
-        md5: its checksum, as its publisher gives it.
-        n_bytes: about how large it is; a server that sends twice as much is cut off.
+        name: the name of the local file.
+        urls: its URLs, tried in turn.
+        md5: its published checksum.
+        n_bytes: its approximate size; a server that sends twice as much is cut off.
     """
 
     name: str
@@ -48,23 +47,15 @@ def download(
     stall_seconds: float = STALL_SECONDS,
     progress: bool | None = None,
 ) -> Path:
-    """Fetch a file, or go on with what is there of it, check it, and return its path.
+    """Download a file, or resume an interrupted download; verify it and return its path.
 
     Args:
-        wanted: what to fetch.
-        folder: where to put it; what is unfinished lies beside it under another name.
-        stall_seconds: give an address up after so long without a byte.
-        progress: whether to show a bar; by default on a terminal.
+        wanted: the file.
+        folder: the folder to save it in; two processes must not download to it at once.
+        stall_seconds: give up a URL after so long without a byte.
+        progress: whether to show a progress bar; by default on a terminal.
     """
     target = Path(folder) / wanted.name
-    if target.is_file() and _md5(target) == wanted.md5:
-        return target
-    with own(target.with_name(f".{target.name}.lock"), f"downloading {wanted.name}", show=progress):
-        return _download(wanted, target, stall_seconds, progress)
-
-
-def _download(wanted: Download, target: Path, stall_seconds: float, progress: bool | None) -> Path:
-    """Fetch a file, unless another process has done so meanwhile."""
     if target.is_file() and _md5(target) == wanted.md5:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,15 +63,15 @@ def _download(wanted: Download, target: Path, stall_seconds: float, progress: bo
     problems = []
     for url in wanted.urls:
         for _ in range(TRIES_PER_MIRROR):
-            before = partial.stat().st_size if partial.exists() else 0
+            before = _size(partial)
             try:
                 _fetch(url, partial, wanted, stall_seconds, progress)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 problems.append(f"{url}: {error}")
                 if isinstance(error, urllib.error.HTTPError) and error.code == 416:
-                    partial.unlink(missing_ok=True)  # what is there is longer than the file
-                if (partial.stat().st_size if partial.exists() else 0) <= before:
-                    break  # no progress: the next address
+                    partial.unlink(missing_ok=True)  # the partial file is longer than the file
+                if _size(partial) <= before:
+                    break  # no progress: try the next URL
                 continue
             if _md5(partial) == wanted.md5:
                 partial.replace(target)
@@ -90,19 +81,19 @@ def _download(wanted: Download, target: Path, stall_seconds: float, progress: bo
             break
     raise DownloadError(
         f"{wanted.name} could not be downloaded ({'; '.join(dict.fromkeys(problems))}). Get it from {wanted.urls[0]} "
-        "by other means and give its path: --from PATH (in Python, paths=PATH)."
+        "by other means, and give its path: paths=PATH (--from PATH)."
     )
 
 
 def _fetch(url: str, partial: Path, wanted: Download, stall_seconds: float, progress: bool | None) -> None:
-    """Fetch what is missing of a file, to its end."""
+    """Download the rest of a file."""
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http address")
-    have = partial.stat().st_size if partial.exists() else 0
+    have = _size(partial)
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
     with urllib.request.urlopen(request, timeout=stall_seconds) as answer:  # noqa: S310
         if have and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-            have = 0  # the server begins anew, and so do we
+            have = 0  # the server starts from the beginning
         announced = answer.headers.get("Content-Length")
         expected = have + int(announced) if announced else None
         with partial.open("ab" if have else "wb") as file:
@@ -114,7 +105,11 @@ def _fetch(url: str, partial: Path, wanted: Download, stall_seconds: float, prog
                     break
     got = partial.stat().st_size
     if expected is not None and got < expected:
-        raise OSError(f"it broke off after {got:,} of {expected:,} bytes")
+        raise OSError(f"the connection broke after {got:,} of {expected:,} bytes")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _md5(path: Path) -> str:

@@ -1,8 +1,13 @@
-"""From the bytes of an image file to an RGB array of a given size, without trusting the file."""
+"""Decode image files safely, and resize them to a square.
+
+Pillow warns about odd metadata, such as a damaged EXIF tag, although the image is fine. A warnings filter silences
+this once, when this module is imported. It comes last, so that every filter that a user sets takes precedence.
+"""
 
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -12,34 +17,40 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.quiet import pillow_unheard
 
-__all__ = ["Fit", "Pixels", "decode", "fit_to_square", "upright_rgb"]
+__all__ = ["Fit", "Pixels", "decode", "fit_to_square", "ignore_metadata_warnings", "upright_rgb"]
 
 Pixels = npt.NDArray[np.uint8]
 Fit = Literal["crop", "stretch"]
 
-# A 40,000-pixel panorama is 1.6 billion pixels; a photograph of 100 million is large already.
 MOST_PIXELS = 100_000_000
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 
 
-def decode(data: bytes, name: str) -> Image.Image:
-    """Decode an image file to RGB: turned upright by its EXIF data, its first frame, on white where it is transparent.
+def ignore_metadata_warnings() -> None:
+    """Ignore Pillow's warnings about metadata in this process, unless another filter matches them first."""
+    warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
 
-    One of 32-bit or floating-point numbers is refused: what is black and white in it, the file does not say.
+
+ignore_metadata_warnings()
+
+
+def decode(data: bytes, name: str) -> Image.Image:
+    """Decode an image file to RGB: rotated by its EXIF orientation, its first frame, on white where it is transparent.
+
+    Images of 32-bit or floating-point numbers are refused, since their range of values is unknown.
 
     Args:
         data: the file's content.
-        name: what to call it in an error.
+        name: the file's name in error messages.
     """
-    with _refusing(name):
+    with _naming_the_image(name):
         return upright_rgb(Image.open(io.BytesIO(data), formats=FORMATS), name)
 
 
 def upright_rgb(image: Image.Image, name: str) -> Image.Image:
-    """Return an opened picture as `decode` does, whatever its mode; its pixels may not have been read yet."""
-    with _refusing(name):
+    """Convert an opened image of any mode as `decode` does; its pixels may not have been loaded yet."""
+    with _naming_the_image(name):
         width, height = image.size
         if width * height > MOST_PIXELS:
             raise FileFormatError(
@@ -52,11 +63,10 @@ def upright_rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 @contextmanager
-def _refusing(name: str) -> Iterator[None]:
-    """Say in one sentence what is wrong with a picture."""
+def _naming_the_image(name: str) -> Iterator[None]:
+    """Turn every error of Pillow into one sentence that names the image."""
     try:
-        with pillow_unheard():
-            yield
+        yield
     except FileFormatError:
         raise
     except UnidentifiedImageError:
@@ -67,12 +77,12 @@ def _refusing(name: str) -> Iterator[None]:
         raise FileFormatError(f"{name} is damaged: {error}.") from error
 
 
-def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop", name: str = "The picture") -> Pixels:
-    """Resize a picture to `side` × `side`, bilinearly: (side, side, 3) uint8.
+def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop", name: str = "The image") -> Pixels:
+    """Resize an image to `side` × `side`, bilinearly: (side, side, 3) uint8.
 
-    "crop" brings the shorter side to `side` and cuts out the centre, as the paper's evaluation does; "stretch" changes
-    the proportions. A picture of the right size is left as it is; one so long and thin that its shorter side cannot be
-    brought to `side` in a sensible memory is refused by its `name`.
+    "crop" scales the shorter side to `side` and cuts out the centre, as the paper's evaluation does; "stretch" changes
+    the proportions. An image of this size is unchanged. A very long and thin one, which would need too much memory,
+    is refused.
     """
     if fit not in ("crop", "stretch"):
         raise InputError(f"fit must be 'crop' or 'stretch', not {fit!r}.")
@@ -86,7 +96,7 @@ def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop", name: str = 
             if size[0] * size[1] > MOST_PIXELS:
                 raise FileFormatError(
                     f"{name} is too long and thin: its {width}×{height} pixels would be {size[0]}×{size[1]} with a "
-                    f"shorter side of {side}, over the limit of {MOST_PIXELS:,}. Cut out what it shows first."
+                    f"shorter side of {side}, over the limit of {MOST_PIXELS:,}. Crop it first."
                 )
             image = image.resize(size, Image.Resampling.BILINEAR)
             left, top = (size[0] - side) // 2, (size[1] - side) // 2
@@ -95,23 +105,23 @@ def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop", name: str = 
 
 
 def _has_16_bits(image: Image.Image, name: str) -> bool:
-    """Whether a picture is grey with 16 bits; refuse one whose numbers may mean anything."""
+    """Return whether an image is grey with 16 bits; refuse one whose range of values is unknown."""
     if image.mode.startswith("I;16"):
         return True
     if image.mode not in ("I", "F"):
         return False
-    # Some of Pillow's versions put the 16 bits of these formats into 32.
+    # Some versions of Pillow decode the 16 bits of these formats into 32.
     if image.mode == "I" and image.format in ("PNG", "PPM"):
         return True
     kind = "floating-point" if image.mode == "F" else "32-bit"
     raise FileFormatError(
-        f"{name} has {kind} numbers (Pillow's mode {image.mode!r}), of which nobody knows what is black and what is "
-        "white. Scale them to 0 to 255 and save it with 8 bits first."
+        f"{name} has {kind} numbers (Pillow's mode {image.mode!r}), and their range is unknown. Scale them to 0 to 255 "
+        "and save the image with 8 bits first."
     )
 
 
 def _with_8_bits(image: Image.Image) -> Image.Image:
-    """Return a 16-bit grey picture with 8; Pillow's own conversion would cut off everything over 255."""
+    """Convert a 16-bit grey image to 8 bits; Pillow's own conversion would clip everything over 255."""
     values = np.asarray(image, dtype=np.float64)
     return Image.fromarray(np.clip(values / 257, 0, 255).round().astype(np.uint8))
 

@@ -1,4 +1,4 @@
-"""Looking at prepared datasets: pictures that occur twice, classes that two splits share, and a contact sheet."""
+"""Inspect prepared datasets: repeated images, classes that two splits share, and a contact sheet."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from nearshot.data.datasets.base import SPLITS
+from nearshot.data.datasets.source import SPLITS
 from nearshot.data.store import Store
 
-__all__ = ["Occurrence", "contact_sheet", "repeated_pictures", "shared_classes", "splits_that_share"]
+__all__ = ["Occurrence", "contact_sheet", "repeated_images", "shared_classes", "splits_that_share"]
 
 
 class Occurrence(NamedTuple):
-    """Where a picture occurs."""
+    """Where an image occurs."""
 
     split: str
     class_name: str
     image_name: str
 
 
-def repeated_pictures(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
-    """Return the groups of pictures that are the same pixel by pixel, within and across splits."""
+def repeated_images(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
+    """Return groups of images with equal pixels, within and across splits."""
     hashes = np.concatenate([store.hashes for store in stores.values()])
     _, group, size = np.unique(hashes, axis=0, return_inverse=True, return_counts=True)
     group = group.reshape(-1)
@@ -40,7 +40,7 @@ def repeated_pictures(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
 
 
 def splits_that_share(groups: Sequence[Sequence[Occurrence]]) -> dict[tuple[str, str], int]:
-    """Return how many pictures each two splits have in common.
+    """Return how many images each pair of splits shares.
 
     >>> of_class = {split: Occurrence(split, "cat", "1.png") for split in ("train", "val", "test")}
     >>> splits_that_share([[of_class["test"], of_class["train"]], [of_class["val"], of_class["val"]]])
@@ -55,18 +55,18 @@ def splits_that_share(groups: Sequence[Sequence[Occurrence]]) -> dict[tuple[str,
 
 
 def _in_order(split: str) -> tuple[int, str]:
-    """Return what splits are sorted by: training, validation, test, then others by name."""
+    """Return a sort key: training, validation, test, then other splits by name."""
     return (SPLITS.index(split) if split in SPLITS else len(SPLITS), split)
 
 
 def shared_classes(stores: Mapping[str, Store]) -> list[str]:
     """Return the names of classes that more than one split has."""
-    names = [name for store in stores.values() for name in store.class_names]
-    return sorted({name for name in names if names.count(name) > 1}) if len(names) != len(set(names)) else []
+    counts = Counter(name for store in stores.values() for name in store.class_names)
+    return sorted(name for name, count in counts.items() if count > 1)
 
 
 def contact_sheet(store: Store, *, n_classes: int = 10, n_images: int = 8, gap: int = 2) -> Image.Image:
-    """Return a picture of some images of some classes, a row for each class, evenly chosen."""
+    """Return an image that shows some images of some classes, one row per class, evenly chosen."""
     side = store.images.shape[1]
     classes = np.unique(np.linspace(0, len(store.class_names) - 1, n_classes).round().astype(int))
     sheet = np.full((len(classes) * (side + gap) + gap, n_images * (side + gap) + gap, 3), 255, dtype=np.uint8)

@@ -1,8 +1,8 @@
-"""Where a store's images live while they are used, and how a batch of them gets to the device.
+"""Load batches of a store's images onto a device.
 
-A small store lives on the device as one array, and a batch is an index away. A larger one lives in the host's memory,
-and the largest stays on disk; of these a thread gathers the next batches while the device works on the current one.
-The batches are the same, bit by bit, wherever the images live.
+The images of a small store are kept on the device as one array. Those of a larger one are kept in host memory, or stay
+on disk; then a thread gathers the next batches while the device works on the current one. The batches are the same, bit
+by bit, wherever the images are.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from nearshot.errors import FileFormatError, InputError
 __all__ = ["ImageFeed", "Residence", "available_memory", "choose_residence"]
 
 Residence = Literal["device", "memory", "disk"]
-"""Where images live."""
+"""Where images are kept."""
 Rows = npt.NDArray[np.int64]
 
-SHARE_OF_DEVICE = 1 / 3  # of what is free on the card; the rest is for the network and its activations
-SHARE_OF_MEMORY = 1 / 2  # of what is available to the host
-UNKNOWN_MEMORY = 8 << 30  # where the system does not say how much it has
-ROWS_TO_LOAD = 512  # at a time, when all are read once
+SHARE_OF_DEVICE = 1 / 3  # of the free device memory; the rest is for the network and its activations
+SHARE_OF_MEMORY = 1 / 2  # of the available host memory
+UNKNOWN_MEMORY = 8 << 30  # assumed if the system does not report its memory
+ROWS_TO_LOAD = 512  # at a time, when all images are loaded
 
 
 def choose_residence(n_bytes: int, device: torch.device, *, n_processes: int = 1) -> Residence:
-    """Return where images of so many bytes live best: on the device, in the host's memory, or on disk.
+    """Return where to keep images: on the device, in host memory, or on disk.
 
-    On the device where they take less than a third of the memory free there; in the host's memory where they take less
-    than half of what is available; else on disk. Without an accelerator, in memory or on disk.
+    On the device if they take less than a third of its free memory; else in host memory if they take less than half of
+    the available memory; else on disk.
 
     Args:
         n_bytes: the size of the images.
-        device: where batches of them are wanted.
-        n_processes: how many processes of this machine will each hold the images, with a device of its own.
+        device: the device of the batches.
+        n_processes: how many processes of this machine keep the images, each with a device of its own.
 
     >>> choose_residence(1 << 20, torch.device("cpu")), choose_residence(1 << 60, torch.device("cpu"))
     ('memory', 'disk')
@@ -57,24 +57,24 @@ def choose_residence(n_bytes: int, device: torch.device, *, n_processes: int = 1
 
 
 def available_memory() -> float:
-    """Return how many bytes this process could still take without swapping, in a container too."""
-    return min(_memory_of_the_machine(), _memory_of_the_container())
+    """Return how many bytes this process can still allocate without swapping, also in a container."""
+    return min(_machine_memory(), _container_memory())
 
 
 class ImageFeed:
-    """Batches of a store's images on a device, by index, from wherever the images live.
+    """Batches of a store's images on a device, by index.
 
     Args:
-        images: (image, height, width, 3) uint8, as `Store.images`. A map of a file is read once, or streamed; any other
-            array is used where it is, without a copy, unless it goes to the device.
-        device: where batches are wanted.
-        residence: where the images live; by default `choose_residence` decides.
-        prefetch: how many batches are gathered ahead of use, where the images are not on the device.
+        images: (image, height, width, 3) uint8, as `Store.images`. A memory map is loaded once, or streamed from disk;
+            any other array is used without a copy, unless it goes to the device.
+        device: the device of the batches.
+        residence: where the images are kept; by default `choose_residence` decides.
+        prefetch: how many batches are gathered ahead, if the images are not on the device.
         n_processes: how many processes of this machine have a feed of the same images.
 
     Attributes:
-        device: where batches are wanted.
-        residence: where the images live.
+        device: the device of the batches.
+        residence: where the images are kept.
 
     >>> images = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
     >>> feed = ImageFeed(images, "cpu")
@@ -113,14 +113,14 @@ class ImageFeed:
         """Yield the images of `indices` in their order, (batch, height, width, 3) uint8 on the device.
 
         Leaving the loop early ends the thread that gathers; an error in it is raised here. On CUDA nothing here waits
-        for the device: copies are queued behind the work that is on its way.
+        for the device: copies are queued.
 
         Args:
-            indices: (image,) int64, on the host or the device; an epoch's at once, or any part of it.
+            indices: (image,) int64, on the host or the device, such as those of an epoch.
             batch_size: images in a batch; the last may be smaller.
         """
         if batch_size < 1:
-            raise InputError(f"A batch needs at least one image, not {batch_size}.")
+            raise InputError(f"batch_size must be at least 1, not {batch_size}.")
         if self._on_device is not None:
             _check_indices(indices, len(self))
             here = indices.to(self.device, non_blocking=True)
@@ -130,7 +130,7 @@ class ImageFeed:
         return self._stream(indices.numpy(), batch_size)
 
     def _stream(self, indices: Rows, batch_size: int) -> Iterator[Tensor]:
-        """Yield batches that a thread gathers ahead, `prefetch` of them beside the one in use."""
+        """Yield batches that a thread gathers, `prefetch` of them ahead of the one in use."""
         parts = (indices[start : start + batch_size] for start in range(0, len(indices), batch_size))
         pool = ThreadPoolExecutor(1, thread_name_prefix="image feed")
         try:
@@ -144,14 +144,13 @@ class ImageFeed:
             pool.shutdown(cancel_futures=True)
 
     def _batch(self, rows: Rows) -> Tensor:
-        """Gather a batch in the host's memory, where the device can fetch it by itself."""
-        # Pinned memory comes from torch's own store of it, which hands it out again once its copies are done.
+        """Gather a batch in host memory, pinned for CUDA; torch reuses pinned memory once its copies are done."""
         batch = torch.empty((len(rows), *self._shape[1:]), dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         self._gather(rows, batch.numpy())
         return batch
 
     def _load_to_device(self) -> Tensor:
-        """Bring all images to the device, some at a time, so that the host never has a copy of them."""
+        """Copy all images to the device, some at a time, so that the host never holds all of them."""
         whole = torch.empty(self._shape, dtype=torch.uint8, device=self.device)
         batches = self._stream(np.arange(len(self)), ROWS_TO_LOAD)
         for part, batch in zip(whole.split(ROWS_TO_LOAD), batches, strict=True):
@@ -159,7 +158,7 @@ class ImageFeed:
         return whole
 
     def _load_to_memory(self) -> Pixels:
-        """Read all images once, each to its place."""
+        """Load all images into one array."""
         whole = np.empty(self._shape, np.uint8)
         for start in range(0, len(self), ROWS_TO_LOAD):
             part = whole[start : start + ROWS_TO_LOAD]
@@ -168,14 +167,14 @@ class ImageFeed:
 
 
 class _Mapped(NamedTuple):
-    """The file that an array is mapped from, and the byte of it where the array begins."""
+    """The file that an array is mapped from, and the byte at which the array starts."""
 
     path: Path
     start: int
 
 
 def _file_behind(images: npt.NDArray[np.uint8]) -> _Mapped | None:
-    """Return the file that the array, or the array it is a stretch of, is mapped from; None for any other array."""
+    """Return the file that an array or its base is mapped from; None for any other array."""
     if not isinstance(images, np.memmap) or images.mode == "c" or not images.flags.c_contiguous:
         return None
     base: object = images
@@ -183,7 +182,7 @@ def _file_behind(images: npt.NDArray[np.uint8]) -> _Mapped | None:
         base = base.base
     if images.filename is None or not isinstance(base, mmap.mmap):
         return None
-    # A map starts at a whole page of the file, and a part of an array keeps the offset of the whole.
+    # A map starts at a page of the file, and a slice of an array keeps the offset of the whole array.
     in_map = images.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
     return _Mapped(Path(images.filename), images.offset - images.offset % mmap.ALLOCATIONGRANULARITY + in_map)
 
@@ -193,10 +192,10 @@ def _gather_from_array(images: npt.NDArray[np.uint8], rows: Rows, out: Pixels) -
 
 
 def _gather_from_file(file: _Mapped, rows: Rows, out: Pixels) -> None:
-    """Read rows of a file in the order in which they lie there, each to its own place in the batch.
+    """Read rows of a file in the order of the file, each to its place in the batch.
 
-    Reading rather than copying from the map: pages of a map count as the process's memory, a row that is not in the
-    system's cache takes a wait for every page of it, and a disk that fails ends the process instead of raising.
+    Reading is better than copying from the map: mapped pages count as the process's memory, an uncached row costs one
+    wait per page, and a failing disk would end the process instead of raising an error.
     """
     row_bytes = out[0].nbytes
     places = np.argsort(rows, kind="stable")
@@ -210,14 +209,14 @@ def _gather_from_file(file: _Mapped, rows: Rows, out: Pixels) -> None:
 
 
 def _announce(descriptor: int, starts: list[int], n_bytes: int) -> None:
-    """Tell the system what will be read, so that the disk works on all of it at once; four times as fast from cold."""
+    """Announce the reads to the system, so that the disk serves them in parallel: four times faster if uncached."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nothing beyond the rows
         for start in starts:
             os.posix_fadvise(descriptor, start, n_bytes, os.POSIX_FADV_WILLNEED)
 
 
-def _memory_of_the_machine() -> int:
+def _machine_memory() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -227,8 +226,8 @@ def _memory_of_the_machine() -> int:
         return UNKNOWN_MEMORY
 
 
-def _memory_of_the_container() -> float:
-    """Return what a container's limit leaves; cached files can be given up, so they count as free."""
+def _container_memory() -> float:
+    """Return what a container's limit leaves; cached files count as free."""
     folder = Path("/sys/fs/cgroup")
     try:
         most = (folder / "memory.max").read_text().strip()
@@ -242,19 +241,19 @@ def _memory_of_the_container() -> float:
 
 def _check(images: npt.NDArray[np.uint8], residence: Residence | None, prefetch: int) -> None:
     if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
-        raise InputError(f"Images must be uint8 (image, height, width, 3), not {images.dtype} {images.shape}.")
+        raise InputError(f"images must be uint8 (image, height, width, 3), not {images.dtype} {images.shape}.")
     if not len(images):
-        raise InputError("There are no images to feed.")
+        raise InputError("images is empty.")
     if residence is not None and residence not in get_args(Residence):
-        raise InputError(f"Images live on the 'device', in 'memory' or on 'disk', not {residence!r}.")
+        raise InputError(f"residence must be 'device', 'memory' or 'disk', not {residence!r}.")
     if prefetch < 1:
-        raise InputError(f"At least one batch must be gathered ahead, not {prefetch}.")
+        raise InputError(f"prefetch must be at least 1, not {prefetch}.")
 
 
 def _check_indices(indices: Tensor, n_images: int) -> None:
     if indices.ndim != 1 or indices.dtype != torch.int64:
-        raise InputError(f"Indices must be int64 (image,), not {indices.dtype} {tuple(indices.shape)}.")
-    if len(indices) and indices.device.type == "cpu":  # elsewhere, looking would make the host wait
+        raise InputError(f"indices must be int64 (image,), not {indices.dtype} {tuple(indices.shape)}.")
+    if len(indices) and indices.device.type == "cpu":  # on a device, checking would make the host wait
         low, high = (int(bound) for bound in indices.aminmax())
         if low < 0 or high >= n_images:
-            raise InputError(f"Indices from {low} to {high} were asked for; there are {n_images:,} images.")
+            raise InputError(f"indices must be from 0 to {n_images - 1}, not from {low} to {high}.")

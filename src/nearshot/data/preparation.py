@@ -1,78 +1,89 @@
-"""Preparing a dataset: from whatever it is distributed in to one store a split, once.
+"""Prepare a dataset: from the form that it is distributed in to one store per split, once.
 
-A dataset is given by its name, or, if it is the user's own, by the path of a folder or archive, which is then prepared
+A dataset is given by its name. The user's own images are given by the path of a folder or archive, and are prepared
 under the folder's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
+from typing import TypedDict, Unpack
 
-from nearshot.data.commit import finish_placing
 from nearshot.data.datasets import SOURCES, Plan, plan_folder
 from nearshot.data.downloads import download
 from nearshot.data.images import Fit
-from nearshot.data.locks import own
-from nearshot.data.readers import TAR_SUFFIXES, NoFiles, open_files
-from nearshot.data.store import (
-    PLACING,
-    OtherVersionError,
-    Store,
-    data_folder,
-    prepared_datasets,
-    prepared_manifests,
-    read_manifest,
-    side_folders,
-)
-from nearshot.data.writer import Broken, begun_plans, plan_hash, write_splits
-from nearshot.errors import FileFormatError, InputError, did_you_mean, look_up
+from nearshot.data.readers import ARCHIVE_SUFFIXES, Files, open_files
+from nearshot.data.store import Store, data_folder, prepared_datasets, prepared_manifests, read_manifest
+from nearshot.data.writer import Broken, finish_interrupted, plan_hash, unfinished_names, write_splits
+from nearshot.errors import FileFormatError, InputError, NearshotError, did_you_mean, look_up
+from nearshot.io import FileLock
 from nearshot.text import print_message
 
-__all__ = ["given_path", "open_or_prepare", "prepare", "prepare_folder", "prepare_plan", "prepared_name"]
+__all__ = [
+    "PrepareOptions",
+    "given_path",
+    "open_or_prepare",
+    "prepare",
+    "prepare_folder",
+    "prepare_plan",
+    "prepared_name",
+]
 
 FOLDER_SIDE = 84
 LOCK = ".lock"
-# What else is in the data folder, by name.
+# Other folders in the data folder, by name.
 NOT_DATASETS = {"downloads": "the downloads", "embeddings": "the kept embeddings"}
+
+
+class PrepareOptions(TypedDict, total=False):
+    """How a dataset is prepared.
+
+    Attributes:
+        data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+        fit: "crop" or "stretch", how images are resized to a square.
+        broken: "refuse" images that cannot be read, or "skip" them and list them in the manifest.
+        progress: whether to show progress bars; by default on a terminal.
+    """
+
+    data_dir: str | Path | None
+    fit: Fit
+    broken: Broken
+    progress: bool | None
 
 
 def prepare(
     name: str,
     paths: str | Path | Iterable[str | Path] = (),
     *,
-    data_dir: str | Path | None = None,
     side: int | None = None,
-    fit: Fit = "crop",
-    broken: Broken = "refuse",
-    progress: bool | None = None,
+    **options: Unpack[PrepareOptions],
 ) -> dict[str, Store]:
-    """Prepare a known dataset from its files, or go on where that was interrupted; return the store of each split.
+    """Prepare a known dataset from its files, or resume an interrupted preparation; return the store of each split.
 
     Args:
         name: one of `SOURCES`.
-        paths: the folder or archive, or several archives that belong together. Without any, "glyphs" is made, and
+        paths: the folder or archive, or several archives that belong together. Without any, "glyphs" is drawn, and
             "cifar-fs" and "omniglot" are downloaded.
-        data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
         side: the side of the square images; by default the dataset's usual one.
-        fit: how pictures of another shape are brought to it.
-        broken: whether pictures that cannot be read stop everything, or are left out and listed in the manifest.
-        progress: whether to show bars; by default on a terminal.
+        options: `data_dir`, `fit`, `broken` and `progress`; see `PrepareOptions`.
     """
     source = look_up(SOURCES, name, "dataset")
     side = source.side if side is None else side
     _check(name, side)
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if not paths and source.downloads:
-        folder = data_folder(data_dir) / "downloads"
-        paths = [download(wanted, folder, progress=progress) for wanted in source.downloads]
+        folder, progress = data_folder(options.get("data_dir")) / "downloads", options.get("progress")
+        with _exclusive(folder / LOCK, f"downloading to {folder}", show=progress):
+            paths = [download(wanted, folder, progress=progress) for wanted in source.downloads]
     if source.needs_files and not paths:
-        raise InputError(f"Say where the files of {name!r} are, --from PATH (in Python, paths=PATH): {source.where}.")
+        raise InputError(f"paths (--from PATH) must say where the files of {name!r} are: {source.where}.")
     if not source.needs_files and paths:
         raise InputError(f"{name!r} needs no files; it is made here.")
-    plan = source.plan(open_files(paths) if source.needs_files else NoFiles())
-    return prepare_plan(name, plan, data_dir=data_dir, side=side, fit=fit, broken=broken, progress=progress)
+    plan = source.plan(open_files(paths) if source.needs_files else Files("nothing", {}))
+    return prepare_plan(name, plan, side=side, **options)
 
 
 def prepare_folder(
@@ -83,89 +94,115 @@ def prepare_folder(
     classes: Mapping[str, Sequence[str]] | None = None,
     fractions: Mapping[str, float] | None = None,
     seed: int = 0,
-    data_dir: str | Path | None = None,
     side: int | None = None,
-    fit: Fit = "crop",
-    broken: Broken = "refuse",
-    progress: bool | None = None,
+    **options: Unpack[PrepareOptions],
 ) -> dict[str, Store]:
-    """Prepare the user's own pictures; return the store of each split.
+    """Prepare the user's own images; return the store of each split.
 
     Args:
         paths: the folder or archive, or several archives that belong together.
         name: the dataset's name; by default that of the folder, or of the archive without its suffix.
         table: the name of a CSV file in it with the columns file and label.
         classes: the classes of each split.
-        fractions: the share of the classes of each split; by default 64 %, 16 % and 20 %.
-        seed: another seed splits the classes differently.
-        data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+        fractions: the fraction of the classes in each split; by default 64 %, 16 % and 20 %.
+        seed: the seed of the random split of the classes.
         side: the side of the square images; by default 84.
-        fit: how pictures of another shape are brought to it.
-        broken: whether pictures that cannot be read stop everything, or are left out and listed in the manifest.
-        progress: whether to show bars; by default on a terminal.
+        options: `data_dir`, `fit`, `broken` and `progress`; see `PrepareOptions`.
     """
     places = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | Path) else paths)]
     if not places:
-        raise InputError("There is nothing to prepare: no folder or archive is given.")
-    name = prepared_name(places[0], data_dir) if name is None else name
+        raise InputError("There is nothing to prepare: paths is empty.")
+    name = prepared_name(places[0], options.get("data_dir")) if name is None else name
     side = FOLDER_SIDE if side is None else side
     _check(name, side)
     plan = plan_folder(open_files(places), table=table, classes=classes, fractions=fractions, seed=seed)
-    return prepare_plan(
-        name,
-        plan,
-        data_dir=data_dir,
-        side=side,
-        fit=fit,
-        broken=broken,
-        origin=str(places[0].resolve()),
-        progress=progress,
-    )
+    return prepare_plan(name, plan, side=side, origin=str(places[0].resolve()), **options)
+
+
+def prepare_plan(
+    name: str, plan: Plan, *, side: int, origin: str | None = None, **options: Unpack[PrepareOptions]
+) -> dict[str, Store]:
+    """Prepare the images of a plan, such as that of `plan_folder` or `plan_omniglot` with options.
+
+    Args:
+        name: the dataset's name.
+        plan: the images of each split.
+        side: the side of the square images.
+        origin: the path that the images come from, recorded in the manifest.
+        options: `data_dir`, `fit`, `broken` and `progress`; see `PrepareOptions`.
+    """
+    _check(name, side)
+    data_dir, progress = options.pop("data_dir", None), options.get("progress")
+    for remark in plan.remarks:
+        print_message(remark, show=progress)
+    folder = data_folder(data_dir) / name
+    with _exclusive(folder / LOCK, f"preparing {name!r} in {folder.parent}", show=progress):
+        return write_splits(
+            folder / str(side),
+            plan,
+            dataset=name,
+            side=side,
+            fit=options.get("fit", "crop"),
+            broken=options.get("broken", "refuse"),
+            origin=origin,
+            progress=progress,
+        )
 
 
 def open_or_prepare(
     dataset: str | Path, split: str, data_dir: str | Path | None = None, *, side: int | None = None
 ) -> Store:
-    """Open a split; prepare it first where that takes no more than is known: a path, or a dataset that is made here.
+    """Open a split. Prepare it first if that needs no options: for a path, or for a dataset that is made here.
 
-    What is prepared already is opened as it is, with the options it was prepared with. Pictures that have come to a
-    folder since, or were replaced, are not noticed; prepare it again.
+    A prepared dataset is opened unchanged, with the options that it was prepared with. Images that were added to the
+    folder or replaced since are not noticed; prepare it again.
 
     Args:
-        dataset: a name, or the path of the user's own folder or archive; a string is a path if it has a slash in it.
+        dataset: a name, or the path of the user's own folder or archive; a string with a slash is a path.
         split: "train", "val" or "test".
-        data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
-        side: the images' side; by default the one it is prepared with, or its usual one.
+        data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+        side: the images' side; by default the one that it is prepared with, or its usual one.
     """
     path, name = given_path(dataset), prepared_name(dataset, data_dir)
-    is_made_here = name in SOURCES and not SOURCES[name].needs_files
     folder = data_folder(data_dir) / name
-    store = _whole_store(name, split, data_dir, side)
-    if store is not None:
-        return store
-    if not folder.is_dir() and not is_made_here:
-        if path is None:
+    can_be_made = path is not None or (name in SOURCES and not SOURCES[name].needs_files)
+    if not prepared_manifests(name, data_dir, side=side):
+        if path is not None and not folder.is_dir():
+            open_files(path)  # gives the error if there are no files
+        if not can_be_made and not folder.is_dir():
             raise _not_prepared(name, data_dir, side)
-        open_files(path)  # which says if there is nothing
-    with own(folder / LOCK, _doing(name, data_dir)):
-        for place in side_folders(name, data_dir, side=side):
-            if any(place.glob(PLACING)):
-                finish_placing(place)
-        store = _whole_store(name, split, data_dir, side)  # whoever had it may have made it
-        if store is not None:
-            return store
-        if (path is not None and path.exists()) or is_made_here:
-            _make_as_usual(name, path, data_dir, side)
-        if not prepared_manifests(name, data_dir, side=side):
-            raise _not_prepared(name, data_dir, side)
-        try:
-            return Store.open(name, split, data_dir, side=side)
-        except FileFormatError as error:
-            raise FileFormatError(f"{error} Run: {_command(name, data_dir, side, path)}") from error
+        with _exclusive(folder / LOCK, f"preparing {name!r} in {folder.parent}"):
+            finish_interrupted(folder)
+            if not prepared_manifests(name, data_dir, side=side):  # the process that had the lock may have made it
+                if not can_be_made:
+                    raise _not_prepared(name, data_dir, side)
+                _prepare_by_default(name, path, data_dir, side)
+    try:
+        return Store.open(name, split, data_dir, side=side)
+    except FileFormatError as error:
+        raise FileFormatError(f"{error} Run: {_command(name, data_dir, side, path)}") from error
+
+
+def _prepare_by_default(name: str, path: Path | None, data_dir: str | Path | None, side: int | None) -> None:
+    """Prepare a folder, or a dataset that is made here, without options; the caller holds the lock."""
+    if side is None:
+        side = FOLDER_SIDE if path is not None else SOURCES[name].side
+    _check(name, side)
+    plan = SOURCES[name].plan(Files("nothing", {})) if path is None else plan_folder(open_files(path))
+    folder = data_folder(data_dir) / name / str(side)
+    names = {split: plan_hash(images, side, stamped=False) for split, images in plan.splits.items()}
+    if any(begun != names.get(split) for split, begun in unfinished_names(folder).items()):
+        raise InputError(
+            f"Preparing {name!r} with other options, or of other images, was begun and not finished. Run the same "
+            f"command again to resume it; or, without options: {_command(name, data_dir, side, path)}"
+        )
+    for remark in plan.remarks:
+        print_message(remark)
+    write_splits(folder, plan, dataset=name, side=side, origin=None if path is None else str(path.resolve()))
 
 
 def given_path(dataset: str | Path) -> Path | None:
-    """Return the path that a dataset is given by, or None where it is given by name.
+    """Return the path that a dataset is given by, or None if it is given by name.
 
     A string is a path if it has a slash, or is "." or "..", or begins with "~".
 
@@ -181,13 +218,13 @@ def given_path(dataset: str | Path) -> Path | None:
 def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> str:
     """Return the name under which a dataset is prepared: its own, or that of the folder or archive at a path.
 
-    Two folders of one name would be one dataset, so a name that is taken is refused.
+    A name that belongs to another folder's images is an error.
     """
     path = given_path(dataset)
     if path is None:
         return str(dataset)
     path = path.resolve()
-    suffix = next((suffix for suffix in (".zip", *TAR_SUFFIXES) if path.name.endswith(suffix)), "")
+    suffix = next((suffix for suffix in ARCHIVE_SUFFIXES if path.name.endswith(suffix)), "")
     name = path.name.removesuffix(suffix)
     advice = f"Give it another name: nearshot data prepare NAME --from {quote(str(path))}"
     if name in SOURCES:
@@ -201,127 +238,41 @@ def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> st
     return name
 
 
-def prepare_plan(
-    name: str,
-    plan: Plan,
-    *,
-    side: int,
-    data_dir: str | Path | None = None,
-    fit: Fit = "crop",
-    broken: Broken = "refuse",
-    origin: str | None = None,
-    progress: bool | None = None,
-) -> dict[str, Store]:
-    """Prepare what a source found, such as `plan_folder` or `plan_omniglot` with options of its own.
-
-    `origin`: where it was found, for the record; the others are those of `prepare`.
-    """
-    _check(name, side)
-    for remark in plan.remarks:
-        print_message(remark, show=progress)
-    with own(data_folder(data_dir) / name / LOCK, _doing(name, data_dir), show=progress):
-        return _write(name, plan, side, data_dir, fit=fit, broken=broken, origin=origin, progress=progress)
-
-
-def _write(
-    name: str,
-    plan: Plan,
-    side: int,
-    data_dir: str | Path | None,
-    *,
-    fit: Fit = "crop",
-    broken: Broken = "refuse",
-    origin: str | None = None,
-    progress: bool | None = None,
-) -> dict[str, Store]:
-    """Write all splits of a dataset that this process owns."""
-    return write_splits(
-        data_folder(data_dir) / name / str(side),
-        plan.splits,
-        dataset=name,
-        source=plan.layout,
-        side=side,
-        fit=fit,
-        broken=broken,
-        origin=origin,
-        progress=progress,
-    )
-
-
-def _make_as_usual(name: str, path: Path | None, data_dir: str | Path | None, side: int | None) -> None:
-    """Prepare a folder, or a dataset that is made here, without any options; or what is missing or damaged of it.
-
-    What was prepared with other options, or of other pictures, is left as it is, also if it was only begun; and so is
-    what cannot be read, unless a split beside it tells that it was prepared so.
-    """
-    manifests = prepared_manifests(name, data_dir, side=side)
-    sides = {int(manifest.parent.parent.name) for manifest in manifests}
-    if len(sides) > 1:
-        return
-    usual = FOLDER_SIDE if path is not None else SOURCES[name].side
-    side = next(iter(sides)) if sides else usual if side is None else side
-    _check(name, side)
-    plan = SOURCES[name].plan(NoFiles()) if path is None else plan_folder(open_files(path))
-    expected = {split: plan_hash(pictures, side, stamped=False) for split, pictures in plan.splits.items()}
-    made_of = {manifest.parent.name: _names_of(manifest.parent) for manifest in manifests}
-    known = {split: plan for split, plan in made_of.items() if plan is not None}
-    is_usual = all(plan == expected.get(split) for split, plan in known.items())
-    if not is_usual or (path is not None and manifests and not known):
-        return
-    begun = begun_plans(data_folder(data_dir) / name / str(side))
-    if any(plan != expected.get(split) for split, plan in begun.items()):
-        raise InputError(
-            f"Preparing {name!r} with other options, or of other pictures, was begun and not finished. Go on with the "
-            f"same command; or without options: {_command(name, data_dir, side, path)}"
-        )
-    for remark in plan.remarks:
-        print_message(remark)
-    _write(name, plan, side, data_dir, origin=None if path is None else str(path.resolve()))
-
-
-def _names_of(folder: Path) -> str | None:
-    """Return the mark of the names of what a split was made of, None where its manifest is damaged."""
+@contextmanager
+def _exclusive(lock_file: Path, doing: str, *, show: bool | None = None) -> Iterator[None]:
+    """Hold a lock; if another process holds it, say so and wait. `doing` says what that process does."""
+    lock = FileLock(lock_file)
     try:
-        manifest = read_manifest(folder)
-    except OtherVersionError:
-        raise
-    except FileFormatError:
-        return None
-    return manifest.get("names", manifest.get("plan"))  # the same where pictures have no stamps
+        lock_file.parent.mkdir(parents=True, exist_ok=True)
+        if not lock.acquire():
+            print_message(f"Another process is {doing}; waiting for it.", show=show)
+            lock.acquire(wait=True)
+    except (OSError, NearshotError):
+        pass  # a read-only folder needs no lock; if it has to be written, writing gives the error
+    try:
+        yield
+    finally:
+        lock.release(remove=True)
 
 
 def _check(name: str, side: int) -> None:
-    """Refuse names and sizes that a dataset cannot have, before anything is fetched or read."""
+    """Refuse an impossible name or side before anything is downloaded or read."""
     if not 1 <= side <= 4096:
-        raise InputError(f"The images' side must be from 1 to 4096, not {side}.")
+        raise InputError(f"side must be from 1 to 4096, not {side}.")
     if not name or name.startswith(".") or set(name) & set("/\\"):
-        raise InputError(f"A dataset's name must be that of a folder, not {name!r}.")
-    other = NOT_DATASETS.get(name.casefold())
-    if other is not None:
+        raise InputError(f"The name of a dataset must be that of a folder, not {name!r}.")
+    if name.casefold() in NOT_DATASETS:
+        other = NOT_DATASETS[name.casefold()]
         raise InputError(f"A dataset cannot have the name {name!r}, which is that of {other} in the data folder.")
 
 
-def _whole_store(name: str, split: str, data_dir: str | Path | None, side: int | None) -> Store | None:
-    """Open a split; return None where it is not there, or damaged."""
-    if split not in {manifest.parent.name for manifest in prepared_manifests(name, data_dir, side=side)}:
-        return None
-    try:
-        return Store.open(name, split, data_dir, side=side)
-    except FileFormatError:
-        return None
-
-
 def _origin(manifest: Path) -> str | None:
-    """Return the path that a split was prepared from, where that is known."""
+    """Return the path that a split was prepared from, if it is known."""
     try:
         origin = read_manifest(manifest.parent).get("origin")
     except FileFormatError:
         return None
     return origin if isinstance(origin, str) else None
-
-
-def _doing(name: str, data_dir: str | Path | None) -> str:
-    return f"preparing {name!r} in {data_folder(data_dir)}"
 
 
 def _not_prepared(name: str, data_dir: str | Path | None, side: int | None) -> InputError:
@@ -332,18 +283,17 @@ def _not_prepared(name: str, data_dir: str | Path | None, side: int | None) -> I
 
 
 def _command(name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None) -> str:
-    """Return the command that prepares a dataset, at the side that it has if that is not the usual one."""
+    """Return the command that prepares a dataset, with the side that it has if that is not the usual one."""
     source = SOURCES.get(name)
-    needs_nothing = path is not None or (source is not None and (bool(source.downloads) or not source.needs_files))
+    needs_no_path = path is not None or (source is not None and (bool(source.downloads) or not source.needs_files))
     manifests = prepared_manifests(name, data_dir)
-    known = next((origin for manifest in manifests if (origin := _origin(manifest))), "PATH")
     sides = {int(manifest.parent.parent.name) for manifest in manifests}
     if side is None and len(sides) == 1:
         side = next(iter(sides - {FOLDER_SIDE if source is None else source.side}), None)
-    known = known if known == "PATH" else quote(known)
-    parts = [f"nearshot data prepare {quote(str(path or name))}", "" if needs_nothing else f"--from {known}"]
-    parts += [
-        "" if data_dir is None else f"--data-dir {quote(str(data_dir))}",
-        "" if side is None else f"--side {side}",
-    ]
-    return " ".join(part for part in parts if part)
+    parts = ["nearshot data prepare", quote(str(path or name))]
+    if not needs_no_path:
+        origin = next((origin for manifest in manifests if (origin := _origin(manifest))), None)
+        parts += ["--from", "PATH" if origin is None else quote(origin)]
+    parts += [] if data_dir is None else ["--data-dir", quote(str(data_dir))]
+    parts += [] if side is None else ["--side", str(side)]
+    return " ".join(parts)

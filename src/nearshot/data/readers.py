@@ -1,7 +1,7 @@
-"""Folders, zip and tar archives as one thing: names, and the bytes behind them. Nothing is ever unpacked to the disk.
+"""Read folders, zip archives and tar archives through one interface: names, and the bytes behind them.
 
-An archive is refused, with its name, when a member could reach outside (an absolute name, "..", a link or a device),
-when it claims to grow out of all proportion, or when it is damaged.
+Nothing is unpacked to disk. An archive is refused if a member could reach outside it (an absolute name, "..", a link
+or a device), if it is a decompression bomb, or if it is damaged.
 """
 
 from __future__ import annotations
@@ -9,310 +9,270 @@ from __future__ import annotations
 import stat
 import tarfile
 import threading
+import weakref
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
+from nearshot.data.walk import Skipped, walk
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import readable
 
-__all__ = ["Files", "NoFiles", "is_picture", "open_files", "readable_name"]
+__all__ = ["Files", "is_image", "open_files", "readable_name"]
 
 MOST_BYTES_OF_A_MEMBER = 1 << 30
-# Images hardly compress; text and one-bit drawings do, but not a thousandfold.
+# Images hardly compress. Text and one-bit drawings do, but not by a factor of a thousand.
 MOST_GROWTH = 1000
 GROWTH_COUNTS_FROM = 10 << 20
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# What may lie beside the archives of a dataset that is given as the folder they are in.
+ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
+# A folder that holds archives and otherwise only files of these suffixes is read as if the archives were unpacked.
 BESIDE_ARCHIVES = {"", ".txt", ".md", ".csv", ".json", ".html", ".pdf", ".md5", ".sha256"}
+TAR_ERRORS = (tarfile.TarError, EOFError, OSError, zlib.error)
 
 
-class Files(ABC):
-    """Some files, by name; names have forward slashes and stay inside."""
+class Member(NamedTuple):
+    """A file: how to read it, and a stamp that changes with its content (size with time or checksum)."""
 
-    def __init__(self, label: str) -> None:
-        self.label = label
+    read: Callable[[], bytes]
+    stamp: str
 
-    @abstractmethod
+
+class Files:
+    """Files by name. Names use forward slashes; hidden files and folders are skipped.
+
+    Args:
+        label: what error messages call it.
+        members: the files by name.
+        folders: the names of folders, needed for empty ones only.
+    """
+
+    def __init__(self, label: str, members: Mapping[str, Member], folders: Iterable[str] = ()) -> None:
+        self.label = readable_name(label)
+        self._named: dict[str, str] = {}
+        self.members = {self._readable(name): one for name, one in members.items() if not _is_hidden(name)}
+        self._folders = {self._readable(name) for name in folders if not _is_hidden(name)}
+
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
-
-    @abstractmethod
-    def read(self, name: str) -> bytes:
-        """Return a file's content. May be called from several threads."""
-
-    @abstractmethod
-    def stamp(self, name: str) -> str:
-        """Return what tells, without reading a file, that its content may be another: its size, and when or what."""
-
-    def folders(self) -> list[str]:
-        """Return the names of all folders that are known, also of empty ones, sorted."""
-        return sorted({str(folder) for name in self.names() for folder in PurePosixPath(name).parents} - {"."})
-
-
-class NoFiles(Files):
-    """Nothing, for a dataset that is made rather than read."""
-
-    def __init__(self) -> None:
-        super().__init__("nothing")
-
-    def names(self) -> list[str]:
-        """Return no names."""
-        return []
-
-    def read(self, name: str) -> bytes:
-        """Refuse: there is nothing to read."""
-        raise InputError(f"There is no file {name!r}.")
-
-    def stamp(self, name: str) -> str:
-        """Refuse: there is nothing to look at."""
-        raise InputError(f"There is no file {name!r}.")
-
-
-class _Folder(Files):
-    def __init__(self, path: Path) -> None:
-        super().__init__(readable_name(str(path)))
-        self.members: dict[str, Path] = {}
-        self._folders: set[str] = set()
-        readable = _Readable(self.label)
-        for file in path.rglob("*"):
-            name = readable(file.relative_to(path).as_posix())
-            if file.is_dir():
-                self._folders.add(name)
-            elif not _is_hidden(file.name) and file.is_file():
-                self.members[name] = file
-        self._names = sorted(self.members)
-
-    def names(self) -> list[str]:
         return self._names
 
-    def folders(self) -> list[str]:
-        return sorted(self._folders)
-
-    def read(self, name: str) -> bytes:
-        return self.members[name].read_bytes()
-
-    def stamp(self, name: str) -> str:
-        try:
-            found = self.members[name].stat()
-        except OSError:
-            return "gone"  # which reading it will say
-        return f"{found.st_size} {found.st_mtime_ns}"
-
-
-class _Zip(Files):
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        try:
-            self.archive = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, OSError, ValueError) as error:
-            raise FileFormatError(f"{path} is not a zip archive, or is cut short: {error}.") from error
-        self.members: dict[str, zipfile.ZipInfo] = {}
-        self._folders: set[str] = set()
-        readable = _Readable(self.label)
-        for member in self.archive.infolist():
-            if member.is_dir():
-                self._folders.add(readable(member.filename.rstrip("/")))
-                continue
-            _check_name(member.filename, path)
-            if stat.S_ISLNK(member.external_attr >> 16):
-                raise FileFormatError(
-                    f"{path} has a link, {member.filename!r}, instead of a file. It was not followed."
-                )
-            if member.flag_bits & 1:
-                raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
-            _check_growth(member.filename, member.file_size, member.compress_size, path)
-            if not _is_hidden(PurePosixPath(member.filename).name):
-                self.members[readable(member.filename)] = member
-
-    def names(self) -> list[str]:
+    @cached_property
+    def _names(self) -> list[str]:
         return sorted(self.members)
 
     def folders(self) -> list[str]:
-        return sorted(self._folders.union(super().folders()))
+        """Return the names of all folders, including known empty ones, sorted."""
+        above = {str(folder) for name in self.members for folder in PurePosixPath(name).parents}
+        return sorted((above | self._folders) - {"."})
 
     def read(self, name: str) -> bytes:
-        try:
-            return self.archive.read(self.members[name])
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-            raise FileFormatError(f"{name!r} in {self.label} is damaged: {error}.") from error
+        """Return a file's content. Thread-safe."""
+        return self.members[name].read()
 
     def stamp(self, name: str) -> str:
-        return f"{self.members[name].file_size} {self.members[name].CRC}"
+        """Return a text that differs if the file's content may have changed, without reading the file."""
+        return self.members[name].stamp
 
-
-class _Tar(Files):
-    """A tar archive, with tar archives inside it as folders (as ILSVRC2012's training images are distributed)."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self._lock = threading.Lock()
-        self.members: dict[str, tuple[tarfile.TarFile, tarfile.TarInfo]] = {}
-        self._folders: set[str] = set()
-        self._readable = _Readable(self.label)
-        self._written = path.stat().st_mtime_ns
-        self._promised = 0  # bytes, by the headers read so far
-        self._open: list[tarfile.TarFile] = []
-        try:
-            self._add(tarfile.open(path), "", path)  # noqa: SIM115 (stays open for reading)
-        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise FileFormatError(f"{path} is not a tar archive, or is cut short: {error}.") from error
-
-    def __del__(self) -> None:
-        for archive in reversed(getattr(self, "_open", [])):
-            archive.close()
-
-    def _add(self, archive: tarfile.TarFile, folder: str, path: Path) -> None:
-        self._open.append(archive)
-        end = 0
-        for member in archive:
-            end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            if member.isdir():
-                self._folders.add(self._readable(str(PurePosixPath(folder + member.name))))
-                continue
-            _check_name(member.name, path)
-            if not member.isreg():
-                raise FileFormatError(f"{path} has a link or device, {member.name!r}. It was not followed.")
-            self._promised += member.size
-            _check_growth(member.name, self._promised, path.stat().st_size, path)
-            if member.name.endswith(".tar"):
-                inner = archive.extractfile(member)
-                if inner is None:
-                    raise FileFormatError(f"{member.name!r} in {path} cannot be read.")
-                inside = tarfile.open(fileobj=inner)  # noqa: SIM115
-                self._add(inside, f"{folder}{member.name.removesuffix('.tar')}/", path)
-            elif not _is_hidden(PurePosixPath(member.name).name):
-                self.members[self._readable(folder + member.name)] = (archive, member)
-        # The library takes a missing end for the end; a whole archive closes with blocks of zeros.
-        if archive.fileobj is not None:
-            archive.fileobj.seek(end)
-            if len(archive.fileobj.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
-                raise FileFormatError(f"{path} is cut short: it has no end.")
-
-    def names(self) -> list[str]:
-        return sorted(self.members)
-
-    def folders(self) -> list[str]:
-        return sorted(self._folders.union(super().folders()))
-
-    def read(self, name: str) -> bytes:
-        archive, member = self.members[name]
-        try:
-            with self._lock:  # one position in the file for all threads
-                file = archive.extractfile(member)
-                if file is None:
-                    raise FileFormatError(f"{name!r} in {self.label} cannot be read.")
-                data = file.read()
-        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise FileFormatError(f"{name!r} in {self.label} is damaged: {error}.") from error
-        if len(data) != member.size:
-            raise FileFormatError(f"{name!r} in {self.label} is cut short.")
-        return data
-
-    def stamp(self, name: str) -> str:
-        _, member = self.members[name]
-        return f"{member.size} {member.mtime} {self._written}"  # it has no checksums
-
-
-class _Within(Files):
-    """An archive as if it were unpacked in the folder, of others, that it lies in."""
-
-    def __init__(self, inner: Files, folder: PurePosixPath) -> None:
-        super().__init__(inner.label)
-        self._inner, self._folder = inner, folder
-        self._members = {str(folder / name): name for name in inner.names()}
-
-    def names(self) -> list[str]:
-        return sorted(self._members)
-
-    def folders(self) -> list[str]:
-        return sorted({str(self._folder / name) for name in self._inner.folders()})
-
-    def read(self, name: str) -> bytes:
-        return self._inner.read(self._members[name])
-
-    def stamp(self, name: str) -> str:
-        return self._inner.stamp(self._members[name])
-
-
-class _Merged(Files):
-    """Several archives that unpack over each other, as a dataset that is distributed in parts."""
-
-    def __init__(self, parts: Sequence[Files]) -> None:
-        super().__init__(", ".join(part.label for part in parts))
-        self._holder: dict[str, Files] = {}
-        for part in parts:
-            for name in part.names():
-                other = self._holder.get(name)
-                if other is not None and is_picture(name) and other.stamp(name) != part.stamp(name):
-                    self._check_same(name, other, part)
-                self._holder[name] = part
-        self._folders = sorted({folder for part in parts for folder in part.folders()})
-
-    @staticmethod
-    def _check_same(name: str, one: Files, other: Files) -> None:
-        """Refuse two pictures of one name, of which one would be lost."""
-        if one.read(name) != other.read(name):
-            raise FileFormatError(
-                f"{one.label} and {other.label} both have a picture {name!r}, and not the same. Unpack them into "
-                "folders of their own."
-            )
-
-    def names(self) -> list[str]:
-        return sorted(self._holder)
-
-    def folders(self) -> list[str]:
-        return self._folders
-
-    def read(self, name: str) -> bytes:
-        return self._holder[name].read(name)
-
-    def stamp(self, name: str) -> str:
-        return self._holder[name].stamp(name)
+    def _readable(self, name: str) -> str:
+        """Return a name as text, and refuse two names that become the same: two classes would be merged."""
+        if "\\" not in name and name.isascii() and name.isprintable():
+            return name
+        parts = []
+        for part in name.split("/"):
+            parts.append(readable_name(part))
+            if self._named.setdefault(parts[-1], part) != part:
+                raise FileFormatError(f"{self.label} has two names that both read {parts[-1]!r}. Rename one of them.")
+        return "/".join(parts)
 
 
 def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
-    """Open a folder or an archive; or several, as if they were unpacked over each other."""
-    if isinstance(paths, Path | str):
-        path = Path(paths)
-        if path.is_dir():
-            return _with_archives_inside(_Folder(path))
-        if not path.is_file():
-            raise InputError(f"There is no file or folder {path}.")
-        if path.name.endswith(TAR_SUFFIXES):
-            return _Tar(path)
-        if path.suffix == ".zip":
-            return _Zip(path)
-        raise InputError(f"{path} is neither a folder nor a .zip or .tar archive.")
-    parts = [open_files(path) for path in paths]
-    if not parts:
-        raise InputError("There is nothing to open.")
-    return parts[0] if len(parts) == 1 else _Merged(parts)
+    """Open a folder or an archive, or several as if they were unpacked over each other."""
+    if not isinstance(paths, Path | str):
+        parts = [open_files(path) for path in paths]
+        if not parts:
+            raise InputError("There is nothing to open: paths is empty.")
+        return parts[0] if len(parts) == 1 else _merged(parts)
+    path = Path(paths)
+    if path.is_dir():
+        return _open_folder(path)
+    if not path.is_file():
+        raise InputError(f"There is no file or folder {path}.")
+    if path.name.endswith(TAR_SUFFIXES):
+        return _open_tar(path)
+    if path.suffix == ".zip":
+        return _open_zip(path)
+    raise InputError(f"{path} is neither a folder nor a .zip or .tar archive.")
 
 
-def _with_archives_inside(folder: _Folder) -> Files:
-    """Return a folder; one of archives, as a dataset is downloaded in parts, as if they were unpacked in it."""
-    archives = {name: path for name, path in folder.members.items() if name.endswith((".zip", *TAR_SUFFIXES))}
-    others = {path.suffix.lower() for path in folder.members.values()} - {path.suffix for path in archives.values()}
+def _open_folder(path: Path) -> Files:
+    members, folders, skipped = {}, [], Skipped()
+    for above, names in walk(path, skipped):
+        folder = above.relative_to(path).as_posix()
+        folders.append(folder)
+        for name in names:
+            stamp = _file_stamp(above / name)
+            if stamp is not None:
+                members[f"{folder}/{name}".removeprefix("./")] = Member(partial(_read_file, above / name), stamp)
+    skipped.refuse_locked()
+    folders += [link.relative_to(path).as_posix() for link in skipped.linked]
+    files = Files(str(path), members, folders)
+    archives = [name for name in members if name.endswith(ARCHIVE_SUFFIXES)]
+    others = {Path(name).suffix.lower() for name in files.names() if not name.endswith(ARCHIVE_SUFFIXES)}
     if not archives or others - BESIDE_ARCHIVES:
-        return folder
-    inside = [_Within(open_files(archives[name]), PurePosixPath(name).parent) for name in sorted(archives)]
-    return _Merged([folder, *inside])
+        return files
+    inside = [_within(open_files(path / name), PurePosixPath(name).parent) for name in sorted(archives)]
+    return _merged([files, *inside])
 
 
-def is_picture(name: str) -> bool:
-    """Whether a file's name says that it is a picture."""
+def _read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileFormatError(f"{readable_name(str(path))} cannot be read: {error.strerror}.") from error
+
+
+def _file_stamp(path: Path) -> str | None:
+    """Return the size and time of a file; None if it is not a regular file. Reading a broken link gives the error."""
+    try:
+        found = path.stat()
+    except OSError:
+        return "unreadable"
+    return f"{found.st_size} {found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else None
+
+
+def _open_zip(path: Path) -> Files:
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise FileFormatError(f"{path} is not a zip archive, or is cut short: {error}.") from error
+    members, folders = {}, []
+    for member in archive.infolist():
+        if member.is_dir():
+            folders.append(member.filename.rstrip("/"))
+            continue
+        _check_name(member.filename, path)
+        if stat.S_ISLNK(member.external_attr >> 16):
+            raise FileFormatError(f"{path} has a link, {member.filename!r}, instead of a file. It was not followed.")
+        if member.flag_bits & 1:
+            raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
+        _check_growth(member.filename, member.file_size, member.compress_size, path)
+        stamp = f"{member.file_size} {member.CRC}"
+        members[member.filename] = Member(partial(_read_zip_member, archive, member, path), stamp)
+    return Files(str(path), members, folders)
+
+
+def _read_zip_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> bytes:
+    try:
+        return archive.read(member)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+        raise FileFormatError(f"{member.filename!r} in {path} is damaged: {error}.") from error
+
+
+class _Tar:
+    """A tar archive. Tar archives inside it are read as folders, as ILSVRC2012's training images are distributed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.Lock()  # threads share one position in the file
+        self.opened: list[tarfile.TarFile] = []
+        self.n_promised = 0  # bytes, by the headers read so far
+        self.folders: list[str] = []
+
+    def close(self) -> None:
+        for archive in reversed(self.opened):
+            archive.close()
+
+    def members(self, archive: tarfile.TarFile, folder: str = "") -> Iterator[tuple[str, Member]]:
+        self.opened.append(archive)
+        end, written = 0, self.path.stat().st_mtime_ns
+        for member in archive:
+            end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            if member.isdir():
+                self.folders.append(str(PurePosixPath(folder + member.name)))
+                continue
+            _check_name(member.name, self.path)
+            if not member.isreg():
+                raise FileFormatError(f"{self.path} has a link or device, {member.name!r}. It was not followed.")
+            self.n_promised += member.size
+            _check_growth(member.name, self.n_promised, self.path.stat().st_size, self.path)
+            if member.name.endswith(".tar"):
+                inside = tarfile.open(fileobj=archive.extractfile(member))  # noqa: SIM115 (stays open)
+                yield from self.members(inside, f"{folder}{member.name.removesuffix('.tar')}/")
+            else:
+                stamp = f"{member.size} {member.mtime} {written}"  # tar archives have no checksums
+                yield folder + member.name, Member(partial(self.read, archive, member), stamp)
+        # tarfile takes a missing end for the end; a complete archive closes with blocks of zeros.
+        if archive.fileobj is not None:
+            archive.fileobj.seek(end)
+            if len(archive.fileobj.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+                raise FileFormatError(f"{self.path} is cut short: it has no end.")
+
+    def read(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+        try:
+            with self.lock:
+                file = archive.extractfile(member)
+                data = file.read() if file is not None else b""
+        except TAR_ERRORS as error:
+            raise FileFormatError(f"{member.name!r} in {self.path} is damaged: {error}.") from error
+        if len(data) != member.size:
+            raise FileFormatError(f"{member.name!r} in {self.path} is cut short.")
+        return data
+
+
+def _open_tar(path: Path) -> Files:
+    tar = _Tar(path)
+    try:
+        members = dict(tar.members(tarfile.open(path)))  # noqa: SIM115 (stays open for reading)
+    except TAR_ERRORS as error:
+        tar.close()
+        raise FileFormatError(f"{path} is not a tar archive, or is cut short: {error}.") from error
+    except BaseException:
+        tar.close()
+        raise
+    files = Files(str(path), members, tar.folders)
+    weakref.finalize(files, tar.close)
+    return files
+
+
+def _within(files: Files, folder: PurePosixPath) -> Files:
+    """Return an archive as if it was unpacked into the folder that holds it."""
+    members = {str(folder / name): Member(partial(files.read, name), files.stamp(name)) for name in files.names()}
+    return Files(files.label, members, (str(folder / name) for name in files.folders()))
+
+
+def _merged(parts: Iterable[Files]) -> Files:
+    """Return several folders or archives as if they were unpacked over each other."""
+    parts = list(parts)
+    holder: dict[str, Files] = {}
+    for part in parts:
+        for name in part.names():
+            other = holder.get(name)
+            is_repeated = other is not None and is_image(name) and other.stamp(name) != part.stamp(name)
+            if other is not None and is_repeated and other.read(name) != part.read(name):
+                raise FileFormatError(
+                    f"{other.label} and {part.label} have two different images of the name {name!r}. Unpack them into "
+                    "folders of their own."
+                )
+            holder[name] = part
+    members = {name: Member(partial(part.read, name), part.stamp(name)) for name, part in holder.items()}
+    return Files(", ".join(part.label for part in parts), members, {name for part in parts for name in part.folders()})
+
+
+def is_image(name: str) -> bool:
+    """Return whether a file's name has the suffix of an image."""
     return name.lower().endswith(SUFFIXES)
 
 
 def readable_name(name: str) -> str:
-    r"""Return the name of a file as text in one line, in which what is no text is written out.
+    r"""Return the name of a file as one line of text, with everything else escaped.
 
-    Names are bytes on some systems, and not all bytes are UTF-8; new lines and the like would break a list of names.
+    Names are bytes on some systems, and not all bytes are UTF-8; line ends would break a list of names.
 
     >>> print(readable_name("caf\udce9/日本.png"), readable_name("two\nlines"))
     caf\xe9/日本.png two\nlines
@@ -320,28 +280,10 @@ def readable_name(name: str) -> str:
     return "".join(one.encode("unicode_escape").decode() if one in LINE_ENDS else one for one in readable(name))
 
 
-class _Readable:
-    """Makes the names of some files readable, and refuses two that would become the same: two classes would be one."""
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self._named: dict[str, str] = {}
-
-    def __call__(self, name: str) -> str:
-        if "\\" not in name and name.isascii() and name.isprintable():
-            return name  # as it is, and nothing that is written out looks like it
-        return "/".join(map(self._part, name.split("/")))
-
-    def _part(self, part: str) -> str:
-        readable = readable_name(part)
-        if self._named.setdefault(readable, part) != part:
-            raise FileFormatError(f"{self.label} has two names that both read {readable!r}. Rename one of them.")
-        return readable
-
-
 def _is_hidden(name: str) -> bool:
-    """Whether a file is an operating system's own: .DS_Store, ._photo.jpg, Thumbs.db."""
-    return name.startswith(".") or name == "Thumbs.db"
+    """Return whether a file is hidden or belongs to an operating system: .DS_Store, ._photo.jpg, Thumbs.db."""
+    parts = name.split("/")
+    return any((part[:1] == "." and part != ".") or part in ("Thumbs.db", "__MACOSX") for part in parts)
 
 
 def _check_name(name: str, path: Path) -> None:

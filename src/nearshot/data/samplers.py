@@ -1,16 +1,15 @@
-"""Which images make up a batch: three samplers that yield index tensors.
+"""Samplers: which images make up a batch, as index tensors.
 
-A sampler draws the indices of a whole epoch at once, as one global order that all ranks share; a batch is a slice of it
-and a rank's share is a slice of the batch. So an epoch's indices can be sent to a device in one copy, and the position
-in an epoch is all there is to remember: the state is the generator's, as it was before the epoch was drawn, and the
-number of batches taken since.
+A sampler draws the indices of a whole epoch at once, in one global order that all ranks share. A batch is a slice of
+it, and a rank's share is a slice of the batch. So an epoch's indices can be sent to a device in one copy. The state is
+small: the random state before the epoch was drawn, and the number of batches taken since.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -20,11 +19,26 @@ from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
 from nearshot.randomness import distinct_integers, private_generator
 
-__all__ = ["Batches", "EpisodeBatches", "IndependentBatches", "ShuffledBatches"]
+__all__ = ["Batches", "EpisodeBatches", "IndependentBatches", "Sharing", "ShuffledBatches"]
+
+
+class Sharing(TypedDict, total=False):
+    """How ranks share the batches.
+
+    Attributes:
+        seed: a seed, or a CPU generator; the same for all ranks.
+        rank: the rank whose share of each batch is yielded; by default 0. An episode is cut in the middle of its
+            layout, so that the loss has to see the shares of all ranks, in order.
+        n_ranks: the number of ranks; by default 1.
+    """
+
+    seed: int | torch.Generator
+    rank: int
+    n_ranks: int
 
 
 class Batches(ABC):
-    """What the samplers share: epochs, ranks and state. Iterating goes on from the current position to the epoch's end.
+    """The base of the samplers: epochs, ranks and state. Iterating continues to the end of the current epoch.
 
     >>> batches = ShuffledBatches(10, batch_size=4, seed=0)
     >>> iterator = iter(batches)
@@ -37,23 +51,24 @@ class Batches(ABC):
     [True, True]
     """
 
-    def __init__(self, batch_size: int, n_images: int, seed: int | torch.Generator, rank: int, n_ranks: int) -> None:
+    def __init__(self, batch_size: int, n_images: int, n_batches: int, **sharing: Unpack[Sharing]) -> None:
+        rank, n_ranks = sharing.get("rank", 0), sharing.get("n_ranks", 1)
         if not 0 <= rank < n_ranks:
-            raise InputError(f"rank must be under the number of ranks, {n_ranks}, and not negative; it is {rank}.")
+            raise InputError(f"rank must be from 0 to n_ranks - 1, not {rank} of {n_ranks}.")
         if batch_size % n_ranks:
-            raise InputError(f"A batch of {batch_size} does not divide among {n_ranks} ranks.")
-        self.batch_size = batch_size
-        self.n_images = n_images
+            raise InputError(f"batch_size must be divisible by n_ranks, not {batch_size} by {n_ranks}.")
+        if n_batches < 1:
+            raise InputError(f"n_batches must be at least 1, not {n_batches}.")
+        self.batch_size, self.n_images, self.n_batches = batch_size, n_images, n_batches
         self.rank, self.n_ranks = rank, n_ranks
         self.epoch = 0
-        self._generator = private_generator(seed)
+        self._generator = private_generator(sharing.get("seed", 0))
         self._before_epoch = self._generator.get_state()
         self._order: Tensor | None = None
         self._n_taken = 0
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        return self.n_batches
 
     @abstractmethod
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
@@ -66,18 +81,18 @@ class Batches(ABC):
             start = self._n_taken * self.batch_size
             batch = self._current_order()[start : start + self.batch_size]
             self._n_taken += 1
-            if self._n_taken == len(self):  # who stops after the last batch is at the start of the next epoch
+            if self._n_taken == len(self):  # after its last batch, the sampler is at the start of the next epoch
                 self._order, self._n_taken = None, 0
                 self.epoch += 1
                 self._before_epoch = self._generator.get_state()
             yield batch.tensor_split(self.n_ranks)[self.rank]
 
     def epoch_indices(self) -> Tensor:
-        """Return what is left of the current epoch for all ranks, (image,), to be moved to a device at once."""
+        """Return the rest of the current epoch for all ranks, (image,), to be moved to a device at once."""
         return self._current_order()[self._n_taken * self.batch_size :]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it takes to go on exactly here, in the middle of an epoch too."""
+        """Return the state from which another sampler resumes exactly, also in the middle of an epoch."""
         return {
             "settings": self._settings(),
             "generator": self._before_epoch,
@@ -86,7 +101,7 @@ class Batches(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another sampler of the same kind and size was; the number of ranks may differ."""
+        """Resume from the state of a sampler of the same kind and size; the number of ranks may differ."""
         missing = self.state_dict().keys() - state.keys()
         if missing:
             raise InputError(f"This is not a sampler's state: it has no {', '.join(sorted(missing))}.")
@@ -101,7 +116,7 @@ class Batches(ABC):
         self._n_taken = state["batches_taken"]
 
     def _settings(self) -> dict[str, str | int]:
-        """Return what must agree for a state to fit: with it, the same draws give the same batches."""
+        """Return what a state must agree with, so that the same random numbers give the same batches."""
         return {
             "sampler": type(self).__name__,
             "n_images": self.n_images,
@@ -117,16 +132,14 @@ class Batches(ABC):
 
 
 class ShuffledBatches(Batches):
-    """Every image once an epoch, in random order: plain mini-batches, row 1 of Figure 4.
+    """Every image once per epoch, in random order: plain mini-batches, row 1 of Figure 4.
 
     Args:
         n_images: how many images there are.
         batch_size: images in a batch, over all ranks; the last batch of an epoch may be smaller.
-        seed: a seed, or a CPU generator.
-        drop_last: leave out a last batch that is not full.
-        n_batches: end an epoch after so many batches; the next one shuffles all images anew.
-        rank: which rank's share of each batch to yield.
-        n_ranks: among how many ranks a batch is shared.
+        drop_last: skip a last batch that is not full.
+        n_batches: end an epoch after so many batches; the next one shuffles all images again.
+        sharing: `seed`, `rank` and `n_ranks`; see `Sharing`.
     """
 
     def __init__(
@@ -134,30 +147,25 @@ class ShuffledBatches(Batches):
         n_images: int,
         batch_size: int,
         *,
-        seed: int | torch.Generator = 0,
         drop_last: bool = False,
         n_batches: int | None = None,
-        rank: int = 0,
-        n_ranks: int = 1,
+        **sharing: Unpack[Sharing],
     ) -> None:
         _check_batch_size(batch_size, n_images, at_most=n_images if drop_last else None)
-        super().__init__(batch_size, n_images, seed, rank, n_ranks)
-        self.drop_last = drop_last
         most = n_images // batch_size if drop_last else -(-n_images // batch_size)
-        self.n_batches = _batches_an_epoch(n_batches, most)
+        super().__init__(batch_size, n_images, most if n_batches is None else n_batches, **sharing)
+        self.drop_last = drop_last
         if self.n_batches > most:
             raise InputError(
-                f"{n_images} images fill {most} shuffled batches of {batch_size}; {n_batches} were asked for. Have "
-                "more epochs instead, or independent batches."
+                f"n_batches must be at most {most}, the batches of {batch_size} in {n_images} images, not {n_batches}. "
+                "Train for more epochs, or use independent batches."
             )
-        if self.n_batches * batch_size > n_images and n_images % batch_size % n_ranks:
+        n_last = n_images % batch_size
+        if self.n_batches * batch_size > n_images and n_last % self.n_ranks:
             raise InputError(
-                f"The last batch of an epoch has {n_images % batch_size} images, which do not divide among {n_ranks} "
-                "ranks. Use drop_last=True."
+                f"The last batch of an epoch has {n_last} images, which {self.n_ranks} ranks cannot share equally. Use "
+                "drop_last=True."
             )
-
-    def __len__(self) -> int:
-        return self.n_batches
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
         return torch.randperm(self.n_images, generator=generator)[: len(self) * self.batch_size]
@@ -169,28 +177,15 @@ class IndependentBatches(Batches):
     Args:
         n_images: how many images there are.
         batch_size: images in a batch, over all ranks.
-        n_batches: batches an epoch; by default as many as fit the images once.
-        seed: a seed, or a CPU generator.
-        rank: which rank's share of each batch to yield.
-        n_ranks: among how many ranks a batch is shared.
+        n_batches: batches per epoch; by default the number that would use every image once.
+        sharing: `seed`, `rank` and `n_ranks`; see `Sharing`.
     """
 
     def __init__(
-        self,
-        n_images: int,
-        batch_size: int,
-        *,
-        n_batches: int | None = None,
-        seed: int | torch.Generator = 0,
-        rank: int = 0,
-        n_ranks: int = 1,
+        self, n_images: int, batch_size: int, *, n_batches: int | None = None, **sharing: Unpack[Sharing]
     ) -> None:
         _check_batch_size(batch_size, n_images, at_most=n_images)
-        super().__init__(batch_size, n_images, seed, rank, n_ranks)
-        self.n_batches = _batches_an_epoch(n_batches, n_images // batch_size)
-
-    def __len__(self) -> int:
-        return self.n_batches
+        super().__init__(batch_size, n_images, n_images // batch_size if n_batches is None else n_batches, **sharing)
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
         upper = torch.full((self.n_batches,), self.n_images)
@@ -198,24 +193,21 @@ class IndependentBatches(Batches):
 
 
 class EpisodeBatches(Batches):
-    """Episodes: random classes, and random images of each, laid out as `EpisodeShape` says (Section 2.1).
+    """Episodes: random classes, and random images of each, laid out as in `EpisodeShape` (Section 2.1).
 
-    With replacement, episodes are independent of each other, as in the paper. Without, every image is in at most one
+    With replacement, episodes are independent of each other, as in the paper. Without, an image is in at most one
     episode of an epoch: the images of each class are shuffled and dealt out to random episodes.
 
     Args:
         labels: (image,) the class of every image, whole numbers.
         shape: ways, shots and queries.
         replacement: whether an image may be drawn again in the same epoch.
-        n_batches: episodes an epoch; by default as many as fit the images once, or, without replacement, as many as
-            there can be.
-        least_images: leave out classes with fewer images than this; by default none, and one that is too small for the
-            shape is an error.
+        n_batches: episodes per epoch; by default the number that would use every image once, or, without replacement,
+            the largest possible number.
+        least_images: skip classes with fewer images than this. By default no class is skipped, and one that is too
+            small for the shape is an error.
         class_names: names for the labels 0, 1, …, used in messages.
-        seed: a seed, or a CPU generator.
-        rank: which rank's share of each episode to yield. An episode is cut in the middle of its layout; the loss has
-            to see all shares together, in the order of the ranks.
-        n_ranks: among how many ranks an episode is shared.
+        sharing: `seed`, `rank` and `n_ranks`; see `Sharing`.
 
     >>> labels = torch.arange(4).repeat_interleave(10)
     >>> episode = next(iter(EpisodeBatches(labels, EpisodeShape(n_way=2, n_shot=1, n_query=2))))
@@ -232,25 +224,19 @@ class EpisodeBatches(Batches):
         n_batches: int | None = None,
         least_images: int = 1,
         class_names: Sequence[str] | None = None,
-        seed: int | torch.Generator = 0,
-        rank: int = 0,
-        n_ranks: int = 1,
+        **sharing: Unpack[Sharing],
     ) -> None:
         self._by_class = ImagesByClass(labels, class_names).without_small_classes(least_images)
         self._by_class.check(shape)
-        super().__init__(shape.batch_size, len(labels), seed, rank, n_ranks)
         self.shape, self.replacement = shape, replacement
         n_images = int(self._by_class.sizes.sum())
         most = n_images // shape.batch_size if replacement else self._most_without_replacement()
-        self.n_batches = _batches_an_epoch(n_batches, most)
+        super().__init__(shape.batch_size, len(labels), most if n_batches is None else n_batches, **sharing)
         if not replacement and self.n_batches > most:
             raise InputError(
-                f"Without replacement an epoch has at most {most} episodes of {shape.n_way} classes × "
-                f"{shape.images_per_class} images here; {self.n_batches} were asked for."
+                f"n_batches must be at most {most} without replacement, for episodes of {shape.n_way} classes × "
+                f"{shape.images_per_class} images, not {self.n_batches}."
             )
-
-    def __len__(self) -> int:
-        return self.n_batches
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
         draw = self._draw_with_replacement if self.replacement else self._draw_without_replacement
@@ -274,7 +260,7 @@ class EpisodeBatches(Batches):
         return images.view(self.n_batches, self.shape.n_way, self.shape.images_per_class)
 
     def _draw_without_replacement(self, generator: torch.Generator) -> Tensor:
-        hands = self._by_class.sizes // self.shape.images_per_class  # how often each class can still be dealt
+        hands = self._by_class.sizes // self.shape.images_per_class  # how often each class can still be used
         shuffled = self._by_class.images.clone()
         for start, size in zip(self._by_class.starts.tolist(), self._by_class.sizes.tolist(), strict=True):
             of_class = shuffled[start : start + size]
@@ -282,17 +268,17 @@ class EpisodeBatches(Batches):
         next_image = self._by_class.starts.clone()
         episodes = []
         for n_left in range(self.n_batches, 0, -1):
-            # Chance decides, but the rest must still work out. Σ min(hands, n_left) is what the episodes left could
-            # use. A class with a hand for each of them loses one whether it is drawn now or not; the others only if
-            # they are. So of those full classes, all but the spare hands have to be drawn now.
+            # Draw classes at random, but keep the remaining episodes possible. They could use Σ min(hands, n_left)
+            # hands. A class with a hand for each of them loses one whether it is drawn now or not; other classes lose
+            # one only if they are drawn. So all but `spare` of these full classes must be drawn now.
             full = hands >= n_left
             spare = int(hands.clamp(max=n_left).sum()) - n_left * self.shape.n_way
             n_forced = max(0, int(full.sum()) - spare)
-            lots = torch.rand(len(hands), dtype=torch.float64, generator=generator)
-            forced = torch.where(full, lots, 2.0).argsort()[:n_forced]
-            lots[hands == 0] = 2.0  # never drawn
-            lots[forced] = -1.0  # always drawn
-            classes = lots.argsort()[: self.shape.n_way]
+            priority = torch.rand(len(hands), dtype=torch.float64, generator=generator)
+            forced = torch.where(full, priority, 2.0).argsort()[:n_forced]
+            priority[hands == 0] = 2.0  # never drawn
+            priority[forced] = -1.0  # always drawn
+            classes = priority.argsort()[: self.shape.n_way]
             classes = classes[torch.randperm(self.shape.n_way, generator=generator)]
             episodes.append(shuffled[next_image[classes, None] + torch.arange(self.shape.images_per_class)])
             next_image[classes] += self.shape.images_per_class
@@ -300,7 +286,7 @@ class EpisodeBatches(Batches):
         return torch.stack(episodes)[torch.randperm(self.n_batches, generator=generator)]
 
     def _most_without_replacement(self) -> int:
-        """The largest number e of episodes: in e episodes a class can be used min(hands, e) times."""
+        """Return the largest number e of episodes: in e episodes a class can be used min(hands, e) times."""
         hands = self._by_class.sizes // self.shape.images_per_class
         low, high = 0, int(hands.sum()) // self.shape.n_way
         while low < high:
@@ -312,18 +298,7 @@ class EpisodeBatches(Batches):
 
 def _check_batch_size(batch_size: int, n_images: int, at_most: int | None) -> None:
     for name, value in (("batch_size", batch_size), ("n_images", n_images)):
-        if not is_integer(value):
-            raise InputError(f"{name} must be a whole number, not {value!r}.")
-    if batch_size < 1 or n_images < 1:
-        raise InputError(f"A batch of {batch_size} from {n_images} images: both must be at least 1.")
+        if not is_integer(value) or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
     if at_most is not None and batch_size > at_most:
-        raise InputError(
-            f"A batch of {batch_size} different images needs that many; there are {n_images}. Lower batch_size."
-        )
-
-
-def _batches_an_epoch(asked: int | None, fitting: int) -> int:
-    n_batches = fitting if asked is None else asked
-    if n_batches < 1:
-        raise InputError(f"An epoch needs at least one batch, not {n_batches}.")
-    return n_batches
+        raise InputError(f"batch_size must be at most n_images, {n_images}, not {batch_size}.")

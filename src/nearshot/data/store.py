@@ -1,14 +1,14 @@
-"""A prepared dataset split: one array of images on disk, mapped into memory, with its labels, names and fingerprint.
+"""A prepared dataset split: one memory-mapped array of images with its labels, names and fingerprint.
 
-A split is a folder:
+A split is a folder, `<data folder>/<dataset>/<side>/<split>`:
 
-    images.u8       the images' bytes one after the other, (image, height, width, 3) uint8
+    images.u8       the pixels, (image, height, width, 3) uint8
     labels.npy      (image,) int64
-    hashes.bin      16 bytes an image, the BLAKE2b hash of its pixels
-    names.txt       a line an image: its name in the source
-    manifest.json   size, class names, how it and the splits beside it were made, and the fingerprint; written last
+    hashes.bin      16 bytes per image, the BLAKE2b hash of its pixels
+    names.txt       one line per image: its name in the source
+    manifest.json   size, class names, how all splits were made, and the fingerprint; written last
 
-Opening reads the manifest and the labels and maps the images; no image is read until it is used.
+Opening a split reads the manifest and the labels and maps the images; an image is read when it is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from nearshot.text import counted
 __all__ = [
     "FORMAT",
     "HASH_BYTES",
-    "PLACING",
     "VERSION",
     "OtherVersionError",
     "Store",
@@ -48,17 +47,13 @@ __all__ = [
     "prepared_manifests",
     "prepared_splits",
     "read_manifest",
-    "side_folders",
 ]
 
 FORMAT, VERSION = "nearshot-store", 1
 HASH_BYTES = 16
-# Beside a dataset's splits while new ones take their places: what each of them is made of.
-PLACING = ".placing.json"
-# What a fingerprint covers beside the pixels, labels and names: how the pictures became images.
+# The part of the manifest that a fingerprint covers, beside the pixels, labels and names.
 FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolation")
-# What a manifest must have to be used.
-KEYS = {
+REQUIRED = {
     "version": int,
     "dataset": str,
     "split": str,
@@ -71,47 +66,42 @@ KEYS = {
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """Return where prepared datasets live: `data_dir`, or $NEARSHOT_DATA, or ~/.cache/nearshot."""
+    """Return the folder of prepared datasets: `data_dir`, or $NEARSHOT_DATA, or ~/.cache/nearshot."""
     return Path(data_dir or os.environ.get("NEARSHOT_DATA") or Path.home() / ".cache" / "nearshot").expanduser()
 
 
 def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> dict[str, Path]:
-    """Return the folders of a dataset's finished splits, at the given side or at the only one there is."""
+    """Return the folders of a dataset's splits, at the given side or at the only one."""
     manifests = prepared_manifests(dataset, data_dir, side=side)
     sides = sorted({int(path.parent.parent.name) for path in manifests}, reverse=True)
     if not sides:
         at_side = "" if side is None else f" with side {side}"
         raise InputError(f"Dataset {dataset!r} is not prepared in {data_folder(data_dir)}{at_side}.")
     if len(sides) > 1:
-        raise InputError(f"Dataset {dataset!r} is prepared with sides {sides}; say which.")
+        raise InputError(f"Dataset {dataset!r} is prepared with sides {sides}; choose one with side.")
     return {path.parent.name: path.parent for path in manifests}
 
 
 def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
-    """Return the manifests of a dataset's finished splits, <side>/<split>/manifest.json; none where there are none."""
-    # A name with a dot is one that is being made, and may have its manifest already.
-    folders = side_folders(dataset, data_dir, side=side)
-    return sorted(manifest for folder in folders for manifest in folder.glob("[!.]*/manifest.json"))
-
-
-def side_folders(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
-    """Return the folders of a dataset's splits, one for each side, or for the given one; finished splits or not."""
+    """Return the manifests of a dataset's splits, <side>/<split>/manifest.json; unfinished splits have none here."""
     found = (data_folder(data_dir) / dataset).glob("[0-9]*" if side is None else str(side))
-    return [folder for folder in found if folder.name.isdecimal()]  # 84, and no 84.old
+    return sorted(
+        manifest for folder in found if folder.name.isdecimal() for manifest in folder.glob("[!.]*/manifest.json")
+    )
 
 
 def prepared_datasets(data_dir: str | Path | None = None) -> list[str]:
-    """Return the names of all datasets that have a finished split."""
+    """Return the names of all prepared datasets."""
     folders = sorted(data_folder(data_dir).glob("[!.]*/"))
     return [folder.name for folder in folders if prepared_manifests(folder.name, data_dir)]
 
 
 class OtherVersionError(FileFormatError):
-    """A split was prepared by another version of nearshot, and is not replaced unasked."""
+    """A split was prepared by another version of nearshot; it is never replaced without being asked."""
 
 
 class Store:
-    """A prepared split, opened. Pickled, as for the workers of a `DataLoader`, it is small: they open the same files.
+    """An opened split. Its pickle holds the path, not the images, so that `DataLoader` workers map the same file.
 
     Attributes:
         images: (image, height, width, 3) uint8, mapped from disk and read-only.
@@ -134,13 +124,13 @@ class Store:
 
     @classmethod
     def open(cls, dataset: str, split: str, data_dir: str | Path | None = None, *, side: int | None = None) -> Store:
-        """Open a prepared split by name, if all splits of the dataset are of one preparation.
+        """Open a prepared split by name.
 
         Args:
             dataset: its name, such as "cifar-fs".
             split: "train", "val" or "test".
-            data_dir: where datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
-            side: the images' side, where the dataset was prepared in several.
+            data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+            side: the images' side, if the dataset was prepared with several.
         """
         splits = prepared_splits(dataset, data_dir, side=side)
         if split not in splits:
@@ -150,15 +140,13 @@ class Store:
         return cls(splits[split])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle where the images are rather than the images, which a process that is handed the store maps itself."""
-        return {name: value for name, value in vars(self).items() if name != "images"} | {
-            "folder": self.folder.absolute()
-        }
+        state = {name: value for name, value in vars(self).items() if name != "images"}
+        return state | {"folder": self.folder.absolute()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if read_manifest(self.folder)["fingerprint"] != self.fingerprint:
-            raise FileFormatError(f"{self.folder} was prepared anew since this store of it was pickled. Open it again.")
+            raise FileFormatError(f"{self.folder} was prepared again after this store was pickled. Open it again.")
         self.images = self._map_images()
 
     def __len__(self) -> int:
@@ -187,18 +175,17 @@ class Store:
 
     @cached_property
     def content(self) -> Tensor:
-        """(image,) a number for each image's pixels, equal for equal pictures."""
+        """(image,) a number that is equal for images with equal pixels."""
         _, groups = np.unique(self.hashes, axis=0, return_inverse=True)
         return torch.from_numpy(groups.reshape(-1).astype(np.int64))
 
     def verify(self, *, progress: bool | None = None) -> None:
-        """Read all images again, and refuse the store if anything differs from what was written."""
+        """Read all images again, and raise an error if anything differs from what was written."""
         advice = "Delete this folder, and prepare the dataset again."
         for index in with_progress(range(len(self)), f"{self.dataset} {self.split}", show=progress):
             if not np.array_equal(hash_of(self.images[index]), self.hashes[index]):
-                raise FileFormatError(
-                    f"Image {index} ({self.image_names[index]}) of {self.folder} has changed. {advice}"
-                )
+                name = self.image_names[index]
+                raise FileFormatError(f"Image {index} ({name}) of {self.folder} has changed. {advice}")
         if fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names) != self.fingerprint:
             raise FileFormatError(f"The labels or names of {self.folder} have changed. {advice}")
 
@@ -218,8 +205,8 @@ class Store:
             raise self._damaged(file, "is missing or damaged") from None
         n_images, n_classes = len(self.images), len(self.class_names)
         if not isinstance(labels, np.ndarray) or labels.dtype != np.int64 or labels.shape != (n_images,):
-            raise self._damaged(file, f"has no label for each of {counted(n_images, 'image')}")
-        if n_images and not 0 <= labels.min() <= labels.max() < n_classes:
+            raise self._damaged(file, f"does not have {counted(n_images, 'label')}")
+        if not 0 <= labels.min() <= labels.max() < n_classes:
             raise self._damaged(file, f"has labels of more than {counted(n_classes, 'class', 'classes')}")
         return labels
 
@@ -236,29 +223,28 @@ def hash_of(pixels: Pixels) -> npt.NDArray[np.uint8]:
 def fingerprint_of(
     manifest: dict[str, Any], hashes: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], names: Sequence[str]
 ) -> str:
-    """Return the hash of everything that makes a split what it is."""
+    """Return the hash of a split's content and of how its images were resized."""
     described = json.dumps({key: manifest[key] for key in FINGERPRINTED}, sort_keys=True)
     parts = (described.encode(), hashes.tobytes(), labels.astype("<i8").tobytes(), "\n".join(names).encode())
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a split, if it is whole and of this version."""
+    """Return the manifest of a split, if it is complete and of this version."""
     file = folder / "manifest.json"
     if not file.is_file():
         raise InputError(f"There is no prepared dataset in {folder}.")
     try:
         manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        is_another = manifest["format"] == FORMAT and manifest["version"] not in (None, VERSION)
-        complete = manifest["format"] == FORMAT and (
-            is_another
-            or (all(isinstance(manifest[key], kind) for key, kind in KEYS.items()) and manifest["n_images"] > 0)
-        )
+        is_store = manifest["format"] == FORMAT
+        is_other_version = is_store and manifest["version"] not in (None, VERSION)
+        is_complete = all(isinstance(manifest.get(key), kind) for key, kind in REQUIRED.items())
+        is_damaged = not is_store or not (is_other_version or (is_complete and manifest["n_images"] > 0))
     except (OSError, ValueError, KeyError, TypeError):
-        complete = False
-    if not complete:
+        is_damaged = True
+    if is_damaged:
         raise FileFormatError(f"{file} is damaged. Prepare the dataset again.")
-    if is_another:
+    if is_other_version:
         raise OtherVersionError(
             f"{folder} was prepared by another version of nearshot (format {manifest['version']}, this one has "
             f"{VERSION}). Use that version, or delete the folder and prepare the dataset again."
@@ -267,24 +253,20 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_together(folder: Path) -> None:
-    """Refuse a dataset's splits that are of two preparations, as when one was killed before all were in their places.
-
-    Args:
-        folder: that of the splits.
-    """
+    """Raise an error if the splits in a folder were prepared in two different ways, and so may share classes."""
     manifests = {}
     for file in sorted(folder.glob("[!.]*/manifest.json")):
-        with suppress(InputError, FileFormatError):  # which whoever opens that split will hear
+        with suppress(InputError, FileFormatError):  # opening that split gives the error
             manifests[file.parent.name] = read_manifest(file.parent)
-    if (folder / PLACING).exists() or not are_together(manifests):
+    if not are_together(manifests):
         raise FileFormatError(
-            f"The splits in {folder} are of two preparations, of which the last is not finished. Prepare the dataset "
-            "again (nearshot data prepare …), with the options that it is to have."
+            f"The splits in {folder} are of two preparations. Prepare the dataset again (nearshot data prepare …), "
+            "with the options that you want."
         )
 
 
 def are_together(manifests: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether splits are of one preparation, as far as their manifests tell; those of older versions do not.
+    """Return whether splits come from one preparation. Manifests of older versions do not record it, and pass.
 
     >>> new, old = {"plan": "b", "preparation": {"train": "b", "val": "c"}}, {"plan": "a"}
     >>> are_together({"train": new, "val": old}), are_together({"train": old, "val": old})

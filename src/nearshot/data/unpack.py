@@ -1,4 +1,4 @@
-"""From a store back to files: a folder of pictures for each class."""
+"""Write the images of a store as files, one folder per class."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from nearshot.data.store import Store
 from nearshot.errors import InputError
 from nearshot.io import atomic_write
 from nearshot.progress import with_progress
-from nearshot.text import counted
 
 __all__ = ["unpack"]
 
-FORBIDDEN = '/\\<>:"|?*\0'  # in the name of a file, here or elsewhere
+FORBIDDEN = '/\\<>:"|?*\0'  # in the name of a file, on any system
 
 
 def unpack(
@@ -31,18 +30,17 @@ def unpack(
 
     Args:
         store: the split.
-        folder: where to; it is made, and files of the same names are replaced.
+        folder: the folder to write; files of the same names are replaced.
         n_classes: how many classes, evenly chosen; by default all.
         n_images: how many images of each; by default all.
-        skip: leave out so many first images of each class.
-        progress: whether to show a bar; by default on a terminal.
+        skip: skip so many first images of each class.
+        progress: whether to show a progress bar; by default on a terminal.
     """
     n_known = len(store.class_names)
-    if not 1 <= (n_known if n_classes is None else n_classes) <= n_known:
-        known = counted(n_known, "class", "classes")
-        raise InputError(f"{store.dataset!r} has {known} in its split {store.split!r}, not {n_classes}.")
+    if n_classes is not None and not 1 <= n_classes <= n_known:
+        raise InputError(f"n_classes must be from 1 to {n_known}, the classes of {store!r}, not {n_classes}.")
     if skip < 0 or (n_images is not None and n_images < 1):
-        raise InputError(f"There must be an image of each class, and none before the first: not {n_images}, {skip}.")
+        raise InputError(f"n_images must be at least 1 and skip at least 0, not {n_images} and {skip}.")
     chosen = np.linspace(0, n_known - 1, n_classes or n_known).round().astype(int).tolist()
     n_written = 0
     for label in with_progress(chosen, f"unpacking {store.dataset}", show=progress):
@@ -58,10 +56,10 @@ def unpack(
 
 
 def _file_name(class_name: str) -> str:
-    """Return a class's name as that of a folder.
+    """Return a class's name as the name of a folder.
 
     >>> _file_name("../a:b")
     '--a-b'
     """
     name = "".join("-" if letter in FORBIDDEN else letter for letter in class_name).strip(" ")
-    return f"-{name.lstrip('.')}" if name.startswith(".") else name  # a hidden folder would not be seen again
+    return f"-{name.lstrip('.')}" if name.startswith(".") else name  # a hidden folder would be skipped by readers

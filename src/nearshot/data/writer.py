@@ -1,21 +1,24 @@
-"""Packing pictures into a store: read, resized and written once, in a way that survives being killed."""
+"""Write the splits of a dataset: read, resize and pack every image once.
+
+Splits are packed in the folder `.<side>.partial`, beside `<side>`. A killed process resumes there. When all splits are
+complete, the partial folder replaces `<side>` by two renames, so that all splits are replaced or none.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
 
-from nearshot.data.commit import clear_leftovers, finish_placing, partial_folder, place_splits
+from nearshot.data.datasets.source import Plan, SourceImage
 from nearshot.data.images import Fit, Pixels, decode, fit_to_square
 from nearshot.data.store import (
     FORMAT,
@@ -26,141 +29,136 @@ from nearshot.data.store import (
     are_together,
     fingerprint_of,
     hash_of,
+    read_manifest,
 )
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.io import atomic_write
 from nearshot.progress import with_progress
 from nearshot.text import counted, print_message
 
-__all__ = ["Broken", "Picture", "begun_plans", "plan_hash", "write_splits"]
+__all__ = ["Broken", "finish_interrupted", "plan_hash", "unfinished_names", "write_splits"]
 
-PICTURES_PER_STEP = 512
+IMAGES_PER_STEP = 512
 INTERPOLATION = "bilinear, Pillow"
 Broken = Literal["refuse", "skip"]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture of a dataset, before it is read.
-
-    Attributes:
-        class_name: the name of its class.
-        name: its name in the source, for messages and for the record.
-        read: returns the file's bytes, or pixels (height, width, 3).
-        stamp: another where the file was changed; empty where no file is its own.
-    """
-
-    class_name: str
-    name: str
-    read: Callable[[], bytes | Pixels]
-    stamp: str = ""
-
-
-@dataclass(frozen=True)
 class _Job:
-    """What is to be made: all that decides a store's content, and its place."""
+    """One split to pack: where, from which images, and what its manifest says about it."""
 
     folder: Path
-    pictures: Sequence[Picture]
-    dataset: str
-    split: str
-    source: str
-    side: int
-    fit: Fit
-    origin: str | None
+    images: Sequence[SourceImage]
+    manifest: Mapping[str, Any]
 
     @property
-    def partial(self) -> Path:
-        """Where the work lies until it is done."""
-        return partial_folder(self.folder)
-
-    @cached_property
-    def plan(self) -> str:
-        """What goes in and how; an interrupted job is continued only if it is the same."""
-        return plan_hash(self.pictures, self.side, self.fit)
-
-    @cached_property
-    def names(self) -> str:
-        """The same by the pictures' names alone, whatever was changed in them since."""
-        return plan_hash(self.pictures, self.side, self.fit, stamped=False)
+    def label(self) -> str:
+        return f"{self.manifest['dataset']} {self.manifest['split']}"
 
 
-def plan_hash(pictures: Sequence[Picture], side: int, fit: Fit = "crop", *, stamped: bool = True) -> str:
-    """Return a hash of which pictures a store is made of, and how; if stamped, a changed picture is another."""
-    stamps = [f"\t{one.stamp}" if stamped and one.stamp else "" for one in pictures]
-    listing = "\n".join(f"{one.class_name}\t{one.name}{stamp}" for one, stamp in zip(pictures, stamps, strict=True))
+def plan_hash(images: Sequence[SourceImage], side: int, fit: Fit = "crop", *, stamped: bool = True) -> str:
+    """Return a hash of the images that a split is made of, and how. If `stamped`, it changes when a file does."""
+    stamps = [f"\t{one.stamp}" if stamped and one.stamp else "" for one in images]
+    listing = "\n".join(f"{one.class_name}\t{one.name}{stamp}" for one, stamp in zip(images, stamps, strict=True))
     return hashlib.sha256(f"{VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
-
-
-def begun_plans(folder: Path) -> dict[str, str]:
-    """Return the hash of the names of what each split is made of that was begun in a folder and is not finished."""
-    states = {partial: _state_of(partial) for partial in sorted(folder.glob(".*.partial"))}
-    return {
-        partial.name.removeprefix(".").removesuffix(".partial"): str(state.get("names", state["plan"]))
-        for partial, state in states.items()
-        if "plan" in state
-    }
 
 
 def write_splits(
     folder: Path,
-    splits: Mapping[str, Sequence[Picture]],
+    plan: Plan,
     *,
     dataset: str,
-    source: str,
     side: int,
     fit: Fit = "crop",
     broken: Broken = "refuse",
     origin: str | None = None,
     progress: bool | None = None,
 ) -> dict[str, Store]:
-    """Read, resize and pack the pictures of a dataset's splits, or go on where an earlier call was stopped.
+    """Pack the splits of a plan, or resume an interrupted call. Splits that are finished already are kept.
 
-    Until all splits are complete, what there is lies in folders of other names, and what was there before stays. A
-    finished split that was made of the same pictures in the same way is left as it is; one that does not open is packed
-    anew; one that is not among `splits` is an error. Two processes must not write a dataset at once; `prepare_plan`
-    sees to that.
+    Two processes must not write a dataset at once; `prepare_plan` takes care of that.
 
     Args:
-        folder: where the splits will be.
-        splits: the pictures that each is made of, in order.
-        dataset: the dataset's name, for the record.
-        source: which layout it was read from, for the record.
+        folder: the folder of the splits.
+        plan: the images of each split.
+        dataset: the dataset's name.
         side: the side of the square images.
-        fit: how pictures are brought to it.
-        broken: whether pictures that cannot be read stop everything, or are left out and listed in the manifest.
-        origin: the path of the user's own folder or archive, for the record.
-        progress: whether to show bars; by default on a terminal.
+        fit: how images are resized to it.
+        broken: whether an unreadable image is an error, or skipped and format_list in the manifest.
+        origin: the path of the user's own folder or archive.
+        progress: whether to show progress bars; by default on a terminal.
     """
     if broken not in ("refuse", "skip"):
         raise InputError(f"broken must be 'refuse' or 'skip', not {broken!r}.")
-    jobs = [
-        _Job(folder / split, splits[split], dataset, split, source, side, fit, origin)
-        for split in sorted(splits, key="train".__eq__)  # in the order in which they take their places
-    ]
-    for job in jobs:
-        if not job.pictures:
-            raise InputError(f"{dataset} {job.split} has no pictures.")
-    # An earlier preparation that was stopped when all was packed; if it cannot be finished, this one replaces it.
-    is_left_over = not finish_placing(folder)
-    _check_no_other(folder, splits, dataset)
-    there = {job.split: store for job in jobs if (store := _finished(job, progress)) is not None}
-    wanted = [job for job in jobs if job.split not in there]
-    for job in wanted:
-        try:
-            _pack(job, broken, progress)
-        except OSError as error:
-            raise NearshotError(f"{dataset} {job.split} could not be written to {job.folder}: {error}.") from error
-    if wanted or is_left_over or not are_together({split: store.manifest for split, store in there.items()}):
-        for split in there:  # nothing that was begun and given up is to take the place of one that stays
-            shutil.rmtree(partial_folder(folder / split), ignore_errors=True)
-        place_splits(folder, {job.split: job.plan for job in jobs})
-    clear_leftovers(folder)
-    return {split: Store(folder / split) for split in splits}
+    for split, images in plan.splits.items():
+        if not images:
+            raise InputError(f"{dataset} {split} has no images.")
+    finish_interrupted(folder.parent)
+    _check_no_other(folder, plan.splits, dataset)
+    plans = {split: plan_hash(images, side, fit) for split, images in plan.splits.items()}
+    partial = _partial_folder(folder)
+    if _complete_plans(folder) != plans or not _all_open(folder, plans, progress):
+        if _complete_plans(partial) != plans:
+            about = {"format": FORMAT, "version": VERSION, "dataset": dataset, "source": plan.layout, "side": side}
+            about |= {"fit": fit, "interpolation": INTERPOLATION, "preparation": plans, "origin": origin}
+            jobs = [
+                _Job(partial / split, images, about | {"split": split, "plan": plans[split]})
+                for split, images in plan.splits.items()
+            ]
+            _pack_all(partial, jobs, broken, progress)
+        _replace(folder)
+    for leftover in (partial, _old_folder(folder)):
+        shutil.rmtree(leftover, ignore_errors=True)
+    return {split: Store(folder / split) for split in plan.splits}
+
+
+def finish_interrupted(dataset_folder: Path) -> None:
+    """Complete a replacement of splits that was interrupted between its two renames."""
+    for partial in sorted(dataset_folder.glob(".*.partial")):
+        folder = partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
+        if not folder.exists() and _complete_plans(partial):
+            _replace(folder)
+
+
+def unfinished_names(folder: Path) -> dict[str, str]:
+    """Return a hash of the images' names for each split that was begun in a folder and is not finished."""
+    states = {split.name: _read_state(split) for split in sorted(_partial_folder(folder).glob("[!.]*"))}
+    return {split: str(state["names"]) for split, state in states.items() if "names" in state}
+
+
+def _partial_folder(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.partial")
+
+
+def _old_folder(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.old")
+
+
+def _complete_plans(folder: Path) -> dict[str, str]:
+    """Return the plan of each split in a folder; nothing if splits are damaged, missing or of two preparations."""
+    try:
+        manifests = {file.parent.name: read_manifest(file.parent) for file in folder.glob("[!.]*/manifest.json")}
+    except OtherVersionError:
+        raise
+    except FileFormatError:
+        return {}
+    plans = {split: str(manifest.get("plan")) for split, manifest in manifests.items()}
+    needed = {split for manifest in manifests.values() for split in manifest.get("preparation", ())}
+    return plans if needed <= plans.keys() and are_together(manifests) else {}
+
+
+def _all_open(folder: Path, splits: Collection[str], progress: bool | None) -> bool:
+    try:
+        for split in splits:
+            Store(folder / split)
+    except FileFormatError:
+        print_message(f"{folder / split} is damaged; the dataset is packed again.", show=progress)
+        return False
+    return True
 
 
 def _check_no_other(folder: Path, splits: Collection[str], dataset: str) -> None:
-    """Refuse a split of an earlier plan that may have classes which are in another split of this one."""
+    """Refuse to drop a split that was prepared before; the user may still need it."""
     for manifest in sorted(folder.glob("[!.]*/manifest.json")):
         if manifest.parent.name not in splits:
             raise InputError(
@@ -169,137 +167,124 @@ def _check_no_other(folder: Path, splits: Collection[str], dataset: str) -> None
             )
 
 
-def _finished(job: _Job, progress: bool | None) -> Store | None:
-    """Return a split that is in its place, opens, and is made of the same pictures in the same way."""
-    if not (job.folder / "manifest.json").is_file():
-        return None
+def _replace(folder: Path) -> None:
+    """Replace a folder of splits by the complete partial one."""
+    partial = _partial_folder(folder)
+    shutil.rmtree(_old_folder(folder), ignore_errors=True)
     try:
-        store = Store(job.folder)
-    except OtherVersionError:
-        raise
-    except FileFormatError:
-        what = f"What was prepared of {job.dataset} {job.split} in {job.folder}"
-        print_message(f"{what} does not open; it is packed anew.", show=progress)
-        return None
-    return store if store.manifest.get("plan") == job.plan else None
+        for leftover in [*partial.glob("*/state.json"), *partial.glob("*/.*.partial")]:
+            leftover.unlink()
+        if folder.exists():
+            folder.rename(_old_folder(folder))
+        partial.rename(folder)
+    except OSError as error:
+        raise NearshotError(f"The splits in {folder} could not be replaced: {error}.") from error
+    shutil.rmtree(_old_folder(folder), ignore_errors=True)
 
 
-def _pack(job: _Job, broken: Broken, progress: bool | None) -> None:
-    """Make a split beside its place, complete but for its name."""
-    job.partial.mkdir(parents=True, exist_ok=True)
-    (job.partial / "manifest.json").unlink(missing_ok=True)  # which says that it is complete
-    state = _resume(job, broken)
-    _read_all(job, state, broken, progress)
-    _describe(job, state)
+def _pack_all(partial: Path, jobs: Sequence[_Job], broken: Broken, progress: bool | None) -> None:
+    """Pack all splits into the partial folder; it is complete when every split has its manifest."""
+    for leftover in set(partial.glob("*")) - {job.folder for job in jobs}:
+        shutil.rmtree(leftover)
+    for job in jobs:
+        (job.folder / "manifest.json").unlink(missing_ok=True)
+    for job in jobs:
+        try:
+            job.folder.mkdir(parents=True, exist_ok=True)
+            state = _resume(job, broken)
+            _read_all(job, state, broken, progress)
+            _describe(job, state)
+        except OSError as error:
+            raise NearshotError(f"{job.label} could not be written to {job.folder}: {error}.") from error
 
 
-def _state_of(partial: Path) -> dict[str, Any]:
-    """Return how far an interrupted job came, and of what plan it is; nothing where that is not known."""
+def _read_state(split: Path) -> dict[str, Any]:
+    """Return the progress of an interrupted split; an empty state if it is unknown."""
     try:
-        noted = json.loads((partial / "state.json").read_text())
+        state = json.loads((split / "state.json").read_text())
     except (OSError, ValueError):
-        noted = None
-    return noted if isinstance(noted, dict) else {}
+        state = None
+    return state if isinstance(state, dict) else {}
+
+
+def _write_state(job: _Job, state: dict[str, Any]) -> None:
+    with atomic_write(job.folder / "state.json") as file:
+        file.write(json.dumps(state).encode())
 
 
 def _resume(job: _Job, broken: Broken) -> dict[str, Any]:
-    """Return how far an interrupted job came, with its files cut back to there; or start anew."""
-    state = _state_of(job.partial)
+    """Return the progress of an interrupted split, with its files cut back to it; or start again."""
+    side, fit, plan = (job.manifest[key] for key in ("side", "fit", "plan"))
+    state = _read_state(job.folder)
     if broken == "refuse" and state.get("broken"):
-        state = {}  # it left pictures out, which now have to be mended
-    sizes = {"images.u8": job.side**2 * 3, "hashes.bin": HASH_BYTES, "kept.bin": 8}
-    files = {job.partial / name: size * state.get("n_kept", 0) for name, size in sizes.items()}
-    if state.get("plan") != job.plan or any(not f.is_file() or f.stat().st_size < size for f, size in files.items()):
-        state = {"plan": job.plan, "names": job.names, "n_read": 0, "n_kept": 0, "broken": []}
+        state = {}  # images were skipped, which are an error now
+    n_kept = state.get("n_read", 0) - len(state.get("broken", ()))
+    files = {job.folder / "images.u8": n_kept * side**2 * 3, job.folder / "hashes.bin": n_kept * HASH_BYTES}
+    if state.get("plan") != plan or any(not f.is_file() or f.stat().st_size < size for f, size in files.items()):
+        names = plan_hash(job.images, side, fit, stamped=False)
+        state = {"plan": plan, "names": names, "n_read": 0, "broken": []}
         files = dict.fromkeys(files, 0)
-        _note(job, state)
+        _write_state(job, state)
     for file, size in files.items():
-        file.touch()
-        with file.open("r+b") as opened:
+        with file.open("ab") as opened:
             opened.truncate(size)
     return state
 
 
-def _note(job: _Job, state: dict[str, Any]) -> None:
-    """Write down how far a job came."""
-    with atomic_write(job.partial / "state.json") as file:
-        file.write(json.dumps(state).encode())
-
-
 def _read_all(job: _Job, state: dict[str, Any], broken: Broken, progress: bool | None) -> None:
-    """Append picture after picture, and note how far it came after every few hundred."""
-    steps = range(state["n_read"], len(job.pictures), PICTURES_PER_STEP)
+    """Append the images to the split's files, and record the progress after every few hundred."""
+    side, fit = job.manifest["side"], job.manifest["fit"]
+    steps = range(state["n_read"], len(job.images), IMAGES_PER_STEP)
     with (
         ThreadPoolExecutor() as pool,
-        (job.partial / "images.u8").open("ab") as images,
-        (job.partial / "hashes.bin").open("ab") as hashes,
-        (job.partial / "kept.bin").open("ab") as kept,
+        (job.folder / "images.u8").open("ab") as pixel_file,
+        (job.folder / "hashes.bin").open("ab") as hash_file,
     ):
-        for start in with_progress(steps, f"{job.dataset} {job.split}", show=progress):
-            stop = min(start + PICTURES_PER_STEP, len(job.pictures))
+        for start in with_progress(steps, job.label, show=progress):
+            stop = min(start + IMAGES_PER_STEP, len(job.images))
             results: Iterator[Pixels | FileFormatError] = pool.map(
-                lambda picture: _read(picture, job.side, job.fit), job.pictures[start:stop]
+                lambda image: _read(image, side, fit), job.images[start:stop]
             )
             for index, pixels in enumerate(results, start):
                 if isinstance(pixels, FileFormatError):
                     if broken == "refuse":
-                        raise FileFormatError(
-                            f"{pixels} Mend the file, or leave such pictures out: nearshot data prepare … --broken "
-                            "skip (in Python, broken='skip')."
-                        )
-                    state["broken"].append(str(pixels))
+                        raise FileFormatError(f"{pixels} Repair the file, or skip such images with broken='skip'.")
+                    state["broken"].append([index, str(pixels)])
                     continue
-                images.write(pixels.tobytes())
-                hashes.write(hash_of(pixels).tobytes())
-                kept.write(np.int64(index).tobytes())
-                state["n_kept"] += 1
-            for file in (images, hashes, kept):
-                file.flush()
+                pixel_file.write(pixels.tobytes())
+                hash_file.write(hash_of(pixels).tobytes())
+            pixel_file.flush()
+            hash_file.flush()
             state["n_read"] = stop
-            _note(job, state)
+            _write_state(job, state)
 
 
 def _describe(job: _Job, state: dict[str, Any]) -> None:
-    """Write what describes the images, the manifest last."""
-    kept = np.fromfile(job.partial / "kept.bin", np.int64)
-    pictures = [job.pictures[index] for index in kept]
-    if not pictures:
-        n_pictures = counted(len(job.pictures), "picture")
-        raise InputError(f"Of {n_pictures} of {job.dataset} {job.split}, none could be read.")
-    class_names = sorted({picture.class_name for picture in pictures})
+    """Write the labels, the names and, last, the manifest."""
+    skipped = dict(state["broken"])
+    images = [image for index, image in enumerate(job.images) if index not in skipped]
+    if not images:
+        raise InputError(f"None of the {counted(len(job.images), 'image')} of {job.label} could be read.")
+    class_names = sorted({image.class_name for image in images})
     number = {name: label for label, name in enumerate(class_names)}
-    labels = np.array([number[picture.class_name] for picture in pictures], dtype=np.int64)
-    names = [picture.name for picture in pictures]
-    hashes = np.fromfile(job.partial / "hashes.bin", np.uint8).reshape(-1, HASH_BYTES)
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
-        "dataset": job.dataset,
-        "split": job.split,
-        "source": job.source,
-        "n_images": len(pictures),
-        "side": job.side,
-        "fit": job.fit,
-        "interpolation": INTERPOLATION,
-        "class_names": class_names,
-        "broken": state["broken"],
-        "plan": job.plan,
-        "names": job.names,
-        "origin": job.origin,
-    }
+    labels = np.array([number[image.class_name] for image in images], dtype=np.int64)
+    names = [image.name for image in images]
+    hashes = np.fromfile(job.folder / "hashes.bin", np.uint8).reshape(-1, HASH_BYTES)
+    found = {"n_images": len(images), "class_names": class_names, "broken": list(skipped.values())}
+    manifest = {**job.manifest, **found}
     manifest["fingerprint"] = fingerprint_of(manifest, hashes, labels, names)
-    with atomic_write(job.partial / "labels.npy") as file:
+    with atomic_write(job.folder / "labels.npy") as file:
         np.save(file, labels)
-    with atomic_write(job.partial / "names.txt") as file:
+    with atomic_write(job.folder / "names.txt") as file:
         file.write("\n".join(names).encode())
-    with atomic_write(job.partial / "manifest.json") as file:
+    with atomic_write(job.folder / "manifest.json") as file:
         file.write(json.dumps(manifest, indent=1).encode())
 
 
-def _read(picture: Picture, side: int, fit: Fit) -> Pixels | FileFormatError:
+def _read(source: SourceImage, side: int, fit: Fit) -> Pixels | FileFormatError:
     try:
-        data = picture.read()
-        image = decode(data, picture.name) if isinstance(data, bytes) else Image.fromarray(data)
-        return fit_to_square(image, side, fit, picture.name)
+        data = source.read()
+        image = decode(data, source.name) if isinstance(data, bytes) else Image.fromarray(data)
+        return fit_to_square(image, side, fit, source.name)
     except FileFormatError as error:
         return error

@@ -1,10 +1,10 @@
-"""For people with a few photos a class: pictures and labels in, a classifier out."""
+"""A classifier from a few labelled images per class."""
 
-from nearshot.estimator.accuracy_estimate import AccuracyEstimate
 from nearshot.estimator.classifier import FewShotClassifier
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, Neighbour
 from nearshot.estimator.folders import SupportFolder, read_support
+from nearshot.estimator.leave_one_out import AccuracyEstimate
 from nearshot.estimator.onnx import export_onnx
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Why a picture was given its label: the support images that it is nearest to."""
+"""Explain answers by the nearest support images."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
-from nearshot.estimator.scores import Support, in_blocks, n_voters, tie_tolerance
-from nearshot.estimator.settings import check_whole
+from nearshot.estimator.settings import check_count
 from nearshot.estimator.state import Fitted
-from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.estimator.support import Support, in_blocks, n_voters, tie_tolerance
 from nearshot.evaluation.ties import first_best, nearest_in_order, tied_nearest
 
 __all__ = ["Explanation", "Neighbour", "explain_answers", "image_weights", "nearest_images"]
@@ -20,15 +19,15 @@ __all__ = ["Explanation", "Neighbour", "explain_answers", "image_weights", "near
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A support image, as seen from a picture.
+    """A support image near a query.
 
     Attributes:
         name: its path, or "image 3".
         label: its class.
-        index: its place among the support images.
-        distance: how far its prepared feature is from the picture's.
-        weight: its share of the decision: of the likelihood with "soft", of the votes with "knn". None with "centroid",
-            where the class's mean decides.
+        index: its index among the support images.
+        distance: the distance between the prepared features.
+        weight: its share of the decision: of the likelihood with "soft", of the votes with "knn". None with other
+            classifiers, such as "centroid", where the class mean decides.
     """
 
     name: str
@@ -40,13 +39,13 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Explanation:
-    """An answer and what it rests on.
+    """An answer and what it is based on.
 
     Attributes:
-        label: the answer, as `predict` gives it.
+        label: the answer of `predict`.
         probabilities: of each class, the most probable first.
-        novelty: how unlike any class the picture is; about 1 for a picture of a class.
-        threshold: the novelty over which a picture is unknown; infinite where nothing is rejected.
+        novelty: how unlike all classes the image is; about 1 for an image of a class.
+        threshold: the novelty above which an image is unknown; infinite without rejection.
         neighbours: the nearest support images, nearest first.
     """
 
@@ -58,23 +57,23 @@ class Explanation:
 
     @property
     def nearest(self) -> Any:
-        """The most probable class, also where the answer is "unknown"."""
+        """The most probable class, even if the answer is "unknown"."""
         return next(iter(self.probabilities))
 
     @property
     def probability(self) -> float:
-        """That class's probability."""
+        """The probability of the most probable class."""
         return self.probabilities[self.nearest]
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it is none of the classes."""
+        """Whether the image is rejected."""
         return self.novelty > self.threshold
 
     def __str__(self) -> str:
         best = " or ".join(f"{label} ({100 * value:.0f} %)" for label, value in list(self.probabilities.items())[:2])
         if self.is_unknown:
-            best = f"{self.label}, as its novelty {self.novelty:.2f} is over {self.threshold:.2f}; else {best}"
+            best = f"{self.label}, since its novelty {self.novelty:.2f} is above {self.threshold:.2f}; else {best}"
         images = ", ".join(f"{one.name} ({one.label}, {one.distance:.2f})" for one in self.neighbours)
         return f"{best}; nearest images: {images}"
 
@@ -83,20 +82,20 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
     """Explain the answers of a fitted classifier.
 
     Args:
-        fitted: what answers.
+        fitted: the classifier's state.
         query: (query, dim) prepared features.
         n_neighbors: how many of the nearest support images to name.
     """
     learnt, settings, support = fitted.learnt, fitted.settings, fitted.support
     classes = learnt.classes.tolist()
     distances, indices = nearest_images(query, support, n_neighbors)
-    scores, newness = fitted.scores(query), fitted.novelties(query)
+    scores, novelty = fitted.scores(query), fitted.novelties(query)
     answers = first_best(scores)
-    labels = fitted.answers(answers, newness).tolist()
+    labels = fitted.answers(answers, novelty).tolist()
     probabilities = fitted.probabilities(scores).tolist()
-    leading = scores.scatter(1, answers[:, None], torch.inf)  # the answer also where another is ahead by rounding
+    leading = scores.scatter(1, answers[:, None], torch.inf)  # the answer first, even if another leads by rounding
     ranking = leading.argsort(dim=1, descending=True, stable=True).tolist()
-    found = []
+    explanations = []
     for row, label in enumerate(labels):
         weights = image_weights(query[row], support, settings.classifier, settings.n_neighbors)
         neighbours = tuple(
@@ -110,20 +109,20 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
             for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
         )
         ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
-        found.append(Explanation(label, ranked, float(newness[row]), learnt.threshold, neighbours))
-    return found
+        explanations.append(Explanation(label, ranked, float(novelty[row]), learnt.threshold, neighbours))
+    return explanations
 
 
 def nearest_images(query: Tensor, support: Support, n_neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return the distances to the nearest support images and their places, (query, neighbour), nearest first.
+    """Return the distances to the nearest support images and their indices, (query, neighbour), nearest first.
 
-    Of images that are equally far, those that were given first come first.
+    Of equally distant images, the first come first.
 
     >>> support = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
     >>> nearest_images(torch.tensor([[3.0]]).double(), support, 2)
     (tensor([[1., 3.]], dtype=torch.float64), tensor([[1, 0]]))
     """
-    check_whole(n_neighbors, "n_neighbors")
+    check_count(n_neighbors, "n_neighbors")
     distances, places = [], []
     for rows in in_blocks(query, support):
         squares = squared_euclidean(rows, support.features)
@@ -132,10 +131,8 @@ def nearest_images(query: Tensor, support: Support, n_neighbors: int) -> tuple[T
     return torch.cat(distances), torch.cat(places)
 
 
-def image_weights(
-    query: Tensor, support: Support, classifier: ClassifierName, n_neighbors: int | None = None
-) -> Tensor | None:
-    """Return the share of each support image in the decision about one query, (image,), where images decide.
+def image_weights(query: Tensor, support: Support, classifier: str, n_neighbors: int | None = None) -> Tensor | None:
+    """Return the share of each support image in the decision for one query, (image,), if single images decide.
 
     >>> support = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
     >>> image_weights(torch.tensor([3.0]).double(), support, "knn", 2)
@@ -145,6 +142,10 @@ def image_weights(
     if classifier == "soft":
         return (-squares[0] - support.counts[support.codes].to(squares).log()).softmax(0)
     if classifier == "knn":
-        voters = tied_nearest(squares, n_voters(support, n_neighbors), tie_tolerance(squares))
-        return (voters.to(squares) / voters.sum())[0]
+        order = support.codes.argsort(stable=True)  # ties go to the first class, as in its scores
+        voters = torch.zeros_like(squares)
+        voters[:, order] = tied_nearest(squares[:, order], n_voters(support, n_neighbors), tie_tolerance(squares)).to(
+            squares
+        )
+        return (voters / voters.sum())[0]
     return None

@@ -1,55 +1,53 @@
-"""Asking a support set about its own images: each is left out once, and what is left has to recognise it.
+"""Leave-one-out on a support set: the classes of held-out images, and the accuracy to expect from them.
 
-If only the image itself were left out, its class would have one image fewer than the others, whose means then are
-better placed: with two images a class that alone costs many answers. So one image of every class is left out at a
-time.
+If only one image were held out at a time, its class would have one image fewer than the others. With two images per
+class, that alone costs many answers. So one image of every class is held out at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import scipy.stats
 import torch
 from torch import Tensor
 
-from nearshot.estimator.calibration import usual_temperature
-from nearshot.estimator.scores import Support, class_scores
-from nearshot.evaluation.classifiers import ClassifierName
+from nearshot.errors import InputError
+from nearshot.estimator.calibration import typical_temperature
+from nearshot.estimator.support import Support, class_scores
+from nearshot.evaluation.ties import first_best
+from nearshot.text import counted
 
-__all__ = ["MOST_ROUNDS", "LeftOut", "Round", "left_out_scores", "rounds"]
+__all__ = ["AccuracyEstimate", "HeldOut", "Round", "estimate_from", "held_out_scores", "rounds"]
 
-MOST_ROUNDS = 20  # classes of more images are left out in twenty parts
-MOST_TESTED = 1000  # images in all rounds, so that a support set of many thousands is not asked about all of them
+MAX_ROUNDS = 20  # larger classes are held out in twenty parts
+MAX_TESTED = 1000  # images in all rounds
+CONFIDENCE = 0.95
 
 
 class Round(NamedTuple):
-    """Which images stay and which are asked about, as indices."""
+    """The indices of the images that are kept, and of those that are tested."""
 
     kept: Tensor
     tested: Tensor
 
 
-class LeftOut(NamedTuple):
-    """What the rest of a support set says about the images that were left out.
+class HeldOut(NamedTuple):
+    """The scores of held-out images."""
 
-    Attributes:
-        scores: (image, class) over the usual temperature of what was left.
-        codes: (image,) their classes.
-        n_known: how many images a class still had, in the smallest class that was asked about; 0 where none was.
-    """
-
-    scores: Tensor
-    codes: Tensor
-    n_known: int
+    scores: Tensor  # (image, class) divided by the typical temperature of the remaining images
+    codes: Tensor  # (image,) their classes
+    n_known: int  # the number of remaining images in the smallest class that was tested; 0 if none was
 
 
-def rounds(support: Support, most: int = MOST_ROUNDS) -> Iterator[Round]:
-    """Yield rounds in which one image of each class, or one part of twenty, is left out and asked about.
+def rounds(support: Support) -> Iterator[Round]:
+    """Yield rounds in which one image of each class, or one part of twenty, is held out and tested.
 
-    An only image of a class always stays, and is never asked about. A class with fewer images than others has nothing
-    left to ask in later rounds, but still gives up one image, in turn. Of more than a thousand images a thousand are
-    asked about, spread evenly over the images of all classes.
+    The only image of a class is always kept, and never tested. A class with fewer images than others has no image left
+    to test in later rounds, but still gives up one image, in turn. Of more than a thousand images, a thousand are
+    tested, spread evenly over the classes.
 
     >>> support = Support(torch.zeros(5, 1), torch.tensor([0, 0, 0, 1, 1]), 2)
     >>> [(one.kept.tolist(), one.tested.tolist()) for one in rounds(support)]
@@ -64,24 +62,77 @@ def rounds(support: Support, most: int = MOST_ROUNDS) -> Iterator[Round]:
     count = counts[support.codes]
     chosen = torch.zeros_like(count, dtype=torch.bool)
     possible = order[(count > 1)[order]]  # class by class
-    n_chosen = min(len(possible), MOST_TESTED)
+    n_chosen = min(len(possible), MAX_TESTED)
     chosen[possible[torch.arange(n_chosen) * len(possible) // n_chosen]] = True
-    n_rounds = min(int(counts.max()), most)
+    n_rounds = min(int(counts.max()), MAX_ROUNDS)
     for number in range(n_rounds):
-        asked = (position % n_rounds == number) & (count > 1)
+        tested = (position % n_rounds == number) & (count > 1)
         given_up = (position == number % count) & (number >= count) & (count > 1)
-        yield Round((~(asked | given_up)).nonzero()[:, 0], (asked & chosen).nonzero()[:, 0])
+        yield Round((~(tested | given_up)).nonzero()[:, 0], (tested & chosen).nonzero()[:, 0])
 
 
-def left_out_scores(support: Support, classifier: ClassifierName, n_neighbors: int | None = None) -> LeftOut:
-    """Leave images out, round by round, and score the classes for them by what is left."""
+def held_out_scores(support: Support, classifier: str, n_neighbors: int | None = None) -> HeldOut:
+    """Hold images out, round by round, and score the classes for them with the remaining images."""
     scores, codes, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
     for kept, tested in rounds(support):
         if not len(tested):
             continue
-        known, asked = support.subset(kept), support.codes[tested]
-        usual = usual_temperature(known, classifier, n_neighbors)
-        scores.append(class_scores(support.features[tested], known, classifier, n_neighbors) / usual)
-        codes.append(asked)
-        n_known.append(int(known.counts[asked].min()))
-    return LeftOut(torch.cat(scores), torch.cat(codes), min(n_known, default=0))
+        known, truth = support.subset(kept), support.codes[tested]
+        typical = typical_temperature(known, classifier, n_neighbors)
+        scores.append(class_scores(support.features[tested], known, classifier, n_neighbors) / typical)
+        codes.append(truth)
+        n_known.append(int(known.counts[truth].min()))
+    return HeldOut(torch.cat(scores), torch.cat(codes), min(n_known, default=0))
+
+
+@dataclass(frozen=True)
+class AccuracyEstimate:
+    """An expected accuracy with a 95 % interval, as fractions of 1.
+
+    The tested classifier has one image fewer per class (a twentieth of a class with more than 20), so the estimate is
+    slightly low, most of all with two images per class. It holds for new images like these: taken the same way, and
+    equally often of each class. Near copies of an image, such as a burst of photos, make it too high. It says nothing
+    about classes with a single image, which are likely to be recognised less often.
+
+    Attributes:
+        mean: the fraction of held-out images that were recognised.
+        interval: (low, high), exact for a binomial proportion (Clopper and Pearson). It covers the true accuracy about
+            as often as it says with five images per class, and less often with two: see the benchmark.
+        n: the number of held-out images.
+        n_known: the number of images of a class while its own was held out, in the smallest class that was tested.
+        method: a description, with the number of classes that could not be tested.
+    """
+
+    mean: float
+    interval: tuple[float, float]
+    n: int
+    n_known: int
+    method: str
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{100 * self.mean:.0f} % (95 % interval {100 * low:.0f} to {100 * high:.0f} %; {self.method})"
+
+
+def estimate_from(held_out: HeldOut, counts: Tensor) -> AccuracyEstimate:
+    """Return the estimate from the scores of held-out images and the sizes of all classes.
+
+    >>> answers = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), n_known=4)
+    >>> print(estimate_from(answers, torch.tensor([5, 5, 1])))
+    100 % (95 % interval 69 to 100 %; 10 images held out; not tested: 1 class with a single image)
+    """
+    if len(counts) == 1:
+        raise InputError("An accuracy estimate needs at least 2 classes (got 1).")
+    n = len(held_out.codes)
+    if n == 0:
+        raise InputError(
+            "An accuracy estimate needs a class with at least 2 images, one to hold out and one to compare with (got 1 "
+            "image per class). Add images."
+        )
+    n_right = int((first_best(held_out.scores) == held_out.codes).sum())
+    interval = scipy.stats.binomtest(n_right, n).proportion_ci(CONFIDENCE, method="exact")
+    n_possible, n_alone = int(counts[counts > 1].sum()), int((counts == 1).sum())
+    method = f"{n:,} {f'of {n_possible:,} ' if n < n_possible else ''}images held out"
+    method += f" in {MAX_ROUNDS} parts" if int(counts.max()) > MAX_ROUNDS else ""
+    method += f"; not tested: {counted(n_alone, 'class', 'classes')} with a single image" if n_alone else ""
+    return AccuracyEstimate(n_right / n, (float(interval.low), float(interval.high)), n, held_out.n_known, method)

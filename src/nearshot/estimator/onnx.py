@@ -1,4 +1,8 @@
-"""A classifier as one ONNX file: raw pictures in, labels and probabilities out, wherever ONNX runs."""
+"""Export a classifier to one ONNX file: raw images in, labels and probabilities out.
+
+Everything but the labels' text is a torch module, which torch exports: resizing as Pillow does, the backbone, and the
+same classifier functions that `FewShotClassifier` uses.
+"""
 
 from __future__ import annotations
 
@@ -7,182 +11,263 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from nearshot._version import __version__
+from nearshot.distances import unit_length
 from nearshot.errors import InputError, MissingExtraError
-from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.inputs import PREPROCESSING
-from nearshot.estimator.onnx_graph import (
-    Graph,
-    add_scores,
-    add_squares,
-    at_least_one,
-    first_best,
-    first_rows,
-    prepared,
-    squared_distances,
-)
-from nearshot.estimator.scores import n_voters
+from nearshot.estimator.image_inputs import PREPROCESSING
 from nearshot.estimator.state import Fitted
+from nearshot.estimator.support import choose_classifier, class_points
+from nearshot.evaluation.classifiers import similarities
+from nearshot.evaluation.ties import first_best
 from nearshot.io import atomic_write, readable
 
 if TYPE_CHECKING:
     from nearshot.estimator.classifier import FewShotClassifier
 
-__all__ = ["export_onnx"]
+__all__ = ["Resize", "export_onnx"]
 
-OPSET, IR_VERSION = 18, 10
-NORMALISED, FEATURES = "normalised_images", "features"
-LARGEST = 2**31 - 2**20  # what a file of this kind can hold
+OPSET = 18
+MAX_BYTES = 2**31 - 2**20  # the limit of one ONNX file
+ONE = 1 << 22  # the weight of 1 in `Resize`
 ABOUT = """A few-shot classifier made by nearshot {version}.
-Input: {given}; any number of pictures, also none.
-Outputs: label, a text for each picture; probabilities (picture, class), in the order of the metadata's "classes";
-novelty (picture), about 1 for pictures of the classes and more for others{unknown}.{lost}"""
-LOST = """
-A picture whose feature is zero has no direction: its novelty is infinite and all classes are equally probable."""
+Input: {given}; any number of images, including none.
+Outputs: label, a string per image; probabilities (image, class), in the order of "classes" in the metadata; novelty
+(image), about 1 for images of the classes and more for others; and, if the classifier rejects, unknown (image).
+An image whose feature is zero cannot be normalised: its novelty is infinite and all classes are equally probable."""
+GIVEN = "images (image, height, width, 3), uint8 RGB of any size, whose centre is cropped"
 
 
 def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
-    """Write a fitted classifier to one ONNX file, whole or not at all; needs the extra `onnx`.
+    """Write a fitted classifier to one ONNX file, atomically; needs the extra `onnx`.
 
-    The file holds backbone, preprocessing, centring, support set and temperature. Its input is `images`, (picture,
-    height, width, 3) uint8 of any size, upright and in RGB; or `features`, (picture, dim) float32, if the classifier
-    has no backbone. Its outputs are `label` (picture,) as text, `probabilities` (picture, class), `novelty` (picture,)
-    and, where the classifier rejects, `unknown` (picture,). The metadata say the classes, the version and how pictures
-    are prepared. Of no pictures, the outputs are empty. A feature of zeros, which `FewShotClassifier` refuses, has
-    equal probabilities and an infinite novelty.
+    The file holds the preprocessing, the backbone, the support set and the temperature. Its input is `images`, (image,
+    height, width, 3) uint8 RGB of any size, upright; or `features`, (image, dim) float32, for a classifier without a
+    backbone. Its outputs are `label` (image,) as strings, `probabilities` (image, class), `novelty` (image,) and, with
+    `unknown_rate`, `unknown` (image,). The metadata describe the classes, the version and the preprocessing. Without
+    images, the outputs are empty. A feature of zeros, which `FewShotClassifier` refuses, has equal probabilities and an
+    infinite novelty.
 
     Args:
         classifier: a fitted `FewShotClassifier`; its backbone a network, not a function.
-        path: the file, by custom ending in `.onnx`.
+        path: the file, usually ending in `.onnx`.
     """
     fitted = classifier._ready()
     onnx = _import_onnx()
-    from onnx import TensorProto, helper  # noqa: PLC0415 (an extra)
-
-    embedder = fitted.embedder
-    graph, given, count = Graph(), FEATURES, None
-    if embedder is None:
-        inside = helper.make_graph([], "nearshot", [], [])
-        entry = helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["picture", fitted.learnt.features.shape[1]])
-    else:
-        given = "images"
-        entry = helper.make_tensor_value_info(given, TensorProto.UINT8, ["picture", "height", "width", 3])
-        some, count = at_least_one(graph, given)
-        add_squares(graph, some, embedder.input_size, *embedder.normalisation, name=NORMALISED)
-        inside = _network(embedder)
-    before, graph.nodes = graph.nodes, []
-    outputs = _decide(graph, fitted, FEATURES if count is None else first_rows(graph, FEATURES, count))
-    infos = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in outputs]
-    whole = helper.make_graph(
-        [*before, *inside.node, *graph.nodes], "nearshot", [entry], infos, [*inside.initializer, *graph.constants]
-    )
-    model = helper.make_model(
-        whole,
-        producer_name="nearshot",
-        producer_version=__version__,
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        doc_string=_about(fitted),
-    )
-    helper.set_model_props(model, _metadata(fitted))
+    model = _export(fitted)
+    _add_ends(model.graph, fitted)
+    given = "features (image, dim)" if fitted.embedder is None else GIVEN
+    model.producer_name, model.producer_version = "nearshot", __version__
+    model.doc_string = ABOUT.format(version=__version__, given=given)
+    onnx.helper.set_model_props(model, _metadata(fitted))
     onnx.checker.check_model(model, full_check=True)
     with atomic_write(path) as file:
         file.write(model.SerializeToString())
 
 
-def _decide(graph: Graph, fitted: Fitted, features: str) -> list[tuple[str, int, list[Any]]]:
-    """Add everything from features on; return name, type and shape of the outputs."""
-    from onnx import TensorProto  # noqa: PLC0415
+class Resize(nn.Module):
+    """Resize images (image, height, width, 3) uint8 as `fit_to_square` does: levels (image, 3, side, side) float32.
 
-    settings, learnt = fitted.settings, fitted.learnt
-    support, spread = fitted.support, fitted.spread
-    classes = [str(label) for label in learnt.classes.tolist()]
-    query, lost = prepared(graph, features, learnt.centre, normalise=bool(settings.normalise))
-    voters = n_voters(support, settings.n_neighbors)
-    scores = add_scores(graph, query, support.features.numpy(), support.codes.numpy(), settings.classifier, voters)
-    if lost is not None:
-        scores = graph("Where", lost, graph.constant(0), scores)  # of all classes alike
-    logits = graph("Div", scores, graph.constant(learnt.temperature))
-    graph("Cast", graph("Softmax", logits, axis=1), to=TensorProto.FLOAT, name="probabilities")
-    squares = squared_distances(graph, query, spread.means.numpy())
-    relative = graph("Div", squares, graph.constant(spread.variances.numpy()[None, :]))
-    novelty = graph("ReduceMin", relative, graph.constant([1], np.int64), keepdims=0)
-    if lost is not None:
-        novelty = graph("Where", graph("Squeeze", lost, graph.constant([1], np.int64)), graph.constant(np.inf), novelty)
-    graph("Cast", novelty, to=TensorProto.FLOAT, name="novelty")
-    best = first_best(graph, scores)
-    outputs: list[tuple[str, int, list[Any]]] = [
-        ("label", TensorProto.STRING, ["picture"]),
-        ("probabilities", TensorProto.FLOAT, ["picture", len(classes)]),
-        ("novelty", TensorProto.FLOAT, ["picture"]),
-    ]
-    if np.isfinite(learnt.threshold):
-        graph("Greater", novelty, graph.constant(learnt.threshold), name="unknown")
-        answer = graph("Where", "unknown", graph.constant(len(classes), np.int64), best)
-        labels = graph.constant([*classes, str(settings.unknown_label)])
-        outputs.append(("unknown", TensorProto.BOOL, ["picture"]))
+    ONNX's own Resize differs from Pillow by up to a dozen levels. Here images are multiplied by Pillow's own weights,
+    which are integers of 22 bits, so that the sums are exact in float64. Rows are resized first, or columns where
+    Pillow 13 does so; with older versions some pixels of tall images differ by one level.
+    """
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the resized images."""
+        planes = images.permute(0, 3, 1, 2).double()
+        # As tensors, since symbolic sizes cannot be rounded: the length of a column, and of a row.
+        height, width = (torch.ones_like(planes[0, 0].select(axis, 0)).sum() for axis in (1, 0))
+        scale = self.side / torch.minimum(height, width)
+        new_height, new_width = ((length * scale).round().clamp(min=self.side) for length in (height, width))
+        down = self._weights(planes.shape[2], height, new_height)  # (side, height)
+        across = self._weights(planes.shape[3], width, new_width).T  # (width, side)
+        shrinks = height - new_height
+        columns_first = (shrinks > 0) & (shrinks > 2 * (width - new_width))
+        levels: Tensor = torch.cond(columns_first, _columns_first, _rows_first, (down, planes, across))
+        return levels.float()
+
+    def _weights(self, n: int, length: Tensor, resized: Tensor) -> Tensor:
+        """Return the weights of `n` pixels for the central `side` of the resized ones, (side, n).
+
+        Pillow's bilinear filter: a triangle as wide as the step between resized pixels, at least one pixel. The weights
+        of a resized pixel add up to `ONE`.
+        """
+        step, first = length / resized, ((resized - self.side) / 2).floor()
+        places = torch.arange(self.side, dtype=torch.float64)[:, None] + 0.5 + first
+        pixels = torch.arange(n, dtype=torch.float64) + 0.5
+        raw = (1 - (places * step - pixels).abs() / step.clamp(min=1)).clamp(min=0)
+        return (raw / raw.sum(1, keepdim=True) * ONE + 0.5).floor()
+
+
+def _columns_first(down: Tensor, planes: Tensor, across: Tensor) -> Tensor:
+    return _levels(_levels(down @ planes) @ across)
+
+
+def _rows_first(down: Tensor, planes: Tensor, across: Tensor) -> Tensor:
+    return _levels(down @ _levels(planes @ across))
+
+
+def _levels(sums: Tensor) -> Tensor:
+    """Return weighted sums as levels of 0 to 255; halves are rounded up, as in Pillow."""
+    return (sums / ONE + 0.5).floor().clamp(max=255)
+
+
+class _Decision(nn.Module):
+    """A fitted classifier from images, or features, to probabilities, novelty, rejections and label indices."""
+
+    def __init__(self, fitted: Fitted) -> None:
+        super().__init__()
+        settings, learnt, embedder = fitted.settings, fitted.learnt, fitted.embedder
+        self.classifier = choose_classifier(settings.classifier, fitted.support, settings.n_neighbors)
+        self.normalise, self.n_classes = bool(settings.normalise), len(learnt.classes)
+        self.temperature, self.threshold = learnt.temperature, learnt.threshold
+        points, sizes = class_points(fitted.support, self.classifier)
+        centre = np.zeros(points.shape[1]) if learnt.centre is None else np.array(learnt.centre, dtype=np.float64)
+        self.points, self.sizes, self.centre = nn.Buffer(points), nn.Buffer(sizes), nn.Buffer(torch.from_numpy(centre))
+        self.means, self.variances = map(nn.Buffer, fitted.spread)
+        self.network: nn.Module | None = None
+        if embedder is not None:
+            self.resize, self.network = Resize(embedder.input_size), deepcopy(embedder.network)
+            mean, std = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in embedder.normalisation)
+            self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
+
+    def forward(self, given: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return probabilities (image, class), and novelty, rejection and label index, (image,).
+
+        The index is that of the class, or the number of classes for the unknown label.
+        """
+        features = given
+        if self.network is not None:
+            features = self.network((self.resize(given) / 255 - self.channel_mean) / self.channel_std)
+        query = features.double() - self.centre
+        if self.normalise:
+            lost = (query == 0).all(1, keepdim=True)
+            query = unit_length(query)
+        scores = self.classifier.scores(similarities(self.points, query), self.sizes)
+        novelty = ((-similarities(self.means, query)).clamp(min=0) / self.variances).amin(1)
+        if self.normalise:
+            scores, novelty = torch.where(lost, 0.0, scores), torch.where(lost[:, 0], torch.inf, novelty)
+        unknown = novelty > self.threshold
+        index = torch.where(unknown, self.n_classes, first_best(scores))
+        return (scores / self.temperature).softmax(1).float(), novelty.float(), unknown, index
+
+
+def _export(fitted: Fitted) -> Any:
+    """Return the model that torch exports, from "nearshot/given" to the outputs of `_Decision`."""
+    embedder, dim = fitted.embedder, fitted.learnt.features.shape[1]
+    if embedder is None:
+        example, axes = torch.zeros(2, dim, dtype=torch.float32), ["image"]
+    elif embedder.network is None:
+        raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
     else:
-        answer, labels = best, graph.constant(classes)
-    graph("Gather", labels, answer, axis=0, name="label")
-    return outputs
-
-
-def _network(embedder: Embedder) -> Any:
-    """Return the backbone's graph, from normalised images to features."""
-    if embedder.network is None:
-        raise InputError("A backbone that is a function of your own cannot be exported; make it a torch.nn.Module.")
-    side = embedder.input_size
-    example = torch.zeros(2, 3, side, side, dtype=torch.float32, device=embedder.device)
+        side = embedder.input_size
+        example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
     try:
-        with _quietly():
+        with _quiet():
             program = torch.onnx.export(
-                embedder.network,
+                _Decision(fitted).eval().cpu(),
                 (example,),
-                input_names=[NORMALISED],
-                output_names=[FEATURES],
-                dynamic_shapes=({0: torch.export.Dim("picture")},),
+                input_names=[_name("given")],
+                output_names=[_name(name) for name in ("probabilities", "novelty", "unknown", "index")],
+                dynamic_shapes=({number: torch.export.Dim(axis) for number, axis in enumerate(axes)},),
                 opset_version=OPSET,
                 dynamo=True,
                 verbose=False,
             )
             model: Any = program.model_proto  # type: ignore[union-attr]
     except Exception as error:  # of many kinds, and long
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"torch cannot express this backbone in ONNX: {reason}") from error
-    if model.ByteSize() > LARGEST:
-        raise InputError(f"The backbone takes {model.ByteSize() / 2**30:.1f} GiB; one ONNX file holds less than 2.")
-    for holder in (*model.graph.node, *model.graph.initializer):  # they tell of the machine that it was made on
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+        what = f"the classifier {fitted.settings.classifier!r}" + ("" if embedder is None else " with this backbone")
+        raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
+    if model.ByteSize() > MAX_BYTES:
+        raise InputError(f"The model takes {model.ByteSize() / 2**30:.1f} GiB; one ONNX file holds less than 2.")
+    _remove_traces(model.graph)
+    return model
+
+
+def _remove_traces(graph: Any) -> None:
+    """Remove the paths of this machine, which torch adds."""
+    for holder in (graph, *graph.node, *graph.initializer, *graph.value_info):
         del holder.metadata_props[:]
         holder.doc_string = ""
-    return model.graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):  # a branch
+                _remove_traces(attribute.g)
+
+
+def _add_ends(graph: Any, fitted: Fitted) -> None:
+    """Add what torch cannot express: labels as strings, and outputs for no images.
+
+    Runtimes differ in operators on empty tensors. So no images are padded to one, whose outputs are cut off.
+    """
+    from onnx import TensorProto, helper, numpy_helper  # noqa: PLC0415 (an extra)
+
+    node, given = helper.make_node, graph.input[0]
+    rank, count, zero = len(given.type.tensor_type.shape.dim), _name("count"), _name("zero")
+    entry = "features" if fitted.embedder is None else "images"
+    labels: Any = [readable(str(text)).encode() for text in (*fitted.learnt.classes, fitted.settings.unknown_label)]
+    pad = np.array([0] * rank + [1] * (rank - 1) + [0])
+    graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), zero))
+    graph.initializer.append(numpy_helper.from_array(pad.astype(np.int64), _name("pad")))
+    graph.initializer.append(helper.make_tensor(_name("labels"), TensorProto.STRING, [len(labels)], labels))
+    before = [
+        node("Shape", [entry], [count], start=0, end=1),
+        node("Equal", [count, zero], [_name("is_empty")]),
+        node("Cast", [_name("is_empty")], [_name("n_missing")], to=TensorProto.INT64),
+        node("Mul", [_name("n_missing"), _name("pad")], [_name("pads")]),
+        node("Pad", [entry, _name("pads")], [given.name]),
+    ]
+    after = [node("Gather", [_name("labels"), _name("index")], [_name("label")], axis=0)]
+    kinds = {"label": TensorProto.STRING, "probabilities": TensorProto.FLOAT, "novelty": TensorProto.FLOAT}
+    if np.isfinite(fitted.learnt.threshold):
+        kinds["unknown"] = TensorProto.BOOL
+    outputs = []
+    for name, kind in kinds.items():
+        after.append(node("Slice", [_name(name), zero, count, zero], [name]))
+        shape: list[Any] = ["image", len(fitted.learnt.classes)] if name == "probabilities" else ["image"]
+        outputs.append(helper.make_tensor_value_info(name, kind, shape))
+    inputs = [helper.make_value_info(entry, given.type)]
+    for field, values in ((graph.node, [*before, *graph.node, *after]), (graph.input, inputs), (graph.output, outputs)):
+        del field[:]
+        field.extend(values)
+
+
+def _name(name: str) -> str:
+    return f"nearshot/{name}"  # different from all names of the network
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep what torch and onnxscript say about themselves off the user's screen."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+def _quiet() -> Iterator[None]:
+    """Silence the logs and warnings of torch and onnxscript."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
 
 
 def _metadata(fitted: Fitted) -> dict[str, str]:
-    """Return what one must know to use the file, as text."""
     settings, learnt, embedder = fitted.settings, fitted.learnt, fitted.embedder
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "nearshot_version": __version__,
         "classes": [readable(str(label)) for label in learnt.classes.tolist()],
         "classifier": settings.classifier,
@@ -192,28 +277,19 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
         "n_support": len(learnt.codes),
     }
     if np.isfinite(learnt.threshold):
-        told |= {"threshold": learnt.threshold, "unknown_label": readable(str(settings.unknown_label))}
-        told["unknown_rate"] = settings.unknown_rate
+        values |= {"threshold": learnt.threshold, "unknown_label": readable(str(settings.unknown_label))}
+        values["unknown_rate"] = settings.unknown_rate
     if embedder is not None:
         spec = getattr(embedder.backbone, "spec", None)
-        told["backbone"] = type(embedder.backbone).__name__ if spec is None else spec.name
-        told["preprocessing"] = {
-            "input": "RGB, uint8, (picture, height, width, 3), upright",
+        values["backbone"] = type(embedder.backbone).__name__ if spec is None else spec.name
+        values["preprocessing"] = {
+            "input": "RGB, uint8, (image, height, width, 3), upright",
             "side": embedder.input_size,
             "resizing": PREPROCESSING,
             "mean": list(embedder.normalisation.mean),
             "std": list(embedder.normalisation.std),
         }
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in told.items()}
-
-
-def _about(fitted: Fitted) -> str:
-    given = "features (picture, dim)"
-    if fitted.embedder is not None:
-        given = "images (picture, height, width, 3), uint8 RGB of any size; the centre is cut out"
-    unknown = "; unknown (picture), whether that is too much" if np.isfinite(fitted.learnt.threshold) else ""
-    lost = LOST if fitted.settings.normalise else ""
-    return ABOUT.format(version=__version__, given=given, unknown=unknown, lost=lost)
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
 
 
 def _import_onnx() -> Any:
@@ -221,5 +297,5 @@ def _import_onnx() -> Any:
         import onnx  # noqa: PLC0415 (an extra)
         import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
     except ImportError as error:
-        raise MissingExtraError("An ONNX file needs the onnx library: pip install 'nearshot[onnx]'.") from error
+        raise MissingExtraError("The ONNX export needs the onnx library: pip install 'nearshot[onnx]'.") from error
     return onnx

@@ -1,14 +1,14 @@
-"""What a classifier knows after `fit`, as one thing that never changes: learning more makes another one.
+"""The state of a fitted classifier: one immutable object, which learning more replaces.
 
-So a thread that answers by it has labels, features, temperature and threshold of one and the same support set, whatever
-another thread learns or forgets meanwhile.
+A thread that predicts reads it once. Its labels, features, temperature and threshold then belong to the same support
+set, even if another thread calls `fit` or `forget` meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,78 +16,60 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
-from nearshot.estimator.arrays import without_tensors
-from nearshot.estimator.bundle import Learnt
-from nearshot.estimator.calibration import choose_temperature, usual_temperature
+from nearshot.estimator.calibration import choose_temperature, typical_temperature
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.leave_one_out import left_out_scores
-from nearshot.estimator.novelty import Spread, choose_threshold, class_spread, left_out_novelties, novelties
-from nearshot.estimator.scores import Support, class_scores
-from nearshot.estimator.settings import warn_of_repeated
+from nearshot.estimator.leave_one_out import held_out_scores
+from nearshot.estimator.novelty import Spread, choose_threshold, class_spread, held_out_novelties, novelties
+from nearshot.estimator.settings import ClassifierSettings, are_mixed, warn_about_repeated_images, without_tensors
+from nearshot.estimator.support import Support, class_scores
 from nearshot.evaluation import prepare_features
-from nearshot.evaluation.classifiers import ClassifierName
 
-__all__ = ["NUMBERS", "Fitted", "FittedAttribute", "Labelled", "Settings", "is_mixed", "learn"]
+__all__ = ["Fitted", "Labelled", "Learnt", "learn"]
 
 Array = npt.NDArray[Any]
-Value = TypeVar("Value")
-NUMBERS = "biuf"  # kinds of NumPy's types
-
-
-class Settings(NamedTuple):
-    """The parameters of a classifier that its answers depend on, as they were when it was fitted."""
-
-    classifier: ClassifierName
-    n_neighbors: int | None
-    centre: Any
-    normalise: bool
-    temperature: Any
-    unknown_rate: float | None
-    unknown_label: Any
 
 
 class Labelled(NamedTuple):
-    """Labelled images.
+    """Labelled images."""
 
-    Attributes:
-        features: (image, dim) as embedded.
-        labels: (image,).
-        names: what to call the images.
-        columns: the names of the features' columns, where they came with some.
-    """
-
-    features: Array
-    labels: Array
+    features: Array  # (image, dim) as embedded
+    labels: Array  # (image,)
     names: list[str]
-    columns: Array | None
+    columns: Array | None  # the names of the feature columns, if they have any
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """What a classifier learns from its support images."""
+
+    classes: Array  # (class,) the labels
+    features: Array  # (image, dim) as embedded
+    codes: npt.NDArray[np.int64]  # (image,) indices into `classes`
+    names: list[str]
+    centre: Array | None  # (dim,) the mean to subtract, if any
+    temperature: float  # the divisor of the scores
+    threshold: float  # the novelty above which an image is unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """All that it takes to answer.
+    """A fitted classifier."""
 
-    Attributes:
-        settings: those that it was fitted with.
-        learnt: the support images, and what was chosen by them.
-        embedder: what embeds pictures; None where features are given.
-        columns: the names of the features' columns, where they came with some.
-        support: the prepared support set.
-        spread: what novelty is measured with.
-    """
-
-    settings: Settings
+    settings: ClassifierSettings
     learnt: Learnt
-    embedder: Embedder | None
-    columns: Array | None
-    support: Support
-    spread: Spread
+    embedder: Embedder | None  # None if features are given
+    columns: Array | None  # the names of the feature columns, if they have any
 
-    @classmethod
-    def of(cls, settings: Settings, learnt: Learnt, embedder: Embedder | None, columns: Array | None) -> Self:
-        """Return the state of what was learnt, now or before it was saved."""
-        prepared = _prepared(learnt.features, learnt.centre, settings)
-        support = Support(prepared, torch.from_numpy(learnt.codes), len(learnt.classes))
-        return cls(settings, learnt, embedder, columns, support, class_spread(support))
+    @cached_property
+    def support(self) -> Support:
+        """The prepared support set."""
+        learnt = self.learnt
+        return Support(self.prepare(learnt.features), torch.from_numpy(learnt.codes), len(learnt.classes))
+
+    @cached_property
+    def spread(self) -> Spread:
+        """The statistics that novelty is computed from."""
+        return class_spread(self.support)
 
     def prepare(self, features: Array) -> Tensor:
         """Return new features centred and normalised."""
@@ -98,22 +80,22 @@ class Fitted:
         return class_scores(query, self.support, self.settings.classifier, self.settings.n_neighbors)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Return the probabilities of the classes by their scores, (query, class)."""
+        """Return the probabilities of the classes, (query, class)."""
         return (scores / self.learnt.temperature).softmax(1)
 
     def novelties(self, query: Tensor) -> Tensor:
-        """Return how unlike any class prepared features are, (query,)."""
+        """Return the novelty of prepared features, (query,)."""
         return novelties(query, self.spread)
 
-    def answers(self, codes: Tensor, newness: Tensor) -> Array:
-        """Return labels, or the unknown one where an image is too new."""
+    def answers(self, codes: Tensor, novelty: Tensor) -> Array:
+        """Return the labels of class indices, or the unknown label where the novelty is above the threshold."""
         labels: Array = self.learnt.classes[codes.numpy()]
         if not np.isfinite(self.learnt.threshold):
             return labels
         unknown = np.asarray(self.settings.unknown_label)
-        if is_mixed(labels, self.settings.unknown_label):
+        if are_mixed(labels, unknown):
             labels, unknown = labels.astype(object), unknown.astype(object)
-        return np.where((newness > self.learnt.threshold).numpy(), unknown, labels)
+        return np.where((novelty > self.learnt.threshold).numpy(), unknown, labels)
 
     def labels(self) -> Array:
         """Return the label of each support image, (image,)."""
@@ -121,62 +103,28 @@ class Fitted:
         return labels
 
 
-class FittedAttribute(Generic[Value]):
-    """An attribute of a classifier that is its `Fitted`'s; without one, there is no such attribute.
-
-    scikit-learn may write it into a copy that has no `Fitted` while it checks new features; that comes first there.
-    """
-
-    def __init__(self, get: Callable[[Fitted], Value | None], *, may_be_none: bool = False) -> None:
-        self.get, self.may_be_none = get, may_be_none
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, model: None, owner: type) -> Self: ...
-
-    @overload
-    def __get__(self, model: object, owner: type) -> Value: ...
-
-    def __get__(self, model: object | None, owner: type) -> Self | Value:
-        """Return the attribute of a classifier."""
-        if model is None:
-            return self
-        fitted = vars(model).get("_fitted")
-        value = None if fitted is None else self.get(fitted)
-        if value is None and (fitted is None or not self.may_be_none):
-            raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}")
-        return value  # type: ignore[return-value]
-
-
-def is_mixed(labels: Array, unknown_label: Any) -> bool:
-    """Whether one of the labels and the unknown one is a number and the other a text: they have no common type."""
-    return (np.asarray(unknown_label).dtype.kind in NUMBERS) != (labels.dtype.kind in NUMBERS)
-
-
-def learn(settings: Settings, given: Labelled, embedder: Embedder | None) -> Fitted:
-    """Return the state of a support set."""
+def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | None) -> Fitted:
+    """Return the state for a support set."""
     classes, codes = np.unique(given.labels, return_inverse=True)
     if settings.unknown_rate is not None and settings.unknown_label in classes.tolist():
-        raise InputError(f"{settings.unknown_label!r} is a class's label; choose another unknown_label.")
+        raise InputError(f"unknown_label must not be the label of a class (got {settings.unknown_label!r}).")
     centre = _centre(settings, given.features, embedder)
     support = Support(_prepared(given.features, centre, settings), torch.from_numpy(codes), len(classes))
     if embedder is not None:
-        warn_of_repeated(support, given.names, classes.tolist())
+        warn_about_repeated_images(support, given.names, classes.tolist())
     temperature, threshold = _temperature(settings, support), _threshold(settings, support)
     learnt = Learnt(classes, given.features, codes, given.names, centre, temperature, threshold)
-    return Fitted(settings, learnt, embedder, given.columns, support, class_spread(support))
+    return Fitted(settings, learnt, embedder, given.columns)
 
 
-def _prepared(features: Array, centre: Array | None, settings: Settings) -> Tensor:
-    """Centre and normalise, in float64: near ties are decided by the features and not by rounding."""
+def _prepared(features: Array, centre: Array | None, settings: ClassifierSettings) -> Tensor:
+    """Centre and normalise in float64, so that rounding does not decide near ties."""
     given = torch.from_numpy(np.array(features, dtype=np.float64))
     offset = None if centre is None else torch.from_numpy(np.array(centre, dtype=np.float64))
     return prepare_features(given, centre=offset, normalise=bool(settings.normalise))
 
 
-def _centre(settings: Settings, features: Array, embedder: Embedder | None) -> Array | None:
+def _centre(settings: ClassifierSettings, features: Array, embedder: Embedder | None) -> Array | None:
     if settings.centre is None:
         return None
     if isinstance(settings.centre, str):
@@ -186,19 +134,16 @@ def _centre(settings: Settings, features: Array, embedder: Embedder | None) -> A
     return np.asarray(without_tensors(settings.centre), dtype=features.dtype)
 
 
-def _temperature(settings: Settings, support: Support) -> float:
+def _temperature(settings: ClassifierSettings, support: Support) -> float:
     if settings.temperature != "auto":
         return float(settings.temperature)
-    scores, codes, _ = left_out_scores(support, settings.classifier, settings.n_neighbors)
-    return choose_temperature(scores, codes) * usual_temperature(support, settings.classifier, settings.n_neighbors)
+    scores, codes, _ = held_out_scores(support, settings.classifier, settings.n_neighbors)
+    return choose_temperature(scores, codes) * typical_temperature(support, settings.classifier, settings.n_neighbors)
 
 
-def _threshold(settings: Settings, support: Support) -> float:
+def _threshold(settings: ClassifierSettings, support: Support) -> float:
     if settings.unknown_rate is None:
         return float("inf")
     if len(support.codes) == 1:
-        raise InputError(
-            "A single image does not tell how far is too far, so nothing can be unknown. Give a second one, of any "
-            "class, or unknown_rate=None."
-        )
-    return choose_threshold(left_out_novelties(support), float(settings.unknown_rate))
+        raise InputError("unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate.")
+    return choose_threshold(held_out_novelties(support), float(settings.unknown_rate))

@@ -39,7 +39,7 @@ Parameters = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam as in torch.optim.Adam, with weight decay added to the gradient; the defaults are the paper's.
+    """The settings of torch.optim.Adam; the defaults are the paper's.
 
     Attributes:
         n_steps: steps on the support set; each is an epoch, since the support set is one batch.
@@ -61,23 +61,13 @@ class Adam:
 
     def minimise(self, gradient: Callable[[Parameters], Parameters], start: Parameters) -> Parameters:
         """Return the parameters after `n_steps` steps; they may be stacked, of many episodes."""
-        beta1, beta2, epsilon = 0.9, 0.999, 1e-8
-        names = list(start)
-        parameters = [start[name].clone() for name in names]
-        first = [torch.zeros_like(p) for p in parameters]
-        second = [torch.zeros_like(p) for p in parameters]
-        for step in range(1, self.n_steps + 1):
-            by_name = gradient(dict(zip(names, parameters, strict=True)))
-            gradients = [by_name[name] for name in names]
-            gradients = list(torch._foreach_add(gradients, parameters, alpha=self.weight_decay))
-            torch._foreach_lerp_(first, gradients, 1 - beta1)
-            torch._foreach_mul_(second, beta2)
-            torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
-            denominators = torch._foreach_sqrt(second)
-            torch._foreach_div_(denominators, (1 - beta2**step) ** 0.5)
-            torch._foreach_add_(denominators, epsilon)
-            torch._foreach_addcdiv_(parameters, first, denominators, -self.lr / (1 - beta1**step))
-        return dict(zip(names, parameters, strict=True))
+        parameters = {name: p.clone() for name, p in start.items()}
+        optimiser = torch.optim.Adam(parameters.values(), lr=self.lr, weight_decay=self.weight_decay)
+        for _ in range(self.n_steps):
+            for name, of_parameter in gradient(parameters).items():
+                parameters[name].grad = of_parameter
+            optimiser.step()
+        return parameters
 
 
 class AdaptationSettings(TaskSettings, total=False):
@@ -266,7 +256,7 @@ class _Adaptation:
 
 
 class _AsModule(nn.Module):
-    """A function of a network and images, as a module whose forward it is."""
+    """A module whose forward is a function of a network and images."""
 
     def __init__(self, network: nn.Module, function: Callable[[nn.Module, Tensor], Tensor] | None) -> None:
         super().__init__()
@@ -318,9 +308,9 @@ def _batch_statistics(network: nn.Module, *, used: bool) -> Iterator[None]:
 
 
 def _contiguous(tensor: Tensor) -> Tensor:
-    """Return a tensor whose last axis lies together: batch norm on a GPU maps over episodes in no other format.
+    """Return a copy without channels last, in which batch norm on a GPU cannot be mapped over episodes.
 
-    A copy, since a 1×1 convolution with channels last passes for one without.
+    Always a copy: the weights of a 1×1 convolution with channels last look contiguous.
     """
     return tensor.clone(memory_format=torch.contiguous_format)
 

@@ -143,7 +143,7 @@ def _knn_scores(
         ahead = n_behind(-best_of_class(similarities, class_sizes), tolerance)
     else:
         ahead = n_classes - 1 - torch.arange(n_classes, device=votes.device)
-    return votes + ahead / n_classes
+    return votes + ahead.to(votes) / n_classes
 
 
 def knn(k: int | None = None, ties: Literal["nearest", "first"] = "nearest") -> Classifier:

@@ -1,4 +1,4 @@
-"""Experiments: every table and figure of the paper, from trainings that are run once."""
+"""Experiments: every table and figure of the paper, from runs that are trained once."""
 
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.reproduce import Reproduction, reproduce

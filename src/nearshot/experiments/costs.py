@@ -1,10 +1,12 @@
-"""What trainings cost: how many images they see, and about how long that takes."""
+"""Estimate how long runs take: by earlier runs of the same network and size, or by known machines."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,48 +16,40 @@ from nearshot.experiments.paper_configs import TRAINING_CLASSES
 from nearshot.experiments.results import Results, RunResult
 from nearshot.training import RunFolder, TrainConfig
 
-__all__ = ["Cost", "cost_of", "duration", "images_of", "seconds_of"]
+__all__ = ["Estimate", "TimeLimit", "describe_cost", "estimates", "images_of", "rough_duration", "seconds_left"]
 
 # Images of the training splits, for datasets that may not be prepared here.
 TRAINING_IMAGES = {name: n_classes * n_images for name, (n_classes, n_images) in TRAINING_CLASSES.items()}
 TRAINING_IMAGES |= {"tiered-imagenet": 448_695, "glyphs": 32_120}
-# Measured on an H200, everything included: 15,000 images a second at 84×84, 47,000 at 32×32. Between and beyond, a
-# power of the side goes through both.
+# Images per second on an H200, everything included, by the side; in between and beyond, a power law through both.
 H200 = {84: 15_000.0, 32: 47_000.0}
 POWER = math.log(H200[32] / H200[84]) / math.log(84 / 32)
-CORE_AT_28 = 1_700.0  # a small network, on a core of a CPU
-SECONDS_TO_START = 10.0  # what also the shortest training takes
-SECONDS_TO_MEASURE = 60.0  # something more, of weights that are there
-
-ENOUGH = 3  # trainings of a batch size, for it to be judged by them alone
-
-Kind = tuple[str, int | None]  # of network and size
+CORE_AT_28 = 1_700.0  # images per second of a small network on a CPU core
+SECONDS_TO_START = 10.0
+SECONDS_TO_MEASURE = 60.0  # if no earlier run tells
 
 
-class Cost(NamedTuple):
-    """What some trainings cost.
+class Estimate(NamedTuple):
+    """How long a job takes on a device of its own.
 
     Attributes:
-        images: how many images they see.
-        seconds: how long they take.
-        where: on what.
-        n_at_once: how many of them run side by side.
+        training: seconds to train.
+        measuring: seconds to measure; 0 if unknown.
+        where: the device that the estimate is for.
     """
 
-    images: int
-    seconds: float
+    training: float
+    measuring: float
     where: str
-    n_at_once: int = 1
 
-    def __str__(self) -> str:
-        if not self.images:
-            return "–"
-        side_by_side = f", {self.n_at_once} at once" if self.n_at_once > 1 else ""
-        return f"about {duration(self.seconds)} on {self.where}{side_by_side}"
+    @property
+    def seconds(self) -> float:
+        """Both together."""
+        return self.training + self.measuring
 
 
 def images_of(config: TrainConfig) -> int:
-    """Return how many images a training sees; of a dataset that may not be prepared, by its usual size.
+    """Return how many images a run sees; datasets that may not be prepared have their usual size.
 
     >>> from nearshot.training import PRESETS
     >>> images_of(PRESETS["cifar-fs-prototypical-snell"])  # 240 epochs of 75 episodes of 20 × (5 + 15) images
@@ -66,39 +60,60 @@ def images_of(config: TrainConfig) -> int:
     return config.epochs * steps * batch_size
 
 
-def _batch_size(config: TrainConfig) -> int:
-    return config.shape.batch_size if batches_of(config) == "episodes" else config.batch_size
+def estimates(jobs: Sequence[Job], results: Results, device: str | None = None) -> list[Estimate]:
+    """Estimate the time of each of some jobs of one scale, by the median of earlier runs.
 
-
-def cost_of(jobs: Iterable[Job], results: Results, n_at_once: int = 1) -> Cost:
-    """Return what jobs cost: by the trainings of the same network and size that there are, or by what is known.
-
-    Of these by the ones of the same batch size, where there are enough: small batches are slower.
+    Runs of the same batch size count if there are any, since small batches are slower.
 
     Args:
-        jobs: trainings, of one scale.
-        results: the results there are, for how long others took.
-        n_at_once: how many run side by side.
+        jobs: the jobs.
+        results: the available results.
+        device: if any results are from this device, only they count.
     """
-    jobs = list(jobs)
-    n_at_once = max(1, min(n_at_once, len(jobs)))
-    expected = _expectations(jobs, results)
-    images, seconds = sum(images_of(job.config) for job in jobs), sum(one.training + one.measuring for one in expected)
-    return Cost(images, seconds / n_at_once, statistics.mode(one.where for one in expected) if jobs else "", n_at_once)
+    known = list(results.of_scale(jobs[0].scale)) if jobs else []
+    known = [one for one in known if one.device == device] or known
+    rates: dict[tuple[object, ...], list[tuple[float, str]]] = {}
+    measuring: dict[tuple[object, ...], list[float]] = {}
+    for run in known:
+        kind = _kind(run.config)
+        if run.training_seconds and images_of(run.config):
+            rate = images_of(run.config) / run.training_seconds * run.n_sharing
+            for key in (kind, (*kind, _batch_size(run.config))):
+                rates.setdefault(key, []).append((rate, f"{run.device}, as before"))
+        if run.measuring_seconds:
+            measuring.setdefault((*kind, _adapts(run)), []).append(run.measuring_seconds / run.n_sharing)
+    found = []
+    for job in jobs:
+        kind = _kind(job.config)
+        alike = rates.get((*kind, _batch_size(job.config))) or rates.get(kind)
+        took = statistics.median(measuring.get((*kind, _adapts(job)), [0.0]))
+        if alike:
+            seconds = images_of(job.config) / statistics.median(rate for rate, _ in alike)
+            found.append(Estimate(seconds, took, statistics.mode(where for _, where in alike)))
+        else:
+            rate, where = _known_rate(job.config)
+            found.append(Estimate(images_of(job.config) / rate + SECONDS_TO_START, took, where))
+    return found
 
 
-def seconds_of(jobs: Sequence[Job], results: Results, runs: Path, device: str) -> list[float]:
-    """Return how long each of some jobs would take alone: what is left of it, judged by others on the same device.
+def describe_cost(jobs: Sequence[Job], results: Results, n_at_once: int = 1) -> str:
+    """Return how many images jobs see and how long that takes, `n_at_once` at a time; "" for no jobs."""
+    if not jobs:
+        return ""
+    n_at_once = min(n_at_once, len(jobs))
+    expected = estimates(jobs, results)
+    images = sum(images_of(job.config) for job in jobs)
+    many = f"{images / 1e6:,.1f} M" if images >= 1e6 else f"{images / 1e3:,.0f} k"
+    where = statistics.mode(one.where for one in expected)
+    parallel = f", {n_at_once} at once" if n_at_once > 1 else ""
+    return (
+        f"{many} images, about {rough_duration(sum(one.seconds for one in expected) / n_at_once)} on {where}{parallel}"
+    )
 
-    Where there are none on it, by others elsewhere.
 
-    Args:
-        jobs: trainings, of one scale.
-        results: the results there are, for how long others took.
-        runs: where run folders are, for how far a training is.
-        device: the device's name, as results have it.
-    """
-    expected = _expectations(jobs, results, device)
+def seconds_left(jobs: Sequence[Job], results: Results, runs: Path, device: str) -> list[float]:
+    """Estimate how long the rest of each of some jobs takes on a device of its own."""
+    expected = estimates(jobs, results, device)
     left = [_share_left(RunFolder(runs / job.id), job.config) for job in jobs]
     return [
         share * one.training + (one.measuring or (0.0 if share else SECONDS_TO_MEASURE))
@@ -106,8 +121,62 @@ def seconds_of(jobs: Sequence[Job], results: Results, runs: Path, device: str) -
     ]
 
 
+@dataclass
+class TimeLimit:
+    """A limit for jobs together: jobs that would not end in time are not started.
+
+    Attributes:
+        seconds: for all of them, from now on.
+        estimate: returns how long each of some jobs takes.
+        clock: the present time in seconds.
+        expected: the latest estimates, by the jobs' identities.
+    """
+
+    seconds: float
+    estimate: Callable[[Sequence[Job]], Sequence[float]]
+    clock: Callable[[], float] = time.monotonic
+    expected: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return self.seconds - (self.clock() - self.began)
+
+    def allowed(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs that would probably end in time if they were started now."""
+        self.expected |= {job.id: seconds for job, seconds in zip(jobs, self.estimate(jobs), strict=True)}
+        return [job for job in jobs if self.expected[job.id] <= self.left]
+
+
+def rough_duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> rough_duration(50), rough_duration(600), rough_duration(9000)
+    ('1 min', '10 min', '2.5 h')
+    """
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{max(1, round(seconds / 60))} min"
+
+
+def _batch_size(config: TrainConfig) -> int:
+    return config.shape.batch_size if batches_of(config) == "episodes" else config.batch_size
+
+
+def _kind(config: TrainConfig) -> tuple[str, int | None]:
+    return config.backbone.removesuffix("-dropblock"), config.input_size
+
+
+def _adapts(measured: Job | RunResult) -> bool:
+    """Return whether a measurement adapts to each episode, which takes most of the time."""
+    return any(one.adapted for one in measured.measurements)
+
+
 def _share_left(run: RunFolder, config: TrainConfig) -> float:
-    """Return the share of its epochs that a training still has to do; 0 where only something is to be measured."""
+    """Return the share of its epochs that a run still has to train; 0 if it only has to be measured."""
     if has_weights(run):
         return 0.0
     if run.is_finished or not run.metrics.is_file():
@@ -115,89 +184,9 @@ def _share_left(run: RunFolder, config: TrainConfig) -> float:
     return max(1 - run.metrics.read_text().count("\n") / config.epochs, 1 / config.epochs)
 
 
-class _Expected(NamedTuple):
-    """How many seconds a job would take to train and to measure, the latter 0 where it is not known; and on what."""
-
-    training: float
-    measuring: float
-    where: str
-
-
-def _expectations(jobs: Sequence[Job], results: Results, device: str | None = None) -> list[_Expected]:
-    """Return what to expect of each job."""
-    known = _results_of(results, jobs[0].scale, device) if jobs else []
-    rates, measuring = _rates(known), _measuring(known)
-    found = []
-    for job in jobs:
-        kind = _kind(job.config)
-        known_rate = rates.get((kind, _batch_size(job.config)), rates.get((kind, None)))
-        rate, where = known_rate or _expected(job.config)
-        training = images_of(job.config) / rate + (0.0 if known_rate else SECONDS_TO_START)
-        found.append(_Expected(training, measuring.get((kind, _adapts(job)), 0.0), where))
-    return found
-
-
-def _kind(config: TrainConfig) -> Kind:
-    return config.backbone.removesuffix("-dropblock"), config.input_size
-
-
-def _adapts(wanted: Job | RunResult) -> bool:
-    """Whether something that is measured adapts to each episode, which is most of the time that measuring takes."""
-    return any(one.adapted for one in wanted.measurements)
-
-
-def _results_of(results: Results, scale: str, device: str | None) -> list[RunResult]:
-    """Return the results of a scale: those on the device, where there are any on it."""
-    everywhere = list(results.of_scale(scale))
-    return [one for one in everywhere if one.device == device] or everywhere
-
-
-def _measuring(known: Iterable[RunResult]) -> dict[tuple[Kind, bool], float]:
-    """Return the median of the seconds that measuring took alone, by network and size, with adapting and without."""
-    found: dict[tuple[Kind, bool], list[float]] = {}
-    for result in known:
-        if result.measuring_seconds:
-            seconds = result.measuring_seconds / result.n_sharing
-            found.setdefault((_kind(result.config), _adapts(result)), []).append(seconds)
-    return {kind: statistics.median(seconds) for kind, seconds in found.items()}
-
-
-def _rates(known: Iterable[RunResult]) -> dict[tuple[Kind, int | None], tuple[float, str]]:
-    """Return the median of images a second of whole trainings, and the device: by network and size, of any batch size.
-
-    And by network, size and batch size, where there are enough of these. Where trainings shared a GPU, the GPU's images
-    a second.
-    """
-    rates: dict[tuple[Kind, int | None], list[tuple[float, str]]] = {}
-    for result in known:
-        if result.training_seconds and images_of(result.config):
-            rate = images_of(result.config) / result.training_seconds * result.n_sharing
-            for batch_size in (None, _batch_size(result.config)):
-                rates.setdefault((_kind(result.config), batch_size), []).append((rate, result.device))
-    return {
-        key: (
-            statistics.median(rate for rate, _ in found),
-            f"{statistics.mode(device for _, device in found)}, as before",
-        )
-        for key, found in rates.items()
-        if key[1] is None or len(found) >= ENOUGH
-    }
-
-
-def _expected(config: TrainConfig) -> tuple[float, str]:
-    """Return the images a second that are known of somebody's machine, and whose."""
+def _known_rate(config: TrainConfig) -> tuple[float, str]:
+    """Return the images per second of a machine that was measured, and which."""
     side = config.input_size or 84
     if config.backbone.startswith("conv4"):
         return CORE_AT_28 * (28 / side) ** 2, "a CPU core"
     return H200[84] * (84 / side) ** POWER, "an H200"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words.
-
-    >>> duration(50), duration(600), duration(9000)
-    ('1 min', '10 min', '2.5 h')
-    """
-    if seconds >= 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{max(1, round(seconds / 60))} min"

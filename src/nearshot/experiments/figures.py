@@ -1,4 +1,4 @@
-"""What the figures share: styles that hold in grey and for the colour-blind, lines with bands, dots with whiskers."""
+"""Parts of figures: styles that work in grey and for the colour-blind, lines with bands, dots with whiskers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from nearshot.styles import COLOURS, MARKERS
 __all__ = ["NEGATIVE", "POSITIVE", "dots", "heading", "line_with_band", "new_drawing", "panels", "style_of"]
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-FACES = ("black", "white", "#D55E00")  # of the dots of three groups: told apart in grey too
+FACES = ("black", "white", "#D55E00")  # of the dots of three groups, distinct in grey too
 GRID: dict[str, Any] = {"color": "0.85", "linewidth": 0.6, "zorder": 0.5}
 POSITIVE: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "linewidth": 1.6, "zorder": 2}
 NEGATIVE: dict[str, Any] = {"color": "#D55E00", "linestyle": (0, (2, 2)), "linewidth": 0.9, "zorder": 1}
 
 
 def new_drawing(width: float, height: float) -> Drawing:
-    """Return an empty drawing, without a window behind it."""
+    """Return an empty drawing without a window."""
     return Drawing(figsize=(width, height), layout="constrained")
 
 
 def style_of(number: int) -> dict[str, Any]:
-    """Return colour, marker and dashes of the n-th line."""
+    """Return colour, marker and dashes of a line by its number."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number % len(MARKERS)],
@@ -39,7 +39,7 @@ def style_of(number: int) -> dict[str, Any]:
 def line_with_band(
     axes: Axes, points: Sequence[tuple[float, PooledAccuracy | None]], label: str, style: Mapping[str, Any]
 ) -> None:
-    """Draw accuracies against something, with the 95 % interval as a band; points that are missing are left out."""
+    """Draw accuracies as a line, with the 95 % interval as a band; missing points are skipped."""
     there = [(x, accuracy) for x, accuracy in points if accuracy is not None]
     if not there:
         return
@@ -55,9 +55,9 @@ def line_with_band(
 
 
 def _half(accuracy: PooledAccuracy) -> float:
-    """Return half the 95 % interval, between training seeds or, of one, over episodes; of two, half their distance.
+    """Return half the 95 % interval between training seeds; over episodes for one, half the distance for two.
 
-    The interval of two seeds' mean is thirteen times as wide as they differ, and would hide everything else.
+    The interval of two seeds' mean is thirteen times their distance, and would hide everything else.
     """
     if len(accuracy.per_seed) == 2:
         return (max(accuracy.per_seed) - min(accuracy.per_seed)) / 2
@@ -65,7 +65,7 @@ def _half(accuracy: PooledAccuracy) -> float:
 
 
 def heading(found: Found, drawn: str) -> str:
-    """Return what stands above a figure of accuracies: its scale and seeds, and what the intervals drawn are over."""
+    """Return the heading of a figure: its scale and seeds, and what the intervals are over."""
     over = {
         1: "95 % intervals over episodes",
         2: "from one training seed to the other (95 % intervals over episodes where there is one)",
@@ -83,19 +83,19 @@ def panels(
     ticks: Sequence[float],
     drawn: str = "bands",
 ) -> Drawing:
-    """Draw panels of accuracies, a row for each method and a column each for one and five shots.
+    """Draw panels of accuracies, one row per method, with columns for one and five shots.
 
     Args:
-        found: what it is made from.
-        methods: names of methods, and what to call them.
+        found: the results.
+        methods: the names and titles of methods.
         draw: draws a panel's lines, given its axes, the method and the number of shots.
-        xlabel: what the horizontal axes, which are logarithmic, are of.
-        ticks: where they have marks.
+        xlabel: the label of the horizontal axes, which are logarithmic.
+        ticks: their ticks.
         drawn: what shows the intervals.
     """
     drawing = new_drawing(9.5, 2.9 * len(methods) + 0.8)
     rows = drawing.subplots(len(methods), 2, squeeze=False, sharex=True)
-    named: dict[str, Any] = {}  # a panel may have no line of a kind yet, or none at all
+    named: dict[str, Any] = {}  # a panel may lack some of the lines
     for (method, title), row in zip(methods, rows, strict=True):
         for axes, shot in zip(row, (1, 5), strict=True):
             draw(axes, method, shot)
@@ -126,9 +126,9 @@ def panels(
 
 
 def dots(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledAccuracy | None]]) -> None:
-    """Draw accuracies as dots with whiskers, a line of them for each name and one of each group on it.
+    """Draw accuracies as dots with whiskers, one line per name with one dot per group.
 
-    Dots and not bars: a bar's length says something only from zero on, where differences of a point are not seen.
+    Bars would have to start at zero, where differences of a point are invisible.
     """
     for place in range(0, len(names), 2):
         axes.axhspan(place - 0.5, place + 0.5, color="0.95", zorder=0)

@@ -1,24 +1,31 @@
-"""Which trainings are the same. A run is identified by its resolved loss, batches and settings, not by its name."""
+"""Identify a training run by those of its resolved settings that differ from the defaults."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from typing import Any
 
-from nearshot.data.augment import Augmentation
 from nearshot.training import TrainConfig
 from nearshot.training.config import BatchKind
 from nearshot.training.methods import batch_kind, resolve_method
 
-__all__ = ["batches_of", "has_own_loss", "resolved", "run_id"]
+__all__ = ["VALIDATION_SETTINGS", "batches_of", "has_own_loss", "resolved", "run_id", "validation_id"]
 
-# Settings that change what is measured along the way, but not the weights that come out.
-WATCHING = ("validate_every", "validation_episodes", "validation_shots", "validation_way", "validation_queries")
+# Settings that change what is measured during training, but not the weights.
+VALIDATION_SETTINGS = (
+    "validate_every",
+    "validation_episodes",
+    "validation_shots",
+    "validation_way",
+    "validation_queries",
+)
+LOSS_SETTINGS = ("background", "temperature", "learn_temperature", "distance")
 
 
 def has_own_loss(config: TrainConfig) -> bool:
-    """Whether a training's loss is somebody's own, of which its files know the name and a mark of the code.
+    """Return whether a run's loss is a user's own function, of which files hold the name only.
 
     >>> has_own_loss(TrainConfig(method="own-triplet-6759a127")), has_own_loss(TrainConfig(method="nca"))
     (True, False)
@@ -27,64 +34,82 @@ def has_own_loss(config: TrainConfig) -> bool:
 
 
 def batches_of(config: TrainConfig) -> BatchKind:
-    """Return what a training's batches are; settings that do not go together are refused."""
-    if not has_own_loss(config):  # whose code is not here
+    """Return the kind of a run's batches; settings that contradict each other are an error."""
+    if not has_own_loss(config):  # whose code may be missing
         resolve_method(config)
     return batch_kind(config)
 
 
 def resolved(config: TrainConfig) -> dict[str, Any]:
-    """Return what a training does, in one way for each thing that can be said in several.
+    """Return the settings that decide a run's weights; runs that train the same weights have equal ones.
 
-    One shot makes Prototypical Networks Matching Networks, and NCA on queries and prototypes NCA on the whole batch.
-    NCA does not look at roles, so its episodes have images of a class and no shots. Settings that a method does not
-    have, or that its batches do not use, are left out. A loss of one's own sees embeddings and labels only.
+    With one shot, Prototypical Networks are Matching Networks, and NCA on queries and prototypes is NCA on the batch.
+    NCA ignores roles, so its episodes have images of a class and no shots. Settings that the method or the batches
+    do not use are dropped. A user's own loss sees embeddings and labels only.
 
     >>> one_shot = {"n_shot": 1, "images_per_class": 8}
     >>> resolved(TrainConfig(method="prototypical", **one_shot)) == resolved(TrainConfig(method="matching", **one_shot))
     True
     """
     kind = batches_of(config)
-    settings = {name: value for name, value in config.as_dict().items() if name not in WATCHING}
-    for name in ("n_way", "n_query", "n_shot", "images_per_class", "least_images", "batch_size", "batches", "method"):
-        del settings[name]
-    settings["warm_up"] = config.warm_up_epochs
-    if config.augmentation.crop != "padded" or config.augmentation.padding == Augmentation().padding:
-        del settings["augmentation"]["padding"]  # runs from before there was one keep their identity
     name = config.method_name
+    unused = {*VALIDATION_SETTINGS, "n_way", "n_query", "n_shot", "images_per_class", "batch_size"}
     if kind == "episodes":
         shape = config.shape
         if shape.n_shot == 1:
             name = {"prototypical": "matching", "nca-prototypes": "nca"}.get(name, name)
         has_roles = name in ("prototypical", "matching", "nca-prototypes")
-        settings["batches"] = ["episodes", shape.n_way, shape.images_per_class, shape.n_shot if has_roles else None]
-        if config.least_images > 1:
-            settings["least_images"] = config.least_images
+        batches = ["episodes", shape.n_way, shape.images_per_class, shape.n_shot if has_roles else None]
     else:
-        settings["batches"] = [kind, config.batch_size]
-    if name == "simpleshot":
-        for unused in ("background", "temperature", "learn_temperature", "distance", "projection"):
-            del settings[unused]
+        batches = [kind, config.batch_size]
+        unused.add("least_images")
     if has_own_loss(config):
-        for unused in ("background", "temperature", "learn_temperature", "distance"):
-            del settings[unused]
-    if name == "supcon":
-        for unused in ("background", "distance"):
-            del settings[unused]
-    else:
-        del settings["supcon_variant"]
+        unused.update(LOSS_SETTINGS)
+    if name == "simpleshot":
+        unused.update((*LOSS_SETTINGS, "projection"))
+    unused.update(("background", "distance") if name == "supcon" else ("supcon_variant",))
     if config.optimiser == "adam":
-        del settings["momentum"], settings["nesterov"]
+        unused.update(("momentum", "nesterov"))
     if config.schedule != "steps":
-        del settings["milestones"], settings["decay"]
-    return settings | {"method": name}
+        unused.update(("milestones", "decay"))
+    settings = {setting: value for setting, value in config.as_dict().items() if setting not in unused}
+    if config.augmentation.crop != "padded":
+        del settings["augmentation"]["padding"]
+    return settings | {"method": name, "batches": batches, "warm_up": config.warm_up_epochs}
 
 
 def run_id(config: TrainConfig) -> str:
-    """Return a short name for a training: equal for equal ones, different for different ones.
+    """Return a short hash of the resolved settings that differ from the defaults.
+
+    A new setting therefore leaves the identities of all earlier runs unchanged, as long as it has its default.
 
     >>> run_id(TrainConfig(batches="episodes", least_images=8)) == run_id(TrainConfig(batches="episodes"))
     False
     """
-    content = json.dumps(resolved(config), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return _hash_of_changes(_flat(resolved(config)), type(config))[:16]
+
+
+def validation_id(config: TrainConfig) -> str:
+    """Return a short hash of the validation settings that differ from the defaults."""
+    values = config.as_dict()
+    return _hash_of_changes({name: values[name] for name in VALIDATION_SETTINGS}, type(config))[:8]
+
+
+def _hash_of_changes(settings: dict[str, Any], kind: type[TrainConfig]) -> str:
+    defaults = _defaults(kind)  # type: ignore[arg-type]  # a type is hashable
+    changed = {name: value for name, value in settings.items() if name not in defaults or value != defaults[name]}
+    return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _defaults(kind: type[TrainConfig]) -> dict[str, Any]:
+    """Return the resolved value of each setting by default, and the plain one of those that NCA does not use."""
+    default = kind()
+    return _flat(default.as_dict()) | _flat(resolved(default))
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with those of the augmentation one by one."""
+    inner = settings["augmentation"]
+    plain = {name: value for name, value in settings.items() if name != "augmentation"}
+    return plain | {f"augmentation.{name}": value for name, value in inner.items()}

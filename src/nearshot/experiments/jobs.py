@@ -1,7 +1,8 @@
-"""Jobs: the trainings that recipes want and that there are no results of yet, each once, whoever wants it."""
+"""Jobs: the runs that recipes need, each once, and how one is done."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,39 +14,56 @@ from pathlib import Path
 from typing import Any
 
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.by_class import measure_classes
-from nearshot.experiments.identity import WATCHING, run_id
-from nearshot.experiments.measurement import measure
+from nearshot.experiments.identity import VALIDATION_SETTINGS, run_id
+from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.recipe import Recipe
-from nearshot.experiments.results import Measurement, Results, RunResult, result_of
+from nearshot.experiments.results import DAMAGED, Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
+from nearshot.io import FileLock
 from nearshot.runs.network import TrainedRun
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import open_splits
 from nearshot.training.checkpoint import check_same_training
-from nearshot.training.run_folder import JOB, device_name, run_name
+from nearshot.training.run_folder import run_name
 
-__all__ = ["BUSY", "STOPPED", "InterruptedJobError", "Job", "called", "do", "has_weights", "jobs_of"]
+__all__ = [
+    "LOCKED",
+    "InterruptedJobError",
+    "Job",
+    "LockedRunError",
+    "called",
+    "chosen_jobs",
+    "do",
+    "has_weights",
+    "is_locked",
+    "jobs_of",
+    "rename_run_folders",
+    "run_lock",
+]
 
 
-STOPPED = 3  # a worker's status where it was asked to stop, and saved
-BUSY = 4  # and where another process is at the job
+LOCKED = "Another process holds the lock of this run."
+LOCK = ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
 
 
 class InterruptedJobError(NearshotError):
-    """A job was asked to stop, and has saved what it had."""
+    """A job received a signal to stop and saved a checkpoint."""
+
+
+class LockedRunError(NearshotError):
+    """Another process holds the lock of a run."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training, what is to be measured of it, and who wants it.
+    """A run, what to measure of it, and the recipes that need it.
 
     Attributes:
         config: the settings, with a seed.
         scale: the scale's name.
         measurements: what to measure beyond validation.
-        wanted_by: names of recipes.
-        adapted_episodes: on how many episodes adapted features are measured.
+        wanted_by: the names of the recipes.
+        adapted_episodes: the number of episodes for adapted features.
     """
 
     config: TrainConfig
@@ -56,44 +74,35 @@ class Job:
 
     @cached_property
     def id(self) -> str:
-        """What identifies the training."""
+        """The identity of the run."""
         return run_id(self.config)
 
     @cached_property
     def name(self) -> str:
-        """What to call it: its nearest preset and what differs."""
+        """The nearest preset and the settings that differ from it."""
         return run_name(self.config)
 
     def is_done(self, results: Results) -> bool:
-        """Whether its result is there, with all that is to be measured."""
+        """Return whether its result is available, with all measurements."""
         result = results.get(self.config, self.scale)
         return result is not None and all(result.has(one) for one in self.measurements)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        measurements = [vars(one) | {"layers": list(one.layers)} for one in self.measurements]
-        return {
-            "config": self.config.as_dict(),
-            "scale": self.scale,
-            "measurements": measurements,
-            "wanted_by": list(self.wanted_by),
-            "adapted_episodes": self.adapted_episodes,
-        }
+        """Return the job as JSON can hold it."""
+        names = {"measurements": [one.name for one in self.measurements], "wanted_by": list(self.wanted_by)}
+        return vars(self) | {"config": self.config.as_dict()} | names
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
-        """Return the job of which `as_dict` gave the values."""
-        measurements = (Measurement(**one | {"layers": tuple(one["layers"])}) for one in values["measurements"])
-        config = TrainConfig.from_dict(values["config"])
-        names, n_episodes = tuple(values["wanted_by"]), int(values["adapted_episodes"])
-        return cls(config, values["scale"], tuple(measurements), names, n_episodes)
+        """Return the job of the values that `as_dict` returned."""
+        config, measurements = TrainConfig.from_dict(values["config"]), map(Measurement.named, values["measurements"])
+        return cls(config, values["scale"], tuple(measurements), tuple(values["wanted_by"]), values["adapted_episodes"])
 
 
 def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds: Iterable[int]) -> list[Job]:
-    """Return the jobs of some recipes. Trainings that are the same, by whatever name, are one job.
+    """Return the jobs of some recipes. Equal runs are one job.
 
-    Seed by seed, so that every table has its first numbers early. Without a dataset, on each recipe's first; "all" is
-    each of its datasets. A scale with a dataset of its own has each training once.
+    Jobs are ordered by seed, so that every table gets its first numbers early. The dataset is as in `Recipe.on`.
     """
     jobs: dict[str, Job] = {}
     for seed in seeds:
@@ -112,21 +121,21 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
 
 
 def chosen_jobs(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
-    """Return the jobs whose name matches one of some patterns, such as `*,seed=1`, in the order of the patterns.
+    """Return the jobs whose name matches a pattern, such as `*,seed=1`, in the order of the patterns.
 
-    Without patterns, all of them. A pattern that no job matches is refused with the names there are.
+    Without patterns, all of them. A pattern that matches no job is an error that lists the names.
     """
     if not patterns:
         return list(jobs)
     if not jobs:
-        raise InputError("Nothing of it is trained; leave --only out.")
+        raise InputError("only must be empty here: these recipes need no runs.")
     chosen: dict[str, Job] = {}
     for pattern in patterns:
         matching = {job.id: job for job in jobs if fnmatchcase(job.name, pattern)}
         if not matching:
             names = ", ".join(sorted({job.name for job in jobs}))
             several = " (several patterns are separated by spaces)" if "," in pattern else ""
-            raise InputError(f"None of these trainings is called {pattern!r}{several}. They are: {names}.")
+            raise InputError(f"only must match a run, but {pattern!r} matches none{several}. The runs are: {names}.")
         chosen |= matching
     return list(chosen.values())
 
@@ -140,19 +149,18 @@ def do(
     show: bool | None = None,
     n_sharing: int = 1,
 ) -> RunResult:
-    """Do a job, or what is left of it: train, measure, and return the result.
+    """Train and measure a run, or what is left of it, and return the result.
 
     Args:
         job: the job.
-        run_folder: where the run's files go, or are.
-        data_dir: where prepared datasets live.
-        hardware: on what to train.
+        run_folder: the folder of the run.
+        data_dir: the folder of prepared datasets.
+        hardware: the hardware to train on.
         show: whether to show progress.
-        n_sharing: how many jobs share the GPU. The result says it of the training, and how long measuring took only
-            where it was measured on the same device, shared by as many.
+        n_sharing: how many jobs share the GPU.
     """
     started, is_new = time.perf_counter(), not (run_folder / "config.json").is_file()
-    config = _begun_as(run_folder, job.config)
+    config = _started_as(run_folder, job.config)
     run = RunFolder(run_folder)
     if has_weights(run):
         stores = open_splits(config, data_dir)
@@ -168,18 +176,15 @@ def do(
             show=show,
         )
         if not outcome.finished:
-            raise InterruptedJobError(f"{job.name} was asked to stop, and goes on when it is run again.")
-        run.write(JOB, {"n_sharing": n_sharing})  # for whoever measures more of it another time, and elsewhere
+            raise InterruptedJobError(f"{job.name} was stopped. Run the same command to resume it.")
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
-    # In float32 on a GPU too: fine-tuning needs it, and what it is compared with should differ in nothing else.
+    # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
     trained = TrainedRun(run_folder, data_dir=data_dir, device=device, precision="float32")
     n_episodes, n_way = config.validation_episodes, config.validation_way
     evaluations = measure(
         trained, job.measurements, n_episodes=n_episodes, n_way=n_way, adapted_episodes=job.adapted_episodes
     )
-    sharing_then, device_then = _trained_as(run, n_sharing)
-    is_as_trained = (sharing_then, device_then) == (n_sharing, device_name(trained.device))
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, n_episodes=n_episodes, n_way=n_way)
     return result_of(
@@ -188,36 +193,71 @@ def do(
         evaluations,
         by_class=by_class,
         training_seconds=trained_at - started if is_new else None,
-        measuring_seconds=time.perf_counter() - trained_at if is_as_trained else None,
-        n_sharing=sharing_then,
+        measuring_seconds=time.perf_counter() - trained_at if is_new else None,
+        n_sharing=n_sharing,
     )
 
 
 def has_weights(run: RunFolder) -> bool:
-    """Whether a run is finished, and the weights of its best epochs are there."""
+    """Return whether a run is finished and the weights of its best epochs are available."""
     return run.is_finished and all(run.weights_of(int(best["epoch"])).is_file() for best in run.read_best().values())
 
 
-def _trained_as(run: RunFolder, n_sharing: int) -> tuple[int, str | None]:
-    """Return how many jobs shared the device while a run was trained, or `n_sharing` if unknown, and which it was."""
-    job = run.read(JOB) if (run.path / JOB).is_file() else {}  # in which the first runners kept other things
-    return int(job.get("n_sharing", n_sharing)), run.read("result.json")["environment"].get("device")
-
-
-def _begun_as(run_folder: Path, config: TrainConfig) -> TrainConfig:
-    """Return the settings that the folder's run was begun with, if they are the same training in other words."""
+def _started_as(run_folder: Path, config: TrainConfig) -> TrainConfig:
+    """Return the settings that the run was started with, if they are equivalent."""
     if not (run_folder / "config.json").is_file():
         return config
-    begun = RunFolder(run_folder).read_config()
-    watching = all(getattr(begun, name) == getattr(config, name) for name in WATCHING)
-    return begun if watching and run_id(begun) == run_id(config) else config
+    started_as = RunFolder(run_folder).read_config()
+    alike = all(getattr(started_as, name) == getattr(config, name) for name in VALIDATION_SETTINGS)
+    return started_as if alike and run_id(started_as) == run_id(config) else config
 
 
 @contextmanager
 def called(command: tuple[str, ...]) -> Iterator[None]:
-    """Note in results the command that asked for them; a worker's own says nothing to anybody."""
+    """Record this command in results, instead of the worker's own."""
     before, sys.argv = sys.argv, list(command)
     try:
         yield
     finally:
         sys.argv = before
+
+
+def rename_run_folders(runs: Path) -> None:
+    """Rename the run folders of an earlier version, which computed identities otherwise, to their present names."""
+    for file in sorted(runs.glob("*/config.json")):
+        try:
+            name = run_id(RunFolder(file.parent).read_config())
+        except DAMAGED:
+            continue
+        is_old = re.fullmatch(r"[0-9a-f]{16}", file.parent.name) and file.parent.name != name
+        if is_old and not (runs / name).exists() and not is_locked(file.parent):
+            file.parent.rename(runs / name)
+
+
+@contextmanager
+def run_lock(run_folder: Path) -> Iterator[None]:
+    """Hold the lock of a run until its result is written, or until this process ends."""
+    try:
+        run_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"The run folder {run_folder} cannot be created: {error.strerror}.") from error
+    lock = FileLock(run_folder / LOCK)
+    if not lock.acquire():
+        raise LockedRunError(LOCKED)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(run_folder: Path) -> bool:
+    """Return whether a process holds the lock of a run."""
+    if not (run_folder / LOCK).is_file():
+        return False
+    lock = FileLock(run_folder / LOCK)
+    try:
+        is_free = lock.acquire()
+    except NearshotError:
+        return False  # unknown; starting the run reports the reason
+    lock.release()
+    return not is_free

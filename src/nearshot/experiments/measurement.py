@@ -1,7 +1,7 @@
-"""Measuring what recipes want of a finished run, with the epochs that were best for it on the validation split.
+"""Measure what recipes need of a finished run, on the epochs with the best validation accuracy.
 
-A split is embedded once for each weights file and choice of layers, whatever is asked of it, and all of it in one
-precision: plain, treated and adapted features may be compared.
+A split is embedded once for each weights file and choice of layers, in one precision for everything, so that plain,
+treated and adapted features can be compared.
 """
 
 from __future__ import annotations
@@ -13,23 +13,31 @@ from torch import Tensor, nn
 
 from nearshot.data import Store
 from nearshot.errors import InputError
-from nearshot.evaluation import Accuracy, Adam, Treatment, evaluate_features, evaluate_fine_tuned, evaluate_mahalanobis
+from nearshot.evaluation import (
+    Accuracy,
+    Adam,
+    Treatment,
+    evaluate_classes,
+    evaluate_features,
+    evaluate_fine_tuned,
+    evaluate_mahalanobis,
+)
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import ADAPTED_EPISODES
 from nearshot.losses import nca_loss
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, file_name
 from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun
 
-__all__ = ["FINE_TUNED", "TREATMENTS", "measure"]
+__all__ = ["FINE_TUNED", "TREATMENTS", "measure", "measure_classes"]
 
-# What may be done to features before they are classified (Section 3.1).
+# How features are treated before they are classified (Section 3.1).
 TREATMENTS = {
     "centred and normalised": Treatment(centred=True, normalised=True),
     "centred": Treatment(centred=True, normalised=False),
     "normalised": Treatment(centred=False, normalised=True),
     "raw": Treatment(centred=False, normalised=False),
 }
-# How a network may be adapted to a support set: as the paper says, and less.
+# How a network is fine-tuned on a support set: as in the paper, and with fewer steps.
 FINE_TUNED = {
     "fine-tuned": Adam(),
     "fine-tuned 2 steps": Adam(n_steps=2),
@@ -45,50 +53,51 @@ def measure(
     n_way: int = 5,
     adapted_episodes: int = ADAPTED_EPISODES,
 ) -> dict[Measurement, Evaluation]:
-    """Measure a finished run; what was measured before is not measured again.
+    """Measure a finished run. Measurements are kept in the run's folder, and not repeated.
 
     Args:
-        run: the run, opened.
+        run: the run.
         wanted: what to measure.
-        n_episodes: on how many episodes.
-        n_way: classes in an episode.
-        adapted_episodes: on how many at most where the network or the features are adapted to each.
+        n_episodes: the number of episodes.
+        n_way: the classes of an episode.
+        adapted_episodes: the most episodes if the network or the features are adapted to each.
     """
     if run.unfinished is not None:
-        raise InputError(f"{run.run.path} is not a finished run ({run.unfinished}), and recipes measure no others.")
+        raise InputError(f"Recipes measure finished runs only, and {run.run.path} is not one ({run.unfinished}).")
     found: dict[Measurement, Evaluation] = {}
-    plain: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
-    others = []
-    for one in wanted:
-        if one.adapted is None and one.treatment == "centred and normalised":
-            plain.setdefault((one.split, one.layers, one.classifier), []).append(one.n_shot)
-        else:
-            others.append(one)
-    for (split, layers, classifier), shots in plain.items():
-        for evaluation in evaluate_run(run, _request(split, layers, classifier, shots, n_episodes, n_way)):
-            found[Measurement(split, evaluation.n_shot, classifier, layers)] = evaluation
-    # What takes longest comes last: if it is stopped or fails, the run's folder has all else.
-    for one in sorted(others, key=lambda one: one.adapted is not None):
-        few = n_episodes if one.adapted is None else min(n_episodes, adapted_episodes)
-        found[one] = _remembered(run, one, _request(one.split, one.layers, one.classifier, [one.n_shot], few, n_way))
+    for one in sorted(wanted, key=lambda one: one.adapted is not None):  # what takes longest comes last
+        request = Request(
+            split=one.split,
+            shots=(one.n_shot,),
+            classifiers=(one.classifier,),
+            layers=one.layers,
+            n_way=n_way,
+            n_episodes=n_episodes if one.adapted is None else min(n_episodes, adapted_episodes),
+        )
+        is_plain = one.adapted is None and one.treatment == "centred and normalised"
+        found[one] = evaluate_run(run, request)[0] if is_plain else _measured(run, one, request)
     return found
 
 
-def _request(
-    split: str, layers: tuple[int, ...], classifier: str, shots: list[int], n_episodes: int, n_way: int
-) -> Request:
-    return Request(
-        split=split,
-        shots=tuple(shots),
-        classifiers=(classifier,),
-        layers=layers,
-        n_way=n_way,
-        n_episodes=n_episodes,
-    )
+def measure_classes(
+    run: TrainedRun, splits: Iterable[str], *, n_episodes: int = 10_000, n_way: int = 5
+) -> dict[str, dict[str, float]]:
+    """Return a finished run's accuracy by class for some splits, {"val 5-shot centroid": {class: per cent}}.
+
+    The classifier is nearest centroid with the most shots that were validated, on the epoch that was best for them.
+    """
+    n_shot = max(run.config.validation_shots)
+    network = run.network(run.best_weights(n_shot, "centroid"))
+    found = {}
+    for split in splits:
+        features = network.feature_set(run.store(split), split)
+        accuracies = evaluate_classes(features, n_way=n_way, n_shot=n_shot, n_episodes=n_episodes)
+        found[f"{split} {n_shot}-shot centroid"] = {name: round(one.mean, 2) for name, one in accuracies.items()}
+    return found
 
 
-def _remembered(run: TrainedRun, one: Measurement, request: Request) -> Evaluation:
-    """Return what was measured of treated or adapted features before, or measure it now."""
+def _measured(run: TrainedRun, one: Measurement, request: Request) -> Evaluation:
+    """Return the evaluation of treated or adapted features from the run's folder, or measure it."""
     weights, store = run.best_weights(one.n_shot, one.classifier), run.store(one.split)
     name = file_name(run, request, weights, store, also=(one.adapted or one.treatment,))
     if not (run.run.path / "evaluations" / name).is_file():
@@ -126,17 +135,18 @@ def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store
             features=layers_of if one.layers else None,
             optimiser=FINE_TUNED[one.adapted],
             inductive=True,
-            # torch has no batch norm of bfloat16 for several episodes at once.
+            # torch has no batch norm in bfloat16 for several episodes at once.
             episodes_at_once=1 if network.bfloat16 else None,
             **asked,
         )
-    raise InputError(f"There is no adaptation {one.adapted!r}; there are {', '.join((*FINE_TUNED, 'mahalanobis'))}.")
+    known = ", ".join((*FINE_TUNED, "mahalanobis"))
+    raise InputError(f"adapted must be one of {known} (got {one.adapted!r}).")
 
 
 def layers_of(network: nn.Module, images: Tensor) -> Tensor:
     """Return the features of a network's layers; fine-tuning goes through its embedding alone, as in the paper.
 
-    Its name is in what results say of how they were measured: with another they would not be alike.
+    The name of this function is part of the stored protocols, so it must stay.
     """
     if not isinstance(network, InPrecision):
         raise InputError("Features of several layers need a backbone.")

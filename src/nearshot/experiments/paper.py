@@ -1,12 +1,9 @@
-"""What the paper prints, with its table or section, and its errata.
-
-No other code of the package computes with a number of the paper; prose quotes some. Accuracies are (mean, half the 95 %
-interval) in per cent; an interval that the paper does not print is None.
-"""
+"""The paper's numbers, with their table or section, and its errata. No other module computes with such numbers."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import re
+from typing import Any, Literal, NamedTuple
 
 from nearshot.episode_shape import EpisodeShape
 
@@ -33,8 +30,8 @@ class Number(NamedTuple):
 
     Attributes:
         mean: the accuracy.
-        interval95: half its 95 % interval.
-        printed: how the paper has it, where that is not with two digits after the point.
+        interval95: half its 95 % interval; None if the paper does not print it.
+        printed: the paper's text, where it does not have two digits after the point.
 
     >>> str(Number(51.05)), str(Number(62.84, 0.13)), str(Number.as_printed("72.0 ± 0.7"))
     ('51.05', '62.84 ± 0.13', '72.0 ± 0.7')
@@ -48,7 +45,8 @@ class Number(NamedTuple):
     def as_printed(cls, text: str) -> Number:
         """Return a number with the digits that it has in print, such as "72.0 ± 0.7"."""
         mean, _, interval = text.partition(" ± ")
-        return cls(float(mean), float(interval) if interval else None, text)
+        number = cls(float(mean), float(interval) if interval else None)
+        return number if str(number) == text else number._replace(printed=text)
 
     @property
     def digits(self) -> int:
@@ -119,7 +117,7 @@ class ErratumRow(NamedTuple):
 
 
 class Erratum(NamedTuple):
-    """A number or statement that disagrees with the paper's own formulas, with another of its numbers, or its sources.
+    """A number or statement that contradicts the paper's own formulas, another of its numbers, or its sources.
 
     Attributes:
         where: in the paper.
@@ -212,78 +210,48 @@ ERRATA = (
     ),
 )
 
-# Section 3.5, the big table, test splits. The order is miniImageNet, CIFAR-FS, tieredImageNet.
 DATASETS = ("mini-imagenet", "cifar-fs", "tiered-imagenet")
 
 
-def _shots(one: float, ci_one: float, five: float, ci_five: float) -> Shots:
-    return Number(one, ci_one), Number(five, ci_five)
+def _by_dataset(text: str) -> dict[str, dict[str, Any]]:
+    """Return the numbers of a table by row and dataset: 1-shot and 5-shot, None for a dash; two spaces between columns.
+
+    >>> _by_dataset("PN  –  78.3 ± 0.14")["PN"]["mini-imagenet"]
+    (None, Number(mean=78.3, interval95=0.14, printed='78.3 ± 0.14'))
+    """
+    table = {}
+    for line in text.strip().splitlines():
+        name, *cells = re.split(" {2,}", line.strip())
+        numbers = [None if cell == "–" else Number.as_printed(cell) for cell in cells]
+        shots = zip(DATASETS, zip(numbers[::2], numbers[1::2], strict=True), strict=False)
+        table[name] = {dataset: both for dataset, both in shots if both[1] is not None}
+    return table
 
 
-COMPARISON: dict[str, dict[str, Shots]] = {
-    "MN (Snell's episodes)": {
-        "mini-imagenet": _shots(58.91, 0.12, 72.48, 0.10),
-        "cifar-fs": _shots(69.28, 0.13, 80.79, 0.10),
-        "tiered-imagenet": _shots(65.75, 0.13, 78.40, 0.10),
-    },
-    "PN (Snell's episodes)": {
-        "mini-imagenet": _shots(59.78, 0.12, 75.42, 0.09),
-        "cifar-fs": _shots(69.94, 0.12, 84.01, 0.09),
-        "tiered-imagenet": _shots(65.80, 0.13, 81.26, 0.10),
-    },
-    "MN (our episodes)": {
-        "mini-imagenet": _shots(60.77, 0.12, 73.82, 0.09),
-        "cifar-fs": _shots(71.86, 0.13, 82.41, 0.10),
-        "tiered-imagenet": _shots(66.53, 0.13, 79.08, 0.10),
-    },
-    "PN (our episodes)": {
-        "mini-imagenet": _shots(61.32, 0.12, 77.77, 0.09),
-        "cifar-fs": _shots(70.41, 0.12, 84.61, 0.10),
-        "tiered-imagenet": _shots(66.89, 0.14, 82.20, 0.09),
-    },
-    "SimpleShot": {
-        "mini-imagenet": _shots(62.16, 0.12, 78.33, 0.09),
-        "cifar-fs": _shots(69.98, 0.12, 84.40, 0.09),
-        "tiered-imagenet": _shots(66.67, 0.14, 81.57, 0.10),
-    },
-    "NCA soft assignment": {
-        "mini-imagenet": _shots(62.55, 0.12, 76.93, 0.11),
-        "cifar-fs": _shots(72.49, 0.12, 83.38, 0.09),
-        "tiered-imagenet": _shots(68.35, 0.13, 81.04, 0.09),
-    },
-    "NCA nearest centroid": {
-        "mini-imagenet": _shots(62.55, 0.12, 78.27, 0.09),
-        "cifar-fs": _shots(72.49, 0.12, 85.15, 0.09),
-        "tiered-imagenet": _shots(68.35, 0.13, 83.20, 0.10),
-    },
-}
-
-
-def _quoted(*cells: str | None) -> dict[str, Shots]:
-    """Return 1-shot and 5-shot of each dataset that has them, as printed: others than ours have their own digits."""
-    found: dict[str, Shots] = {}
-    for dataset, cell in zip(DATASETS, cells, strict=True):
-        if cell is not None:
-            one, five = map(Number.as_printed, cell.split(", "))
-            found[dataset] = (one, five)
-    return found
-
-
-# The other methods' rows, quoted by the paper from their publications.
-QUOTED: dict[str, dict[str, Shots]] = {
-    "adaResNet": _quoted("56.88 ± 0.62, 71.94 ± 0.57", None, None),
-    "TADAM": _quoted("58.50 ± 0.30, 76.70 ± 0.30", None, None),
-    "Shot-Free": _quoted("60.71, 77.64", "69.2, 84.7", "63.52, 82.59"),
-    "TEAM": _quoted("60.07, 75.90", None, None),
-    "MTL": _quoted("61.20 ± 1.80, 75.50 ± 0.80", None, None),
-    "TapNet": _quoted("61.65 ± 0.15, 76.36 ± 0.10", None, "63.08 ± 0.15, 80.26 ± 0.12"),
-    "MetaOptNet-SVM": _quoted("62.64 ± 0.61, 78.63 ± 0.46", "72.0 ± 0.7, 84.2 ± 0.5", "65.99 ± 0.72, 81.56 ± 0.53"),
-    "Variational FSL": _quoted("61.23 ± 0.26, 77.69 ± 0.17", None, None),
-    "Transductive fine-tuning": _quoted("62.35 ± 0.66, 74.53 ± 0.54", "70.76 ± 0.74, 81.56 ± 0.53", None),
-    "RFIC-simple": _quoted("62.02 ± 0.63, 79.64 ± 0.44", "71.5 ± 0.8, 86.0 ± 0.5", "69.74 ± 0.72, 84.41 ± 0.55"),
-    "Meta-Baseline": _quoted("63.17 ± 0.23, 79.26 ± 0.17", None, "68.62 ± 0.27, 83.29 ± 0.18"),
-}
-
+# Section 3.5, the big table, test splits.
+COMPARISON: dict[str, dict[str, Shots]] = _by_dataset("""
+    MN (Snell's episodes)  58.91 ± 0.12  72.48 ± 0.10  69.28 ± 0.13  80.79 ± 0.10  65.75 ± 0.13  78.40 ± 0.10
+    PN (Snell's episodes)  59.78 ± 0.12  75.42 ± 0.09  69.94 ± 0.12  84.01 ± 0.09  65.80 ± 0.13  81.26 ± 0.10
+    MN (our episodes)      60.77 ± 0.12  73.82 ± 0.09  71.86 ± 0.13  82.41 ± 0.10  66.53 ± 0.13  79.08 ± 0.10
+    PN (our episodes)      61.32 ± 0.12  77.77 ± 0.09  70.41 ± 0.12  84.61 ± 0.10  66.89 ± 0.14  82.20 ± 0.09
+    SimpleShot             62.16 ± 0.12  78.33 ± 0.09  69.98 ± 0.12  84.40 ± 0.09  66.67 ± 0.14  81.57 ± 0.10
+    NCA soft assignment    62.55 ± 0.12  76.93 ± 0.11  72.49 ± 0.12  83.38 ± 0.09  68.35 ± 0.13  81.04 ± 0.09
+    NCA nearest centroid   62.55 ± 0.12  78.27 ± 0.09  72.49 ± 0.12  85.15 ± 0.09  68.35 ± 0.13  83.20 ± 0.10
+""")
+# The other methods' rows, which the paper quotes from their publications, with their digits.
+QUOTED: dict[str, dict[str, Shots]] = _by_dataset("""
+    adaResNet                 56.88 ± 0.62  71.94 ± 0.57  –             –             –             –
+    TADAM                     58.50 ± 0.30  76.70 ± 0.30  –             –             –             –
+    Shot-Free                 60.71         77.64         69.2          84.7          63.52         82.59
+    TEAM                      60.07         75.90         –             –             –             –
+    MTL                       61.20 ± 1.80  75.50 ± 0.80  –             –             –             –
+    TapNet                    61.65 ± 0.15  76.36 ± 0.10  –             –             63.08 ± 0.15  80.26 ± 0.12
+    MetaOptNet-SVM            62.64 ± 0.61  78.63 ± 0.46  72.0 ± 0.7    84.2 ± 0.5    65.99 ± 0.72  81.56 ± 0.53
+    Variational FSL           61.23 ± 0.26  77.69 ± 0.17  –             –             –             –
+    Transductive fine-tuning  62.35 ± 0.66  74.53 ± 0.54  70.76 ± 0.74  81.56 ± 0.53  –             –
+    RFIC-simple               62.02 ± 0.63  79.64 ± 0.44  71.5 ± 0.8    86.0 ± 0.5    69.74 ± 0.72  84.41 ± 0.55
+    Meta-Baseline             63.17 ± 0.23  79.26 ± 0.17  –             –             68.62 ± 0.27  83.29 ± 0.18
+""")
 # Appendix D: 5-shot, validation and test.
 CLASSIFIERS_TABLE: dict[str, dict[str, tuple[Number, Number]]] = {
     "mini-imagenet": {
@@ -299,51 +267,32 @@ CLASSIFIERS_TABLE: dict[str, dict[str, tuple[Number, Number]]] = {
 }
 
 # Appendix F: validation splits, batches of 256, nearest centroid.
-SCHEDULE: dict[str, dict[str, Shots]] = {
-    "PN (SimpleShot's schedule)": {
-        "mini-imagenet": _shots(57.99, 0.21, 74.33, 0.16),
-        "cifar-fs": _shots(53.76, 0.22, 68.54, 0.19),
-    },
-    "PN (the paper's)": {
-        "mini-imagenet": _shots(62.79, 0.12, 78.82, 0.09),
-        "cifar-fs": _shots(59.60, 0.13, 74.64, 0.11),
-    },
-    "NCA (SimpleShot's schedule)": {
-        "mini-imagenet": _shots(61.21, 0.22, 76.39, 0.16),
-        "cifar-fs": _shots(59.41, 0.24, 73.29, 0.19),
-    },
-    "NCA (the paper's)": {
-        "mini-imagenet": _shots(64.94, 0.13, 80.12, 0.09),
-        "cifar-fs": _shots(62.07, 0.14, 76.26, 0.10),
-    },
-}
-
+SCHEDULE: dict[str, dict[str, Shots]] = _by_dataset("""
+    PN (SimpleShot's schedule)   57.99 ± 0.21  74.33 ± 0.16  53.76 ± 0.22  68.54 ± 0.19
+    PN (the paper's)             62.79 ± 0.12  78.82 ± 0.09  59.60 ± 0.13  74.64 ± 0.11
+    NCA (SimpleShot's schedule)  61.21 ± 0.22  76.39 ± 0.16  59.41 ± 0.24  73.29 ± 0.19
+    NCA (the paper's)            64.94 ± 0.13  80.12 ± 0.09  62.07 ± 0.14  76.26 ± 0.10
+""")
 # Appendix G: test splits, nearest centroid; no 1-shot with adaptation.
-ADAPTATION: dict[str, dict[str, tuple[Number | None, Number]]] = {
-    "NCA": {
-        "mini-imagenet": (Number(62.52, 0.24), Number.as_printed("78.3 ± 0.14")),
-        "cifar-fs": (Number(72.48, 0.40), Number(85.13, 0.29)),
-    },
-    "NCA multi-layer": {
-        "mini-imagenet": (Number(63.21, 0.08), Number(79.27, 0.08)),
-        "cifar-fs": (Number(72.44, 0.36), Number(85.42, 0.29)),
-    },
-    "NCA multi-layer + support set": {
-        "mini-imagenet": (None, Number(79.79, 0.08)),
-        "cifar-fs": (None, Number(85.66, 0.32)),
-    },
-}
-
+ADAPTATION: dict[str, dict[str, tuple[Number | None, Number]]] = _by_dataset("""
+    NCA                            62.52 ± 0.24  78.3 ± 0.14   72.48 ± 0.40  85.13 ± 0.29
+    NCA multi-layer                63.21 ± 0.08  79.27 ± 0.08  72.44 ± 0.36  85.42 ± 0.29
+    NCA multi-layer + support set  –             79.79 ± 0.08  –             85.66 ± 0.32
+""")
 # Appendix C: miniImageNet, test split.
 SUPCON: Shots = (Number(51.05), Number(63.36))
 
 # Appendix I: miniImageNet, test split; implementation, architecture.
 PN_IMPLEMENTATIONS: dict[tuple[str, str], Shots] = {
-    ("Chen et al.", "ResNet10"): _shots(51.98, 0.84, 72.64, 0.64),
-    ("Chen et al.", "ResNet18"): _shots(54.16, 0.82, 73.68, 0.65),
-    ("Chen et al.", "ResNet34"): _shots(53.90, 0.83, 74.65, 0.64),
-    ("Gidaris et al.", "WideResNet-28-10"): _shots(55.85, 0.48, 68.72, 0.36),
-    ("Lee et al.", "ResNet12"): _shots(59.25, 0.64, 75.60, 0.84),
-    ("the paper, Snell's episodes", "ResNet12"): _shots(59.78, 0.12, 75.42, 0.09),
-    ("the paper, best episodes", "ResNet12"): _shots(61.32, 0.12, 77.77, 0.09),
+    (implementation, architecture): shots["mini-imagenet"]
+    for name, shots in _by_dataset("""
+        Chen et al. | ResNet10                  51.98 ± 0.84  72.64 ± 0.64
+        Chen et al. | ResNet18                  54.16 ± 0.82  73.68 ± 0.65
+        Chen et al. | ResNet34                  53.90 ± 0.83  74.65 ± 0.64
+        Gidaris et al. | WideResNet-28-10       55.85 ± 0.48  68.72 ± 0.36
+        Lee et al. | ResNet12                   59.25 ± 0.64  75.60 ± 0.84
+        the paper, Snell's episodes | ResNet12  59.78 ± 0.12  75.42 ± 0.09
+        the paper, best episodes | ResNet12     61.32 ± 0.12  77.77 ± 0.09
+    """).items()
+    for implementation, architecture in [name.split(" | ")]
 }

@@ -1,4 +1,4 @@
-"""The paper's trainings by their names in its tables and figures."""
+"""The settings of the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["BATCH_SIZES", "SHOTS", "TITLES", "TRAINING_CLASSES", "episodes_of", 
 
 BATCH_SIZES = (128, 256, 512)
 SHOTS = (1, 5)
-TRAINING_CLASSES = dict.fromkeys(("cifar-fs", "mini-imagenet"), (64, 600))  # how many, and of how many images
+TRAINING_CLASSES = dict.fromkeys(("cifar-fs", "mini-imagenet"), (64, 600))  # classes, and images of each
 TITLES = {"centroid": "nearest centroid", "soft": "soft assignment", "knn": "k-NN"}
 
 

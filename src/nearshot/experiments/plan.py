@@ -1,4 +1,4 @@
-"""What is left to do of some jobs, said before it is begun."""
+"""Classify jobs as done, to measure, to train or to train again."""
 
 from __future__ import annotations
 
@@ -11,80 +11,76 @@ from nearshot.experiments.results import Results
 from nearshot.text import counted
 from nearshot.training import RunFolder
 
-__all__ = ["Plan", "plan_of"]
+__all__ = ["JobPlan", "plan_of"]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Jobs by what is left to do of them.
+class JobPlan:
+    """Jobs by what is left to do.
 
     Attributes:
-        done: nothing.
-        measured: something more is to be measured of weights that are there.
-        trained: they are trained for the first time, or gone on with.
-        again: there is a result, something more is to be measured, and the weights are gone: they are trained again,
-            and all that was measured is measured again of the new weights.
-        runs: where run folders are.
-        as_they_are: they would have to be trained again, and that is not wanted.
+        runs: the folder of run folders.
+        done: nothing is left.
+        measured: the weights are available, and more is to be measured.
+        trained: to train or to resume.
+        again: there is a result, but more is to be measured and the weights are gone. The run is trained again, and
+            everything is measured again.
+        skipped: the same, if training again is not wanted.
     """
 
-    done: tuple[Job, ...]
-    measured: tuple[Job, ...]
-    trained: tuple[Job, ...]
-    again: tuple[Job, ...]
     runs: Path
-    as_they_are: tuple[Job, ...] = ()
-
-    def without_again(self) -> Plan:
-        """Return the plan that trains nothing again: such jobs are left as they are, without what more is wanted."""
-        return replace(self, again=(), as_they_are=(*self.as_they_are, *self.again))
+    done: tuple[Job, ...] = ()
+    measured: tuple[Job, ...] = ()
+    trained: tuple[Job, ...] = ()
+    again: tuple[Job, ...] = ()
+    skipped: tuple[Job, ...] = ()
 
     @property
     def left(self) -> tuple[Job, ...]:
-        """All that is not done; measuring first, since it is quick."""
+        """All jobs to do; measuring first, since it is quick."""
         return (*self.measured, *self.trained, *self.again)
 
     def states(self) -> dict[str, str]:
-        """Return what is left to do of each job, by its id, in words."""
+        """Return what is left to do of each job, by its id."""
         jobs = {
             "done": self.done,
-            "trained, to measure more of": self.measured,
+            "trained, more to measure": self.measured,
             "to train": self.trained,
             "to train again": self.again,
-            "left as it is": self.as_they_are,
+            "skipped": self.skipped,
         }
         return {job.id: state for state, alike in jobs.items() for job in alike}
 
     def sentences(self) -> list[str]:
-        """Return what is going to happen, a sentence each; none where all is done."""
-        if not self.left and not self.as_they_are:
+        """Return what is going to happen, one sentence each; none if all is done."""
+        if not self.left and not self.skipped:
             return []
-        n_all = len(self.done) + len(self.left) + len(self.as_they_are)
-        said = [f"{counted(n_all, 'training')}: {len(self.done)} done, {len(self.trained)} to train."]
+        n_all = len(self.done) + len(self.left) + len(self.skipped)
+        said = [f"{counted(n_all, 'run')}: {len(self.done)} done, {len(self.trained)} to train."]
         if self.measured:
-            said.append(f"{counted(len(self.measured), 'training')} to measure more of; the weights are there.")
+            said.append(f"{counted(len(self.measured), 'run')} to measure further; the weights are available.")
         if self.again:
             said.append(
-                f"{counted(len(self.again), 'training')} to train AGAIN: there are results, but more is wanted, and "
-                f"the weights are not in {self.runs}. What was measured is measured again; the results so far are kept "
-                f"beside the new ones, in folders named earlier. {_listed(self.again)}"
+                f"{counted(len(self.again), 'run')} to train AGAIN: there are results, but more is to be measured, and "
+                f"the weights are not in {self.runs}. Everything is measured again; earlier results are moved to "
+                f"folders named earlier. {_listed(self.again)}"
             )
-        if self.as_they_are:
-            left = "left as it is" if len(self.as_they_are) == 1 else "left as they are"
+        if self.skipped:
             said.append(
-                f"{counted(len(self.as_they_are), 'training')} {left}: there are results, but more is wanted, which "
-                f"would take training again. {_listed(self.as_they_are)}"
+                f"{counted(len(self.skipped), 'run')} skipped: there are results, but to measure more they would have "
+                f"to be trained again. {_listed(self.skipped)}"
             )
         return said
 
 
-def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path) -> Plan:
-    """Sort jobs by what is left to do of them.
+def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_again: bool = True) -> JobPlan:
+    """Classify jobs by what is left to do.
 
     Args:
         jobs: the jobs.
-        results: the results there are.
-        runs: where run folders are.
+        results: the available results.
+        runs: the folder of run folders.
+        train_again: whether to train runs again whose weights are gone, or to skip them.
     """
     done, measured, trained, again = [], [], [], []
     for job in jobs:
@@ -98,7 +94,8 @@ def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path) -> Plan:
         else:
             both = tuple(dict.fromkeys((*job.measurements, *result.measurements)))
             again.append(replace(job, measurements=both))
-    return Plan(tuple(done), tuple(measured), tuple(trained), tuple(again), Path(runs))
+    plan = JobPlan(Path(runs), tuple(done), tuple(measured), tuple(trained), tuple(again))
+    return plan if train_again else replace(plan, again=(), skipped=plan.again)
 
 
 def _listed(jobs: Sequence[Job], n_shown: int = 3) -> str:

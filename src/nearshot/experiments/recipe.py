@@ -1,4 +1,4 @@
-"""A recipe is a table or figure of the paper: which trainings it needs, and what it makes of their results."""
+"""A recipe is a table or figure of the paper: the runs that it needs, and what it makes of their results."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Self
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
+from nearshot.experiments.identity import run_id
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
-__all__ = ["ALL", "Found", "FoundAccuracy", "Recipe", "Wanted", "like"]
+__all__ = ["ALL", "Found", "FoundAccuracy", "Recipe", "RecipeOutputs", "Wanted", "like", "outputs_of"]
 
 ALL = "all"  # of a recipe's datasets
-# Whose settings a scale takes that has a dataset of its own, and whose statements it is held to.
-STANDS_FOR = "cifar-fs"
+STANDS_FOR = "cifar-fs"  # a scale with a dataset of its own has the settings and statements of this one
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A training that a recipe needs, whatever its seed, and what is to be measured of it.
+    """A run that a recipe needs, for every seed, and what to measure of it.
 
     Attributes:
         config: the settings; the seed is filled in.
-        measurements: beyond the validation accuracies, which every training has.
+        measurements: beyond the validation accuracies, which every run has.
     """
 
     config: TrainConfig
@@ -36,29 +36,31 @@ class Wanted:
 
 @dataclass(frozen=True)
 class FoundAccuracy(PooledAccuracy):
-    """An accuracy over the training seeds that there are, which says so where they are fewer than were asked for.
+    """An accuracy over the available training seeds, which says so if they are fewer than were requested.
 
     Attributes:
-        n_asked: how many seeds were asked for.
+        n_asked: how many seeds were requested.
+        runs: the runs that it was measured on, one per seed.
     """
 
     n_asked: int = 1
+    runs: tuple[RunResult, ...] = field(default=(), repr=False, compare=False)
 
     def about_seeds(self, n_asked: int | None = None) -> str:
-        """Say it by what was asked for."""
+        """Return what the seeds are, compared with those that were requested."""
         return super().about_seeds(self.n_asked if n_asked is None else n_asked)
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The results there are, for a scale and seeds: what a recipe's outputs are made from.
+    """The available results of a scale and some seeds: what a recipe's outputs are made from.
 
     Attributes:
         results: the folder.
-        scale: which size of experiment.
-        seeds: which training seeds.
-        episode: for a picture of the pairs of an episode, which.
-        n_asked: how many seeds were asked for, where `seeds` are those of them that there are.
+        scale: the size of the experiments.
+        seeds: the training seeds.
+        episode: the episode that `pairs` draws.
+        n_asked: how many seeds were requested, if `seeds` are only those that were run.
     """
 
     results: Results
@@ -68,13 +70,13 @@ class Found:
     n_asked: int | None = None
 
     def of_seeds_that_ran(self, configs: Iterable[TrainConfig]) -> Self:
-        """Return this without the seeds that none of some trainings has, if any has one; the label tells how many."""
+        """Return this without the seeds that no run has, unless that is all of them; the label says how many."""
         ran = {run.seed for config in configs for run in self.runs(config)}
         seeds = tuple(seed for seed in self.seeds if seed in ran)
         return replace(self, seeds=seeds or self.seeds, n_asked=self.n_asked or len(self.seeds))
 
     def runs(self, config: TrainConfig) -> list[RunResult]:
-        """Return the results of a training, a seed each; those that are missing are left out."""
+        """Return the available results of a configuration, one per seed."""
         changed = self.scale.change(config)
         found = (self.results.get(replace(changed, seed=seed), self.scale.name) for seed in self.seeds)
         return [result for result in found if result is not None]
@@ -84,23 +86,22 @@ class Found:
         return [run.accuracy(measurement) for run in self.runs(config) if run.has(measurement)]
 
     def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:
-        """Return the accuracy over the seeds that were run, or None where none was."""
-        accuracies = self.accuracies(config, measurement)
-        if not accuracies:
+        """Return the accuracy over the seeds that were run, with its runs; None if there are none."""
+        runs = tuple(run for run in self.runs(config) if run.has(measurement))
+        if not runs:
             return None
         try:
-            together = pool_seeds(accuracies)
+            together = pool_seeds([run.accuracy(measurement) for run in runs])
         except InputError as error:
-            runs = [run for run in self.runs(config) if run.has(measurement)]
             files = ", ".join(str(self.results.path(run.config, self.scale.name)) for run in runs)
             raise InputError(
-                f"Some seeds of a training were measured otherwise than the others. Move their files away and measure "
-                f"them again: {files}. {error}"
+                f"The seeds of a run must be measured alike, but differ in {files}. Move these files away and measure "
+                f"again. {error}"
             ) from error
-        return FoundAccuracy(**vars(together), n_asked=len(self.seeds))
+        return FoundAccuracy(**vars(together), n_asked=len(self.seeds), runs=runs)
 
     def on(self, dataset: str) -> str:
-        """Return the dataset that this is really about: a scale may have its own."""
+        """Return the dataset of the runs: a scale may have its own."""
         return self.scale.dataset or dataset
 
     @property
@@ -116,11 +117,11 @@ class Recipe:
     """One table or figure.
 
     Attributes:
-        name: what `nearshot reproduce` is told.
+        name: its name in `nearshot reproduce`.
         title: what it is, with the paper's table, figure or section.
-        datasets: on which datasets it can be run; on the first, at least, the paper has it.
-        wanted: the trainings it needs on a dataset.
-        tables: its tables, from what was found.
+        datasets: the datasets that it can be run on; the paper has it on the first, at least.
+        wanted: the runs that it needs on a dataset.
+        tables: its tables, from the available results.
         figures: its figures.
     """
 
@@ -132,10 +133,10 @@ class Recipe:
     figures: Callable[[Found, str], Sequence[Figure]] = field(default=lambda found, dataset: ())
 
     def on(self, dataset: str | None, scale: Scale | None = None) -> tuple[str, ...]:
-        """Return the datasets that somebody means by one: by None the recipe's first, by "all" each that it has.
+        """Return the datasets to run on: for None the recipe's first, for "all" each that it has.
 
-        A scale with a dataset of its own puts it in the place of each, so one stands for all, whatever is meant: the
-        same for every recipe, so that they share trainings and statements are judged by what was run.
+        A scale with a dataset of its own replaces them by that one. All recipes then have the settings of the same
+        dataset, so that they share runs.
         """
         if scale is not None and scale.dataset is not None:
             return (STANDS_FOR if STANDS_FOR in self.datasets else self.datasets[0],)
@@ -144,8 +145,50 @@ class Recipe:
         return (self.datasets[0] if dataset is None else dataset,)
 
 
+@dataclass(frozen=True, eq=False)
+class RecipeOutputs:
+    """What a recipe makes of the results on a dataset.
+
+    Attributes:
+        recipe: the recipe.
+        dataset: the dataset.
+        found: the results that it was made from, with the seeds that were run.
+        runs: the runs that the recipe needs, as far as they are available.
+        n_wanted: how many runs it needs for these seeds.
+        tables: without the rows that nothing was run for; none if nothing was run.
+        figures: the same.
+    """
+
+    recipe: Recipe
+    dataset: str
+    found: Found
+    runs: tuple[RunResult, ...]
+    n_wanted: int
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+
+
+def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
+    """Return the tables and figures of a recipe on a dataset: the only place where results become tables."""
+    configs = [one.config for one in recipe.wanted(dataset)]
+    there = found.of_seeds_that_ran(configs)
+    wanted = {
+        run_id(replace(found.scale.change(config), seed=seed)): None for seed in there.seeds for config in configs
+    }
+    available = {run.id: run for config in configs for run in there.runs(config)}
+    runs = tuple(available[name] for name in wanted if name in available)
+    made = RecipeOutputs(recipe, dataset, there, runs, len(wanted))
+    if configs and not runs:
+        return made
+    tables = recipe.tables(there, dataset)
+    kept = [table.without_empty_rows() for table in tables if table.has_ours or (not configs and table.rows)]
+    if not kept:
+        return made
+    return replace(made, tables=tuple(kept), figures=tuple(recipe.figures(there, dataset)))
+
+
 def like(where: str, dataset: str, papers: str) -> str:
-    """Say where the paper has something; of another dataset than the paper's, that it is like it.
+    """Return where the paper has something; for another dataset than the paper's, that it is like it.
 
     >>> like("Figure 3", "mini-imagenet", "mini-imagenet"), like("Figure 3", "cifar-fs", "mini-imagenet")
     ('Figure 3', 'like Figure 3, which is about mini-imagenet')

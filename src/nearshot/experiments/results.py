@@ -1,8 +1,7 @@
-"""Results on disk: one small file a trained run, from which all tables and figures are made."""
+"""Results on disk: one small file per run. All tables and figures are made from these files."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import warnings
@@ -15,7 +14,7 @@ from typing import Any
 
 from nearshot.errors import FileFormatError, NearshotError
 from nearshot.evaluation import Accuracy
-from nearshot.experiments.identity import WATCHING, run_id
+from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.scales import OWN
 from nearshot.io import atomic_write
 from nearshot.runs.evaluate import Evaluation
@@ -30,13 +29,12 @@ __all__ = [
     "RunResult",
     "reason_of",
     "result_of",
-    "trainings_a_gpu",
+    "runs_per_gpu",
 ]
 
 FORMAT, VERSION = "nearshot-result", 1
-# What stands in a result for the tables and the report to take, and its types.
+# The entries that tables and the report read, and their types.
 NEEDED: dict[str, tuple[type, ...]] = {
-    "id": (str,),
     "scale": (str,),
     "config": (dict,),
     "fingerprints": (dict,),
@@ -46,19 +44,19 @@ NEEDED: dict[str, tuple[type, ...]] = {
     "accuracies": (dict,),
     "history": (list,),
 }
-# What reading a damaged file may raise, whatever is wrong with it.
+# What reading a damaged file may raise.
 DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class LeftOutWarning(UserWarning):
-    """Something among results or runs cannot be used. It is left out, and all else goes on."""
+    """A result or run cannot be read. It is skipped."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What of a run is wanted: a split, shots and a classifier, the features, and how they are adapted.
+    """An accuracy to measure of a run: split, shots, classifier, features, and how they are adapted.
 
-    The weights are those of the epoch that was best for these shots and this classifier on the validation split.
+    The weights are those of the epoch with the best validation accuracy for these shots and this classifier.
     """
 
     split: str
@@ -70,7 +68,7 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """A name for the file."""
+        """The name in a result file."""
         layers = f"layers {'+'.join(map(str, self.layers))}" if self.layers else ""
         parts = [self.split, f"{self.n_shot}-shot", self.classifier, layers, self.adapted or ""]
         parts += [self.treatment] if self.treatment != "centred and normalised" else []
@@ -96,7 +94,7 @@ class Measurement:
 
 
 class RunResult:
-    """What a training gave: its settings, its log and its accuracies, each with all episodes."""
+    """The result of a run: its settings, its log and its accuracies, each with all episodes."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -104,20 +102,19 @@ class RunResult:
         if content.get("version") != VERSION:
             raise FileFormatError(f"This is a result of format {content.get('version')}, not {VERSION}.")
         self.content = content
-        self.id: str = content["id"]
         self.scale: str = content["scale"]
         self.history: list[dict[str, Any]] = content["history"]
 
     def check(self) -> None:
-        """Refuse a result of which something would be missing, or be of another kind, when it is asked for."""
+        """Raise an error if anything that tables and reports read is missing or of the wrong type."""
         wrong = [name for name, kinds in NEEDED.items() if not isinstance(self.content.get(name), kinds)]
         if wrong:
-            raise FileFormatError(f"its {wrong[0]!r} is missing, or not what it should be")
-        if run_id(self.config) and not (isinstance(self.seed, int) and isinstance(self.config.dataset, str)):
-            raise FileFormatError("its settings are not what they should be")
+            raise FileFormatError(f"{wrong[0]!r} is missing or of the wrong type")
+        if self.id and not (isinstance(self.seed, int) and isinstance(self.config.dataset, str)):
+            raise FileFormatError("a setting is of the wrong type")
         for one in self.measurements:
-            told = self.content["accuracies"][one.name]
-            _ = self.accuracy(one), self.epoch(one), float(told["mean"]), float(told["interval95"] or 0)
+            stored = self.content["accuracies"][one.name]
+            _ = self.accuracy(one), self.epoch(one), float(stored["mean"]), float(stored["interval95"] or 0)
         for line in self.history:
             _ = float(line["epoch"]), float(line.get("loss") or 0), dict(line.get("validation") or {})
         for classes in self.by_class.values():
@@ -126,53 +123,58 @@ class RunResult:
 
     @cached_property
     def config(self) -> TrainConfig:
-        """The training's settings."""
+        """The run's settings; those that the file lacks have their default."""
         return TrainConfig.from_dict(self.content["config"])
+
+    @cached_property
+    def id(self) -> str:
+        """The run's identity, computed from its settings: neither the file's name nor what it says of it counts."""
+        return run_id(self.config)
 
     @property
     def seed(self) -> int:
-        """The training's seed."""
+        """The training seed."""
         return self.config.seed
 
     @property
     def seconds(self) -> float:
-        """How long the training took."""
+        """The duration of training."""
         return float(self.content["seconds"])
 
     @property
     def training_seconds(self) -> float | None:
-        """How long the training took, with start and validation; None where it was not done in one go.
+        """The duration of training with start-up and validation; None if the run was resumed.
 
-        Older results do not tell measuring apart: there it is all that was done, by the name of job_seconds.
+        Older results have the sum with measuring, under the name job_seconds.
         """
         return self.content.get("training_seconds", self.content.get("job_seconds"))
 
     @property
     def measuring_seconds(self) -> float | None:
-        """How long measuring took, at all times together; None where some of it was not told apart."""
+        """The duration of measuring; None if it is not known for all of it."""
         return self.content.get("measuring_seconds")
 
     @property
     def device(self) -> str:
-        """What it was trained on."""
+        """The device of training."""
         return str(self.content.get("environment", {}).get("device", "an unknown device"))
 
     @property
     def n_sharing(self) -> int:
-        """How many trainings shared the GPU; where a result does not say so, by the command that asked for it."""
+        """How many runs shared the GPU; in older results the option of the command tells."""
         if "n_sharing" in self.content:
             return int(self.content["n_sharing"])
         command = self.content.get("environment", {}).get("command") or []
         found = re.search(r"--gpus-per-run[ =]([\d.]+)", " ".join(map(str, command)))
-        return trainings_a_gpu(float(found[1])) if found else 1
+        return runs_per_gpu(float(found[1])) if found else 1
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """All that was measured."""
+        """Everything that was measured."""
         return tuple(Measurement.named(name) for name in self.content["accuracies"])
 
     def has(self, wanted: Measurement) -> bool:
-        """Whether something was measured."""
+        """Return whether something was measured."""
         return wanted.name in self.content["accuracies"]
 
     def accuracy(self, wanted: Measurement) -> Accuracy:
@@ -181,7 +183,7 @@ class RunResult:
 
     @property
     def by_class(self) -> dict[str, dict[str, float]]:
-        """Accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; none in older results."""
+        """Accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; older results have none."""
         return dict(self.content.get("by_class", {}))
 
     def epoch(self, wanted: Measurement) -> int:
@@ -190,31 +192,36 @@ class RunResult:
 
 
 class Results:
-    """A folder of results, by scale and dataset. Of a file that cannot be read a warning tells, and it is none."""
+    """A folder of results, SCALE/DATASET/ID.json. Unreadable files give a warning and count as missing.
+
+    A result is found by the settings in it. A file may have any name, such as that of an earlier version.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._read_before: dict[Path, tuple[int, RunResult | None]] = {}
+        self._cache: dict[Path, tuple[int, RunResult | None]] = {}
 
     def path(self, config: TrainConfig, scale: str) -> Path:
-        """Return where a training's result is, or will be."""
-        name = run_id(config)
-        if scale == OWN:  # where runs may differ in nothing but how they were validated
-            watched = repr([getattr(config, setting) for setting in WATCHING])
-            name += f"-{hashlib.sha256(watched.encode()).hexdigest()[:8]}"
+        """Return the path where a run's result is written."""
+        # Runs of no scale may differ in their validation alone.
+        name = f"{run_id(config)}-{validation_id(config)}" if scale == OWN else run_id(config)
         return self.folder / scale / dataset_name(config.dataset) / f"{name}.json"
 
     def get(self, config: TrainConfig, scale: str) -> RunResult | None:
-        """Return a training's result, or None where it has not been run."""
-        path = self.path(config, scale)
+        """Return a run's result, or None if it is missing."""
+        path = self._find(self.path(config, scale))
         return self._read(path) if path.is_file() else None
 
     def put(self, result: RunResult) -> None:
-        """Write a result, whole or not at all."""
+        """Write a result atomically, merged with earlier measurements of the same run."""
         path = self.path(result.config, result.scale)
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = self._with_what_was_measured(path, result)
-        _write(path, content)
+        old = self._find(path)
+        content = self._merged(old, result) | {"id": result.id}
+        with atomic_write(path) as file:
+            file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+        if old != path:
+            old.unlink()
 
     def __iter__(self) -> Iterator[RunResult]:
         yield from self.of_scale("*")
@@ -226,18 +233,31 @@ class Results:
             if result is not None:
                 yield result
 
-    def _with_what_was_measured(self, path: Path, result: RunResult) -> dict[str, Any]:
-        """Return a result together with what was measured of the same run before, perhaps for another recipe.
+    def _find(self, path: Path) -> Path:
+        """Return the file that holds the result of a path: itself, or one with the same settings and another name."""
+        if path.is_file():
+            return path
+        for other in sorted(path.parent.glob("*.json")):
+            result = self._read(other)
+            if (
+                result is not None
+                and path.stem.startswith(result.id)
+                and self.path(result.config, result.scale) == path
+            ):
+                return other
+        return path
 
-        The same run is one with the same log on the same data. Of another training of the same settings the numbers are
-        not mixed with these; its result is put aside, in the folder "earlier", and nothing of it is lost. Likewise a
-        file that cannot be read, which may be a newer nearshot's.
+    def _merged(self, path: Path, result: RunResult) -> dict[str, Any]:
+        """Return a result with earlier measurements of the same run, perhaps for another recipe.
+
+        The same run has the same log and the same data. The result of another run of the same settings is moved to the
+        folder "earlier", and so is a file that cannot be read, which a newer version may have written.
         """
         if not path.is_file():
             return result.content
-        there = self._read(path)
-        before = {} if there is None else there.content
-        if there is None or any(before.get(name) != result.content.get(name) for name in ("fingerprints", "history")):
+        old = self._read(path)
+        before = {} if old is None else old.content
+        if old is None or any(before.get(name) != result.content.get(name) for name in ("fingerprints", "history")):
             earlier = path.parent / "earlier"
             earlier.mkdir(exist_ok=True)
             n_before = len(list(earlier.glob(f"{path.stem}-*.json")))
@@ -246,13 +266,11 @@ class Results:
             return result.content
         merged = dict(result.content)
         if result.training_seconds is None:
-            merged["training_seconds"] = there.training_seconds
-        times = there.measuring_seconds, result.measuring_seconds
-        merged["measuring_seconds"] = None if None in times else sum(filter(None, times))
+            times = {"training_seconds": old.training_seconds, "measuring_seconds": None, "n_sharing": old.n_sharing}
+            merged |= times
         for name in ("accuracies", "by_class"):
-            if name in before or name in merged:
-                merged[name] = before.get(name, {}) | merged.get(name, {})
-        # What was measured, in one precision with all else that was, is not replaced by what validation found.
+            merged[name] = before.get(name, {}) | merged.get(name, {})
+        # Validation may run in another precision, so it never replaces a measurement.
         measured = {name: one for name, one in before["accuracies"].items() if one.get("measured")}
         merged["accuracies"] |= {
             name: one for name, one in measured.items() if not merged["accuracies"][name].get("measured")
@@ -260,21 +278,18 @@ class Results:
         return merged
 
     def _read(self, path: Path) -> RunResult | None:
-        """Read a result, or take it from before if the file has not changed; tables ask for the same ones often.
-
-        Where it cannot be read it is None, and a warning says so once.
-        """
+        """Read a result, from the cache if the file is unchanged; if it is unreadable, warn once and return None."""
         changed = path.stat().st_mtime_ns
-        if path not in self._read_before or self._read_before[path][0] != changed:
+        if path not in self._cache or self._cache[path][0] != changed:
             read = _read_result(path)
             if isinstance(read, str):
                 warnings.warn(read, LeftOutWarning, stacklevel=3)
-            self._read_before[path] = (changed, None if isinstance(read, str) else read)
-        return self._read_before[path][1]
+            self._cache[path] = (changed, None if isinstance(read, str) else read)
+        return self._cache[path][1]
 
 
 def _read_result(path: Path) -> RunResult | str:
-    """Return a file's result, or what is wrong with it."""
+    """Return a file's result, or the reason why it is unreadable."""
     try:
         content = json.loads(path.read_text())
         version = content.get("version") if isinstance(content, dict) and content.get("format") == FORMAT else None
@@ -294,20 +309,15 @@ def _read_result(path: Path) -> RunResult | str:
 
 
 def reason_of(error: Exception) -> str:
-    """Say what is wrong with a file, by what was raised when it was read; no full stop at the end."""
+    """Return the reason why a file is unreadable, without a full stop."""
     says_all = isinstance(error, NearshotError | ValueError)
     return f"{error}".rstrip(".") if says_all else f"{type(error).__name__}: {error}"
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    with atomic_write(path) as file:
-        file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+def runs_per_gpu(gpus_per_run: float) -> int:
+    """Return how many runs share a GPU; 1 if they use none.
 
-
-def trainings_a_gpu(gpus_per_run: float) -> int:
-    """Return how many trainings run on a GPU at once, if each takes so much of it; 1 if they use none.
-
-    >>> trainings_a_gpu(0.5), trainings_a_gpu(1 / 3), trainings_a_gpu(0.4), trainings_a_gpu(0)
+    >>> runs_per_gpu(0.5), runs_per_gpu(1 / 3), runs_per_gpu(0.4), runs_per_gpu(0)
     (2, 3, 2, 1)
     """
     return int(1 / gpus_per_run + 1e-6) if gpus_per_run else 1
@@ -320,10 +330,10 @@ def result_of(
     *,
     by_class: dict[str, dict[str, float]] | None = None,
     training_seconds: float | None = None,
-    measuring_seconds: float | None = 0.0,
+    measuring_seconds: float | None = None,
     n_sharing: int = 1,
 ) -> RunResult:
-    """Make the result of a finished run: the validation accuracies of its best epochs, and what was measured since."""
+    """Return the result of a finished run: its best validation accuracies, and the evaluations."""
     content = run.read("result.json")
     config = TrainConfig.from_dict(content["config"])
     accuracies = {}
@@ -333,11 +343,9 @@ def result_of(
     for wanted, evaluation in evaluations.items():
         epoch = int(evaluation.weights.removeprefix("epoch-").removesuffix(".safetensors"))
         accuracies[wanted.name] = evaluation.accuracy.as_dict() | {"epoch": epoch, "measured": True}
-    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     timing = [json.loads(line) for line in run.timing.read_text().splitlines()]
-    last_time = {line["epoch"]: line for line in timing}  # an epoch may have been run again after a kill
-    rates = sorted(line["images_per_second"] for line in last_time.values())
-    times = list(last_time.values())
+    times = list({line["epoch"]: line for line in timing}.values())  # if an epoch was rerun, its latest timing
+    rates = sorted(line["images_per_second"] for line in times)
     return RunResult(
         {
             "format": FORMAT,
@@ -347,7 +355,7 @@ def result_of(
             "config": config.as_dict(),
             "fingerprints": content["fingerprints"],
             "environment": content["environment"],
-            "seconds": sum(line["seconds"] for line in last_time.values()),
+            "seconds": sum(line["seconds"] for line in times),
             "images_per_second": rates[len(rates) // 2],
             "training_seconds": training_seconds,
             "measuring_seconds": measuring_seconds,
@@ -356,16 +364,13 @@ def result_of(
             "first_epoch_seconds": times[0].get("since_start"),
             "accuracies": accuracies,
             "by_class": by_class or {},
-            "history": lines,
+            "history": [json.loads(line) for line in run.metrics.read_text().splitlines()],
         }
     )
 
 
 def _end_to_end(times: list[dict[str, Any]]) -> float | None:
-    """Return the images a second from the end of the first epoch to that of the last, validation and files included.
-
-    Epochs that a process began with are left out: it had to load, compile and warm up first.
-    """
+    """Return the images per second including validation and checkpoints, without the first epoch of each process."""
     later = [(before, line) for before, line in pairwise(times) if not line.get("first")]
     seconds = sum(line["time"] - before["time"] for before, line in later)
     images = sum(line["seconds"] * line["images_per_second"] for _, line in later)

@@ -1,41 +1,36 @@
-"""Running jobs in a place: which wait, which run, what other processes do meanwhile, and how it all ended."""
+"""Run jobs on an executor: order, time limit, runs that other processes hold, and progress."""
 
 from __future__ import annotations
 
-import math
 import signal
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from nearshot.experiments.budget import Ahead, TimeLimit, look_ahead
-from nearshot.experiments.costs import duration
-from nearshot.experiments.executors.base import Place
-from nearshot.experiments.jobs import Job
-from nearshot.experiments.locks import ELSEWHERE, is_owned
-from nearshot.experiments.results import Results
+from nearshot.experiments.costs import TimeLimit, rough_duration
+from nearshot.experiments.executors.base import Executor
+from nearshot.experiments.jobs import LOCKED, Job, is_locked
 from nearshot.text import print_line
 from nearshot.training.signals import handling
 
 __all__ = ["Failure", "Outcome", "run_jobs"]
 
 SECONDS_BETWEEN_TABLES = 0.5
-SECONDS_BETWEEN_LOOKS = 1.0  # at what other processes do
-MOST_SECONDS_BETWEEN_TRIES = 60.0  # of a job that a place could not have, where only trying tells whose it is
+SECONDS_BETWEEN_CHECKS = 1.0  # of runs that other processes hold
+MOST_SECONDS_BETWEEN_CHECKS = 60.0
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that ended badly: the end of its log, and where the rest is."""
+    """A job that failed: the end of its log, and the path of the rest."""
 
     job: Job
     text: str
@@ -44,240 +39,167 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What became of some jobs."""
+    """The jobs by how they ended; those in `elsewhere` are still held by another process."""
 
     done: list[Job] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     stopped: list[Job] = field(default_factory=list)
-    left: list[Job] = field(default_factory=list)  # for another time
-    elsewhere: list[Job] = field(default_factory=list)  # that another process is still at
-
-    def add(self, job: Job, problem: str | None, log: Path) -> None:
-        """Add a job that has ended; `problem` is None for a good end and "" for one that was asked to stop."""
-        if problem is None:
-            self.done.append(job)
-        elif problem == "":
-            self.stopped.append(job)
-        else:
-            self.failed.append(Failure(job, problem, log))
+    left: list[Job] = field(default_factory=list)
+    elsewhere: list[Job] = field(default_factory=list)
 
 
 def run_jobs(
     jobs: Sequence[Job],
-    results: Results,
-    runs: Path,
-    place: Place,
+    executor: Executor,
     *,
     console: Console,
-    clock: Callable[[], float] = time.monotonic,
     limit: TimeLimit | None = None,
-    began: float | None = None,
 ) -> Outcome:
-    """Run all jobs that are not done. One that fails does not stop the rest; Ctrl-C and SIGTERM leave all resumable.
+    """Run all jobs that are not done. A job that fails does not stop the rest; Ctrl-C and SIGTERM leave all resumable.
 
-    One that another process is at, such as the same command in another window, is left to it: its result is waited for
-    when all else is done, and if that process ends without one, the job is run here.
+    A run locked by another process, such as the same command in another window, is skipped, then awaited. If that
+    process ends without a result, the job runs here.
 
     Args:
         jobs: in the order in which to start them.
-        results: where results are put.
-        runs: where run folders are made, named by the jobs' identities.
-        place: where they run.
-        console: where the live table is shown.
-        clock: seconds that pass.
-        limit: jobs that would not be done in time are not begun; those that were begun are done, whatever the time.
-        began: when the time of the limit began, by the clock; by default now.
+        executor: where they run.
+        console: where progress is shown.
+        limit: jobs that would not end in time are not started. Jobs that were started are finished.
     """
-    began = clock() if began is None else began
-    queue = _Queue(jobs, results, runs, place, console, clock, _Time(limit, began, clock))
+    queue = _Queue(jobs, executor, console, limit)
     with (
         Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
-        handling(_leave, signal.SIGTERM),
+        handling(_exit, signal.SIGTERM),
     ):
         try:
-            while queue.goes_on():
-                queue.begin()
+            while queue.has_work:
+                queue.start_jobs()
                 time.sleep(0.05)
-                queue.look()
+                queue.collect()
                 queue.show(live)
-        except BaseException:  # whatever ends this, nothing goes on running behind its back
-            place.stop()
-            queue.outcome.stopped += queue.not_ended()
+        except BaseException:  # no process stays behind, whatever ended this
+            executor.stop()
             raise
         finally:
-            place.close()
+            executor.close()
     queue.outcome.left += queue.waiting
-    queue.outcome.elsewhere += queue.elsewhere.jobs
+    queue.outcome.elsewhere += queue.held.values()
     return queue.outcome
 
 
-class _Time(NamedTuple):
-    """The time that jobs have, since it began."""
-
-    limit: TimeLimit | None
-    began: float
-    clock: Callable[[], float]
-
-    def allowed(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return the jobs that there is time for."""
-        return jobs if self.limit is None else self.limit.allowed(jobs, self.clock() - self.began)
-
-    @property
-    def left(self) -> float:
-        """The seconds that are left."""
-        return math.inf if self.limit is None else self.limit.seconds - (self.clock() - self.began)
-
-    @property
-    def expected(self) -> Mapping[str, float]:
-        """How long jobs are expected to take, by their identities, as far as that was asked."""
-        return {} if self.limit is None else self.limit.expected
-
-
 class _Queue:
-    """Jobs on their way: those that wait, that run, that other processes are at, and what became of the others."""
+    """Jobs that wait, run, are held by other processes, or ended."""
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        results: Results,
-        runs: Path,
-        place: Place,
-        console: Console,
-        clock: Callable[[], float],
-        time_left: _Time,
-    ) -> None:
-        self.n_jobs, self.runs, self.place, self.console, self.clock = len(jobs), runs, place, console, clock
-        self.time = time_left
-        # Each is asked once: what another process does meanwhile would be in both lists, or in none.
-        is_done = {job.id: job.is_done(results) for job in jobs}
+    def __init__(self, jobs: Sequence[Job], executor: Executor, console: Console, limit: TimeLimit | None) -> None:
+        self.n_jobs, self.executor, self.console, self.limit = len(jobs), executor, console, limit
+        # Each is asked once: another process may finish one meanwhile.
+        is_done = {job.id: job.is_done(executor.results) for job in jobs}
         self.outcome = Outcome(done=[job for job in jobs if is_done[job.id]])
         self.waiting = [job for job in jobs if not is_done[job.id]]
         self.running: dict[str, tuple[Job, float]] = {}
-        self.elsewhere = _Elsewhere(results, runs, console, clock)
-        self._for_now = self.time.allowed(self.waiting)
+        self.held: dict[str, Job] = {}  # by other processes
+        self._n_tries: Counter[str] = Counter()
+        self._next_check: dict[str, float] = {}
+        self._allowed = self._in_time()
         self._seconds: list[float] = []  # that jobs took
-        self._shown = -math.inf
+        self._next_table = time.monotonic()
 
-    def goes_on(self) -> bool:
-        """Whether there is anything to begin or to wait for; other processes are not waited for beyond the time."""
-        return bool(self._for_now or self.running or (self.elsewhere.jobs and self.time.left > 0))
+    @property
+    def has_work(self) -> bool:
+        """Whether there is a job to start or to wait for; other processes are not awaited beyond the limit."""
+        is_time = self.limit is None or self.limit.left > 0
+        return bool(self._allowed or self.running or (self.held and is_time))
 
-    def not_ended(self) -> list[Job]:
-        """Return the jobs that nothing has become of yet."""
-        return [job for job, _ in self.running.values()] + self.waiting + self.elsewhere.jobs
-
-    def begin(self) -> None:
-        """Begin jobs for which there is room and time."""
-        while self._for_now and len(self.running) < self.place.n_at_once:
-            job, *self._for_now = self._for_now
+    def start_jobs(self) -> None:
+        """Start jobs for which there is room and time."""
+        while self._allowed and len(self.running) < self.executor.n_at_once:
+            job = self._allowed.pop(0)
             self.waiting.remove(job)
-            if not self.elsewhere.has(job):
-                self.place.start(job, self.runs / job.id)
-                self.running[job.id] = (job, self.clock())
-
-    def look(self) -> None:
-        """See what has ended, here and elsewhere, and what there is time for now."""
-        n_waiting, n_running = len(self.waiting), len(self.running)
-        for job, problem in self.place.ended():
-            took = self.clock() - self.running.pop(job.id)[1]
-            if problem == ELSEWHERE:
-                self.elsewhere.add(job)
+            if job.is_done(self.executor.results) or self._is_locked(job):
+                self._hold(job)
             else:
-                self._seconds.append(took)
-                how = "done" if problem is None else "stopped" if problem == "" else "failed"
-                self._end(job, problem, f"{how} in {took:.0f} s")
-        for job in self.elsewhere.done():
-            self._end(job, None, "done by another process")
-        self.waiting += self.elsewhere.free()
-        if (len(self.waiting), len(self.running)) != (n_waiting, n_running):
-            self._for_now = self.time.allowed(self.waiting)
+                self.running[job.id] = (job, time.monotonic())
+                self.executor.start(job)
 
-    def _end(self, job: Job, problem: str | None, how: str) -> None:
-        self.outcome.add(job, problem, self.place.log_of(job))
-        if not self.console.is_terminal:  # where a table that changes would be seen at the end only
-            print_line(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {how}")
+    def collect(self) -> None:
+        """Move jobs that ended, here and in other processes, and those that other processes gave up."""
+        before = len(self.waiting), len(self.running)
+        for job, problem in self.executor.ended():
+            seconds = time.monotonic() - self.running.pop(job.id)[1]
+            if problem == LOCKED:
+                self._hold(job)
+            else:
+                self._seconds.append(seconds)
+                self._end(job, problem, f"in {seconds:.0f} s")
+        now = time.monotonic()
+        for job in list(self.held.values()):
+            if job.is_done(self.executor.results):
+                del self.held[job.id]
+                self._end(job, None, "by another process")
+            elif now >= self._next_check[job.id]:
+                self._next_check[job.id] = now + SECONDS_BETWEEN_CHECKS
+                if not self._is_locked(job):
+                    self.waiting.append(self.held.pop(job.id))
+        if (len(self.waiting), len(self.running)) != before:
+            self._allowed = self._in_time()
 
     def show(self, live: Live) -> None:
-        """Show how things stand, now and then."""
-        now = self.clock()
-        if now - self._shown < SECONDS_BETWEEN_TABLES:
+        """Show a table of the running jobs, at most twice a second."""
+        now = time.monotonic()
+        if now < self._next_table:
             return
-        self._shown = now
-        ahead, n_waiting = self._ahead(now), len(self.waiting)
-        n_left = n_waiting if ahead is None else ahead.n_to_begin
-        parts = [f"{len(self.outcome.done)} done", f"{len(self.running)} running", f"{n_left} left"]
-        parts += [f"{len(self.elsewhere.jobs)} in another process"] if self.elsewhere.jobs else []
-        parts += [f"about {duration(ahead.seconds)} to go"] if ahead is not None else []
-        parts += [f"{n_waiting - n_left} for another time"] if n_waiting > n_left else []
+        self._next_table = now + SECONDS_BETWEEN_TABLES
+        n_later = len(self.waiting) - len(self._allowed)
+        parts = [f"{len(self.outcome.done)} done", f"{len(self.running)} running", f"{len(self._allowed)} left"]
+        parts += [f"{len(self.held)} in another process"] if self.held else []
+        parts += [f"about {rough_duration(self._seconds_left(now))} to go"] if self._seconds or self.limit else []
+        parts += [f"{n_later} for another time"] if n_later else []
         parts += [f"{len(self.outcome.failed)} failed"] if self.outcome.failed else []
         table = Table(title=", ".join(parts))
-        for heading in ("running", "for", "since", "last word"):
+        for heading in ("running", "for", "since", "last message"):
             table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
         for job, started in self.running.values():
-            last_word = _last_line(self.place.log_of(job))
-            table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", last_word)
+            message = _last_line(self.executor.log_of(job))
+            table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", message)
         live.update(table)
 
-    def _ahead(self, now: float) -> Ahead | None:
-        """Return what is ahead, by what is expected or by how long others took; None where nothing is known yet."""
-        if (self.time.limit is None and not self._seconds) or not (self.waiting or self.running):
-            return None
-        usual, expected = statistics.fmean(self._seconds or [0.0]), self.time.expected
-        return look_ahead(
-            [expected.get(job.id, usual) for job in self.waiting],
-            [max(expected.get(job.id, usual) - (now - started), 0.0) for job, started in self.running.values()],
-            self.place.n_at_once,
-            self.time.left,
-        )
+    def _in_time(self) -> list[Job]:
+        return list(self.waiting) if self.limit is None else self.limit.allowed(self.waiting)
+
+    def _is_locked(self, job: Job) -> bool:
+        return is_locked(self.executor.runs / job.id)
+
+    def _hold(self, job: Job) -> None:
+        """Leave a job to another process; say so once, and check it less often each time it was tried in vain."""
+        self.held[job.id] = job
+        pause = min(SECONDS_BETWEEN_CHECKS * 2 ** self._n_tries[job.id], MOST_SECONDS_BETWEEN_CHECKS)
+        self._next_check[job.id] = time.monotonic() + pause
+        self._n_tries[job.id] += 1
+        if self._n_tries[job.id] == 1 and not job.is_done(self.executor.results):
+            print_line(self.console, f"{job.name} is locked by another process; waiting for it.")
+
+    def _end(self, job: Job, problem: str | None, how: str) -> None:
+        if problem is None:
+            self.outcome.done.append(job)
+        elif problem == "":
+            self.outcome.stopped.append(job)
+        else:
+            self.outcome.failed.append(Failure(job, problem, self.executor.log_of(job)))
+        if not self.console.is_terminal:  # where the live table is not shown
+            state = "done" if problem is None else "stopped" if problem == "" else "failed"
+            print_line(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {state} {how}")
+
+    def _seconds_left(self, now: float) -> float:
+        """Estimate the time that is left, by the estimates of the limit or by the jobs that ended."""
+        expected = {} if self.limit is None else self.limit.expected
+        usual = statistics.fmean(self._seconds or [0.0])
+        running = [max(expected.get(job.id, usual) - (now - started), 0.0) for job, started in self.running.values()]
+        together = sum(running) + sum(expected.get(job.id, usual) for job in self._allowed)
+        return max([together / self.executor.n_at_once, *running])
 
 
-class _Elsewhere:
-    """The jobs that other processes are at, which are looked at now and then."""
-
-    def __init__(self, results: Results, runs: Path, console: Console, clock: Callable[[], float]) -> None:
-        self.results, self.runs, self.console, self.clock = results, runs, console, clock
-        self.jobs: list[Job] = []
-        self._tries: Counter[str] = Counter()
-        self._next_look: dict[str, float] = {}
-
-    def has(self, job: Job) -> bool:
-        """Whether another process has done a job meanwhile, or is at it; then it is kept here."""
-        if not job.is_done(self.results) and not is_owned(self.runs / job.id):
-            return False
-        self.add(job)
-        return True
-
-    def add(self, job: Job) -> None:
-        """Leave a job to another process, and say so once; each time it was tried in vain, for longer."""
-        self.jobs.append(job)
-        pause = min(SECONDS_BETWEEN_LOOKS * 2 ** self._tries[job.id], MOST_SECONDS_BETWEEN_TRIES)
-        self._next_look[job.id] = self.clock() + pause
-        self._tries[job.id] += 1
-        if self._tries[job.id] == 1 and not job.is_done(self.results):
-            print_line(self.console, f"{job.name} is being trained by another process; waiting for it.")
-
-    def done(self) -> list[Job]:
-        """Return the jobs whose results have come, and forget them."""
-        return self._without([job for job in self.jobs if job.is_done(self.results)])
-
-    def free(self) -> list[Job]:
-        """Return the jobs that nobody is at any more, though they are not done, and forget them."""
-        now = self.clock()
-        free = []
-        for job in self.jobs:
-            if now >= self._next_look[job.id]:
-                self._next_look[job.id] = now + SECONDS_BETWEEN_LOOKS
-                if not is_owned(self.runs / job.id) and not job.is_done(self.results):
-                    free.append(job)
-        return self._without(free)
-
-    def _without(self, jobs: list[Job]) -> list[Job]:
-        self.jobs = [job for job in self.jobs if job not in jobs]
-        return jobs
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """End this process at SIGTERM, which clusters send, as at Ctrl-C: in order, with the status a shell gives it."""
+def _exit(number: int, frame: FrameType | None) -> None:
+    """End this process on SIGTERM, which clusters send, in the same way as on Ctrl-C."""
     raise SystemExit(128 + number)
 
 

@@ -11,16 +11,19 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Drawing
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.paper import Number
-from nearshot.experiments.terminal import InTerminal
 from nearshot.io import atomic_write
 
 __all__ = ["Cell", "Figure", "Interval", "Row", "Table", "beside", "cell", "difference", "marked", "signed"]
 
 MISSING = "–"
-SHORTER = {"difference": "diff.", "row": "#"}  # headings in a terminal
+SHORTER = {"difference": "diff.", "paired difference": "paired", "row": "#"}  # headings in a terminal
+LEAST_TEXT = 10  # columns for a text in a terminal
 INTERVALS = ("±", "± between seeds", "± as the paper has it", "seeds")  # in CSV, after an accuracy
 OF_DIFFERENCES = ("±", "± is over", "seeds", "by seed")  # in CSV, after a difference of two trainings
 LATEX = str.maketrans(
@@ -30,7 +33,7 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Interval:
-    """How sure a difference of ours is.
+    """The uncertainty of a difference between two of our accuracies.
 
     Attributes:
         half: half its 95 % interval.
@@ -45,19 +48,34 @@ class Interval:
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table.
+    """A cell of a table.
 
     Attributes:
-        text: as it is shown.
+        text: what is shown.
         value: the number behind it, for sorting and CSV.
-        accuracy: the accuracy that it is of.
-        interval: of a difference between two of our own accuracies, its interval.
+        accuracy: the accuracy that it shows, which has the runs behind it.
+        interval: of a difference between two of our accuracies.
     """
 
     text: str
     value: float | None = None
     accuracy: PooledAccuracy | None = field(default=None, repr=False, compare=False)
     interval: Interval | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it shows a result of ours."""
+        return self.accuracy is not None or self.interval is not None
+
+    def further(self, kinds: Sequence[str]) -> list[float | str]:
+        """Return the values for the columns `INTERVALS` or `OF_DIFFERENCES` in CSV; empty where there are none."""
+        accuracy, interval = self.accuracy, self.interval
+        if kinds == OF_DIFFERENCES and interval is not None:
+            return [interval.half, interval.over, len(interval.by_seed), " ".join(map(str, interval.by_seed))]
+        if kinds != INTERVALS or accuracy is None:
+            return [""] * len(kinds)
+        between = "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
+        return [accuracy.interval95, between, accuracy.paper95, len(accuracy.per_seed)]
 
     def __str__(self) -> str:
         return self.text
@@ -68,12 +86,12 @@ Row = tuple[Cell | str, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and what it is of.
+    """A table with its title and notes.
 
     Attributes:
         name: a file name.
         title: a sentence, with where the paper has it.
-        label: the scale and seeds; stands under the title in every form.
+        label: the scale and seeds; below the title in every form.
         headings: of the columns.
         rows: cells, or plain texts.
         notes: sentences under the table.
@@ -88,11 +106,11 @@ class Table:
 
     @property
     def has_ours(self) -> bool:
-        """Whether something that it shows was trained."""
+        """Whether it shows any result of ours."""
         return any(_is_ours(row) for row in self.rows)
 
     def without_empty_rows(self) -> Table:
-        """Return the table without rows that wait for a training, and say how many; not if nothing was trained."""
+        """Return the table without the rows that have no result, with a note of how many; unchanged if none has."""
         if not self.has_ours:
             return self
         kept = tuple(row for row in self.rows if _is_ours(row) or "quoted" in str(row[0]))
@@ -103,15 +121,31 @@ class Table:
         notes = tuple(text for text in self.notes if is_marked or not text.startswith("* "))
         return replace(self, rows=kept, notes=notes + note)
 
-    def for_terminal(self) -> InTerminal:
-        """Return what rich prints: as wide as the terminal, in short words."""
-        return InTerminal(
-            (self.title, self.label),
-            tuple(SHORTER.get(heading, heading) for heading in self.headings),
-            tuple(tuple(str(item).replace(" ± ", "±").replace("(± ", "(±") for item in row) for row in self.rows),
-            tuple(self._numbers()),
-            self.notes,
+    def for_terminal(self) -> RichTable:
+        """Return the table for rich to print. Texts fold; numbers and intervals stay in one piece, however narrow."""
+        shown = RichTable(
+            title=Text(f"{self.title}\n{self.label}"),
+            caption=Text("\n".join(self.notes)) if self.notes else None,
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+            title_justify="left",
+            caption_justify="left",
         )
+        texts = [[str(item).replace("± ", "±") for item in row] for row in self.rows]
+        for place, (heading, is_number) in enumerate(zip(self.headings, self._numbers(), strict=True)):
+            title = SHORTER.get(heading, heading)
+            longest = max(len(word) for text in (title, *(row[place] for row in texts)) for word in (*text.split(), ""))
+            shown.add_column(
+                Text(title),
+                justify="right" if is_number else "left",
+                overflow="fold",
+                min_width=longest if is_number else min(longest, LEAST_TEXT),
+            )
+        for row in texts:
+            shown.add_row(*map(Text, row))
+        return shown
 
     def as_markdown(self) -> str:
         """Return Markdown."""
@@ -136,40 +170,40 @@ class Table:
     def as_csv(self) -> str:
         """Return comma-separated values: numbers unrounded, and the scale in every row.
 
-        No two columns have one name. An accuracy is followed by its interval over episodes, between training seeds and
-        as the paper has it, and by the number of seeds. The paper's own interval is the one to hold against the
-        paper's, though for models on the same episodes it is too small. A difference between two of our own accuracies
-        is followed by its interval, what that is over, the number of seeds, and the difference of each.
+        Column names are unique. After an accuracy come its intervals over episodes, between training seeds and as the
+        paper computes it, and the number of seeds. The paper's formula is too small for models on the same episodes,
+        but comparable with the paper's intervals. After a difference of two accuracies come its interval, what it is
+        over, the number of seeds, and the difference for each seed.
         """
         more = [self._more_in_csv(place) for place in range(len(self.headings))]
         headings = [
             (name, *(f"{name} {kind}" for kind in kinds))
-            for name, kinds in zip(_told_apart(self.headings), more, strict=True)
+            for name, kinds in zip(_unique(self.headings), more, strict=True)
         ]
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow([*(name for names in headings for name in names), "scale and seeds"])
         for row in self.rows:
             values: list[float | str] = []
-            for item, kinds in zip(row, more, strict=True):
-                values += [_number_or_text(item), *_intervals(item, kinds)]
+            for text, kinds in zip(row, more, strict=True):
+                item = text if isinstance(text, Cell) else Cell(text)
+                values += [str(item) if item.value is None else item.value, *item.further(kinds)]
             writer.writerow([*values, self.label])
         return buffer.getvalue()
 
     def _more_in_csv(self, place: int) -> tuple[str, ...]:
-        """Return what follows the numbers of a column in CSV."""
-        items = [row[place] for row in self.rows]
-        if any(_interval_in(item) for item in items):
+        """Return the further columns of a column in CSV."""
+        items = [item for row in self.rows if isinstance(item := row[place], Cell)]
+        if any(item.interval for item in items):
             return OF_DIFFERENCES
-        is_measured = self.headings[place] != "difference" and any(_accuracy_in(item) for item in items)
-        return INTERVALS if is_measured else ()
+        return INTERVALS if self.headings[place] != "difference" and any(item.accuracy for item in items) else ()
 
     def _numbers(self) -> list[bool]:
-        """Return of each column whether it holds numbers, which stand to the right; texts stand to the left."""
+        """Return for each column whether it holds numbers, which are aligned to the right."""
         return [any(isinstance(row[i], Cell) for row in self.rows) for i in range(len(self.headings))]
 
     def write(self, folder: Path) -> list[Path]:
-        """Write all forms; return their files."""
+        """Write Markdown, LaTeX and CSV; return the files."""
         forms = {".md": self.as_markdown(), ".tex": self.as_latex(), ".csv": self.as_csv()}
         files = []
         for suffix, text in forms.items():
@@ -203,32 +237,13 @@ class Figure:
 
 
 def _is_ours(row: Row) -> bool:
-    return any(_accuracy_in(item) is not None or _interval_in(item) is not None for item in row)
+    return any(isinstance(item, Cell) and item.is_ours for item in row)
 
 
-def _accuracy_in(item: Cell | str) -> PooledAccuracy | None:
-    return item.accuracy if isinstance(item, Cell) else None
+def _unique(headings: Sequence[str]) -> list[str]:
+    """Return unique headings: a repeated one is preceded by the last unique one.
 
-
-def _interval_in(item: Cell | str) -> Interval | None:
-    return item.interval if isinstance(item, Cell) else None
-
-
-def _intervals(item: Cell | str, kinds: Sequence[str]) -> list[float | str]:
-    """Return the columns of `INTERVALS` or `OF_DIFFERENCES`; empty for what there is not."""
-    accuracy, interval = _accuracy_in(item), _interval_in(item)
-    if kinds == OF_DIFFERENCES and interval is not None:
-        return [interval.half, interval.over, len(interval.by_seed), " ".join(map(str, interval.by_seed))]
-    if kinds != INTERVALS or accuracy is None:
-        return [""] * len(kinds)
-    between = "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
-    return [accuracy.interval95, between, accuracy.paper95, len(accuracy.per_seed)]
-
-
-def _told_apart(headings: Sequence[str]) -> list[str]:
-    """Return headings of which those that stand there several times have the one before them in their names.
-
-    >>> _told_apart(["method", "1-shot", "paper", "5-shot", "paper"])
+    >>> _unique(["method", "1-shot", "paper", "5-shot", "paper"])
     ['method', '1-shot', '1-shot paper', '5-shot', '5-shot paper']
     """
     named: list[str] = []
@@ -240,12 +255,8 @@ def _told_apart(headings: Sequence[str]) -> list[str]:
     return named
 
 
-def _number_or_text(item: Cell | str) -> float | str:
-    return item.value if isinstance(item, Cell) and item.value is not None else str(item)
-
-
 def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
-    """Return an accuracy with its interval, or a dash."""
+    """Return an accuracy with its interval; a dash for None."""
     if accuracy is None:
         return Cell(MISSING)
     return Cell(str(accuracy), accuracy.mean, accuracy if isinstance(accuracy, PooledAccuracy) else None)
@@ -261,14 +272,14 @@ def signed(number: float, digits: int = 2) -> str:
 
 
 def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
-    """Return ours minus the paper's, with no more digits than the paper's has."""
+    """Return our accuracy minus the paper's, with at most as many digits as the paper's."""
     if ours is None or paper is None:
         return Cell(MISSING)
     return Cell(signed(ours.mean - paper.mean, min(paper.digits, 2)), ours.mean - paper.mean, ours)
 
 
 def marked(item: Cell) -> Cell:
-    """Return a cell with a mark that a note under the table explains."""
+    """Return a cell with an asterisk, which a note below the table explains."""
     return item if item.text == MISSING else replace(item, text=f"{item.text} *")
 
 

@@ -1,9 +1,9 @@
-"""Glyphs: characters of many scripts, rendered from the typefaces that matplotlib ships. Nothing to download.
+"""Glyphs: characters of many scripts, rendered from the fonts that matplotlib ships. Nothing is downloaded.
 
-A class is a character and an image is that character in one of several faces, a little turned, sheared, scaled and
-moved. Training, validation and test have different scripts, as Omniglot has different alphabets. Characters that look
-alike, such as A, Α and А or c and C, are one class, kept once, so that no picture of a training class stands in the
-test split. There is nothing that could be flipped: many scripts have letters that are each other's mirror image.
+A class is a character. An image shows it in one of several fonts, slightly rotated, sheared, scaled and shifted.
+Training, validation and test have different scripts, as Omniglot has different alphabets. Of characters that look
+alike, such as A, Α and А or c and C, only the first is kept, so that no training class appears in the test split.
+Images should not be flipped: many scripts have letters that are each other's mirror image.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from nearshot.data.datasets.base import Plan, Source
+from nearshot.data.datasets.source import Plan, Source, SourceImage
 from nearshot.data.images import Pixels
-from nearshot.data.writer import Picture
 from nearshot.errors import InputError
 
 __all__ = ["GLYPHS", "SCRIPTS", "plan_glyphs"]
 
 GLYPHS_SIDE = 28
 IMAGES_PER_CLASS = 40
-# The first word of a letter's Unicode name tells its script.
+# The first word of a letter's Unicode name is its script.
 SCRIPTS = {
     "train": ("LATIN", "GREEK", "CYRILLIC", "COPTIC", "LISU", "GEORGIAN", "CANADIAN"),
     "val": ("ARABIC", "OGHAM", "OLD", "NKO"),
@@ -45,25 +44,25 @@ FACES = (
     "STIXGeneralBol",
 )
 FEWEST_FACES = 2
-CANVAS = 96  # pixels of the picture that variations are cut from
+CANVAS = 96  # side of the image that variations are cut from
 FONT_SIZE = 48
 THUMBNAIL = 16
-# Two thumbnails of unit length alike to this degree are the same letter to the eye.
+# Cosine similarity of two thumbnails from which on they count as the same letter.
 ALIKE = 0.93
 
 
 def plan_glyphs(*, seed: int = 0, images_per_class: int = IMAGES_PER_CLASS) -> Plan:
-    """List the characters and their pictures; a picture is drawn when it is read, always the same for the same seed.
+    """List the characters and their images. An image is drawn when it is read; the seed determines it.
 
     Args:
-        seed: another seed varies the pictures differently; the classes stay.
-        images_per_class: how many pictures of each character.
+        seed: the seed of the variations; the classes do not depend on it.
+        images_per_class: how many images of each character.
     """
     if images_per_class < 1:
         raise InputError(f"images_per_class must be at least 1, not {images_per_class}.")
     splits = {
         split: [
-            Picture(_class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i, seed))
+            SourceImage(_class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i, seed))
             for letter in letters
             for i in range(images_per_class)
         ]
@@ -74,7 +73,7 @@ def plan_glyphs(*, seed: int = 0, images_per_class: int = IMAGES_PER_CLASS) -> P
 
 @cache
 def _letters() -> dict[str, tuple[str, ...]]:
-    """Return the letters of each split, each look kept once, in the order of training, validation and test."""
+    """Return the letters of each split, without letters that look like an earlier one."""
     candidates = [
         (split, letter)
         for split, scripts in SCRIPTS.items()
@@ -94,7 +93,7 @@ def _letters() -> dict[str, tuple[str, ...]]:
 
 
 def _letters_of(script: str) -> Sequence[str]:
-    """Return the letters of a script without accents (those that Unicode does not take apart), in order."""
+    """Return the letters of a script without accents (those that Unicode does not decompose), in order."""
     return [
         letter
         for letter in map(chr, sorted(_charmap(FACES[0])))
@@ -113,7 +112,7 @@ def _font_folder() -> Path:
 
 @cache
 def _charmap(face: str) -> frozenset[int]:
-    """Return the characters that a face has; others would be drawn as a box."""
+    """Return the characters of a font; others would be drawn as a box."""
     from matplotlib.ft2font import FT2Font  # noqa: PLC0415
 
     return frozenset(FT2Font(str(_font_folder() / f"{face}.ttf")).get_charmap())
@@ -131,7 +130,7 @@ def _font(face: str) -> ImageFont.FreeTypeFont:
 
 @cache
 def _glyph(letter: str, face: str) -> Image.Image:
-    """Draw a letter in white on black, its ink in the middle of the canvas."""
+    """Draw a letter in white on black, centred on the canvas."""
     image = Image.new("L", (CANVAS, CANVAS))
     pen = ImageDraw.Draw(image)
     left, top, right, bottom = pen.textbbox((0, 0), letter, font=_font(face))
@@ -140,12 +139,12 @@ def _glyph(letter: str, face: str) -> Image.Image:
 
 
 def _thumbnail(letter: str, face: str) -> npt.NDArray[np.float32]:
-    """Return how a letter looks, whatever its size: its ink scaled to a small square, as a vector of unit length."""
+    """Return a letter scaled to a small square, as a vector of unit length."""
     image = _glyph(letter, face)
     box = image.getbbox()
     if box is None:
         return np.zeros(THUMBNAIL**2, dtype=np.float32)
-    # A common proportion is kept: l is not o. The longer side of the ink fills the square.
+    # Proportions are kept: l is not o. The longer side of the letter fills the square.
     width, height = box[2] - box[0], box[3] - box[1]
     longer = max(width, height)
     square = Image.new("L", (longer, longer))
@@ -156,16 +155,16 @@ def _thumbnail(letter: str, face: str) -> npt.NDArray[np.float32]:
 
 
 def _draw(letter: str, index: int, seed: int) -> Pixels:
-    """Draw one picture of a letter: a face by turns, and a small turn, shear, scale and shift by chance."""
+    """Draw one image of a letter: fonts in turn, with a small random rotation, shear, scale and shift."""
     faces = _faces_with(letter)
-    chance = np.random.Generator(np.random.PCG64([seed, ord(letter), index])).random(6) * 2 - 1  # in [−1, 1)
-    angle, shear = 0.2 * chance[0], 0.2 * chance[1]
-    across, down = 1 + 0.15 * chance[2], 1 + 0.15 * chance[3]
-    # From a place in the result to one in the canvas, both measured from their middles.
+    random = np.random.Generator(np.random.PCG64([seed, ord(letter), index])).random(6) * 2 - 1  # in [−1, 1)
+    angle, shear = 0.2 * random[0], 0.2 * random[1]
+    across, down = 1 + 0.15 * random[2], 1 + 0.15 * random[3]
+    # Maps a point of the result to one of the canvas, both relative to their centres.
     pixel = 60 / GLYPHS_SIDE  # a letter of 48 canvas pixels has room to move in 60
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     matrix = turn @ np.array([[1, shear], [0, 1]]) @ np.diag([pixel * across, pixel * down])
-    shift = 3 * chance[4:6] + CANVAS / 2 - matrix @ np.array([GLYPHS_SIDE / 2] * 2)
+    shift = 3 * random[4:6] + CANVAS / 2 - matrix @ np.array([GLYPHS_SIDE / 2] * 2)
     large = _glyph(letter, faces[index % len(faces)]).transform(
         (3 * GLYPHS_SIDE, 3 * GLYPHS_SIDE),
         Image.Transform.AFFINE,
@@ -182,9 +181,9 @@ def _class_name(letter: str) -> str:
 
 GLYPHS = Source(
     name="glyphs",
-    description="Glyphs: over 1,000 letters of 15 scripts, 40 pictures each, 28×28; scripts differ between splits",
+    description="Glyphs: over 1,000 letters of 15 scripts, 40 images each, 28×28; scripts differ between splits",
     side=GLYPHS_SIDE,
     plan=lambda _: plan_glyphs(),
-    where="nothing to get: drawn here from matplotlib's typefaces",
+    where="nothing to get: drawn here from matplotlib's fonts",
     needs_files=False,
 )

@@ -8,11 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from nearshot.data.datasets.base import Plan, Source, pictures_by_folder, split_pictures, standard_splits
+from nearshot.data.datasets.source import Plan, Source, SourceImage, images_by_folder, split_images, standard_splits
 from nearshot.data.downloads import Download
 from nearshot.data.images import Pixels, decode
 from nearshot.data.readers import Files
-from nearshot.data.writer import Picture
 from nearshot.errors import InputError
 
 __all__ = ["OMNIGLOT", "OMNIGLOT_VARIANTS", "omniglot_name", "plan_omniglot"]
@@ -27,11 +26,11 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
         files: the two archives, or what they unpack to.
         split: "vinyals" for the split of Vinyals et al. (1,028, 172 and 423 characters), or "background" for Lake et
             al.'s (train: background, test: evaluation).
-        rotations: take each character turned by 90, 180 and 270 degrees as three more classes.
+        rotations: add each character rotated by 90, 180 and 270 degrees as three more classes.
     """
-    groups = pictures_by_folder(files, depth=3)
+    groups = images_by_folder(files, depth=3)
     if split not in ("vinyals", "background"):
-        raise InputError(f"Omniglot is split by 'vinyals' or 'background', not {split!r}.")
+        raise InputError(f"split must be 'vinyals' or 'background', not {split!r}.")
     classes = standard_splits("omniglot-vinyals")
     if split == "background":
         everything = [name for names in classes.values() for name in names]
@@ -39,19 +38,17 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
             ours: [name for name in everything if name.startswith(f"images_{theirs}/")]
             for ours, theirs in (("train", "background"), ("test", "evaluation"))
         }
-    splits = split_pictures(groups, classes, files, "Omniglot")
+    splits = split_images(groups, classes, files, "Omniglot")
     layout = f"images_background and images_evaluation, {split} split"
     if rotations:
         layout += ", with rotations"
-        splits = {
-            name: [_turned(p, turns) for turns in range(4) for p in pictures] for name, pictures in splits.items()
-        }
-        splits = {name: sorted(pictures, key=lambda p: (p.class_name, p.name)) for name, pictures in splits.items()}
+        splits = {name: [_turned(p, turns) for turns in range(4) for p in images] for name, images in splits.items()}
+        splits = {name: sorted(images, key=lambda p: (p.class_name, p.name)) for name, images in splits.items()}
     return Plan(layout, splits)
 
 
 def omniglot_name(split: Split = "vinyals", *, rotations: bool = False) -> str:
-    """Return the name under which a way to split Omniglot is prepared, so that one does not replace another.
+    """Return the name under which a variant of Omniglot is prepared, so that variants do not replace each other.
 
     >>> omniglot_name(), omniglot_name("background", rotations=True)
     ('omniglot', 'omniglot-background-rotations')
@@ -59,21 +56,21 @@ def omniglot_name(split: Split = "vinyals", *, rotations: bool = False) -> str:
     return "omniglot" + ("-background" if split == "background" else "") + ("-rotations" if rotations else "")
 
 
-def _turned(picture: Picture, quarter_turns: int) -> Picture:
+def _turned(image: SourceImage, quarter_turns: int) -> SourceImage:
     if quarter_turns == 0:
-        return picture
+        return image
     angle = f"{90 * quarter_turns} degrees"
     return replace(
-        picture,
-        class_name=f"{picture.class_name} turned {angle}",
-        name=f"{picture.name} turned {angle}",
-        read=partial(_turn, picture, quarter_turns),
+        image,
+        class_name=f"{image.class_name} turned {angle}",
+        name=f"{image.name} turned {angle}",
+        read=partial(_turn, image, quarter_turns),
     )
 
 
-def _turn(picture: Picture, quarter_turns: int) -> Pixels:
-    data = picture.read()
-    image = decode(data, picture.name) if isinstance(data, bytes) else data
+def _turn(source: SourceImage, quarter_turns: int) -> Pixels:
+    data = source.read()
+    image = decode(data, source.name) if isinstance(data, bytes) else data
     return np.ascontiguousarray(np.rot90(np.asarray(image, dtype=np.uint8), quarter_turns))
 
 

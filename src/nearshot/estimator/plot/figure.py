@@ -1,4 +1,4 @@
-"""A scene as one drawing of matplotlib."""
+"""A scene as one matplotlib figure."""
 
 from __future__ import annotations
 
@@ -12,77 +12,74 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from nearshot.estimator.plot.labels import place_names
-from nearshot.estimator.plot.scene import Places, Query, Scene, Seen
+from nearshot.estimator.plot.scene import Places, Query, Scene, Seen, place_names
 from nearshot.styles import class_style
 
-__all__ = ["figure_of"]
+__all__ = ["make_figure"]
 
 WIDTH = 14.0  # inches
 SHOWN_OF_A_CLASS, SHOWN_CLASSES, SHOWN_QUERIES = 5, 12, 24
 COLUMNS = 4  # of queries
-MOST_NAMED = 20  # classes
-NUMBER_AT = (8, 6)  # points from a picture's place
+MAX_NAMED = 20  # classes
+NUMBER_AT = (8, 6)  # points from a marker
 INK, FAINT = "#1b1f24", "#5b6470"
 NAME: dict[str, Any] = {
     "fontsize": 9,
     "weight": "bold",
     "color": INK,
     "zorder": 5,
-    "path_effects": [withStroke(linewidth=3, foreground="white")],  # to be read over markers
+    "path_effects": [withStroke(linewidth=3, foreground="white")],  # to be legible over markers
 }
 
 
-def figure_of(scene: Scene) -> Figure:
-    """Return the drawing: support images and the plane above, the queries below."""
+def make_figure(scene: Scene) -> Figure:
+    """Return the figure: support images and the plane above, queries below."""
     n_classes = min(len(scene.support), SHOWN_CLASSES)
     n_queries = min(len(scene.queries), SHOWN_QUERIES)
     top = max(4.5, 0.72 * n_classes + 0.4)
     bottom = 1.5 * math.ceil(n_queries / COLUMNS)
-    notes = [scene.title, *scene.notes, *_left_out(scene)]
+    notes = [scene.title, *scene.notes, *_skipped(scene)]
     head = 0.25 + 0.26 * len(notes)
     height = head + top + bottom + 0.4
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
     for number, note in enumerate(notes):
-        figure.text(
-            0.02,
-            1 - (0.3 + 0.26 * number) / height,
-            note,
-            fontsize=13 if number == 0 else 9,
-            weight="bold" if number == 0 else "normal",
-            color=INK if number == 0 else FAINT,
+        style: dict[str, Any] = (
+            {"fontsize": 9, "color": FAINT} if number else {"fontsize": 13, "weight": "bold", "color": INK}
         )
-    up = 1 - head / height  # where the upper half begins
-    _support(_plain(figure, (0.02, up - top / height, 0.42, top / height)), scene, n_classes, WIDTH * 0.42, top)
+        figure.text(0.02, 1 - (0.3 + 0.26 * number) / height, note, **style)
+    up = 1 - head / height  # the top of the upper half
+    _support(_in_inches(figure, (0.02, up - top / height, 0.42, top / height)), scene, n_classes)
     plane = figure.add_axes((0.5, up - (top - 0.55) / height, 0.48, (top - 0.65) / height))
     _plane(plane, scene)
     if n_queries:
-        axes = _plain(figure, (0.02, 0.01, 0.96, bottom / height))
-        _queries(axes, scene, n_queries, WIDTH * 0.96, bottom)
+        _queries(_in_inches(figure, (0.02, 0.01, 0.96, bottom / height)), scene, n_queries)
     return figure
 
 
-def _left_out(scene: Scene) -> list[str]:
-    """Say what there was no room for, and what could not be read."""
-    told = list(scene.errors[:3])
+def _skipped(scene: Scene) -> list[str]:
+    """Return sentences about what is not shown."""
+    lines = list(scene.errors[:3])
     if len(scene.errors) > 3:
-        told.append(f"… and {len(scene.errors) - 3} more that cannot be read.")
+        lines.append(f"… and {len(scene.errors) - 3} more that cannot be read.")
     if len(scene.queries) > SHOWN_QUERIES:
-        told.append(f"The first {SHOWN_QUERIES} of {len(scene.queries):,} pictures are shown; a .html file shows more.")
+        lines.append(f"The first {SHOWN_QUERIES} of {len(scene.queries):,} images are shown; an .html file shows more.")
     if len(scene.support) > SHOWN_CLASSES:
-        told.append(f"The first {SHOWN_CLASSES} of {len(scene.support):,} classes are shown; a .html file shows all.")
-    return told
+        lines.append(f"The first {SHOWN_CLASSES} of {len(scene.support):,} classes are shown; an .html file shows all.")
+    return lines
 
 
-def _plain(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
+def _in_inches(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
+    """Add axes without lines, whose unit is an inch."""
     axes = figure.add_axes(box)
     axes.set_axis_off()
+    axes.set_xlim(0, figure.get_figwidth() * box[2])
+    axes.set_ylim(0, figure.get_figheight() * box[3])
     return axes
 
 
-def _support(axes: Axes, scene: Scene, n_classes: int, width: float, height: float) -> None:
-    """Draw a row for each class: its marker, its name, its first images. The axes' units are inches."""
-    _in_inches(axes, width, height)
+def _support(axes: Axes, scene: Scene, n_classes: int) -> None:
+    """Draw one row per class: its marker, its name, its first images."""
+    height = axes.get_ylim()[1]
     row = min(0.72, height / max(n_classes, 1))
     for number, (label, members) in enumerate(list(scene.support.items())[:n_classes]):
         y = height - (number + 1) * row
@@ -92,33 +89,27 @@ def _support(axes: Axes, scene: Scene, n_classes: int, width: float, height: flo
         for place, seen in enumerate(members[:SHOWN_OF_A_CLASS]):
             _tile(axes, seen, 2.0 + place * row, y + 0.03, row - 0.06)
         if len(members) > SHOWN_OF_A_CLASS:
-            axes.text(
-                2.05 + SHOWN_OF_A_CLASS * row,
-                y + row / 2,
-                f"+ {len(members) - SHOWN_OF_A_CLASS}",
-                va="center",
-                color=FAINT,
-            )
+            more = f"+ {len(members) - SHOWN_OF_A_CLASS}"
+            axes.text(2.05 + SHOWN_OF_A_CLASS * row, y + row / 2, more, va="center", color=FAINT)
 
 
-def _queries(axes: Axes, scene: Scene, n_queries: int, width: float, height: float) -> None:
-    _in_inches(axes, width, height)
-    step, row = width / COLUMNS, 1.5
+def _queries(axes: Axes, scene: Scene, n_queries: int) -> None:
+    step, row, height = axes.get_xlim()[1] / COLUMNS, 1.5, axes.get_ylim()[1]
     for number, query in enumerate(scene.queries[:n_queries]):
         left, y = (number % COLUMNS) * step, height - (number // COLUMNS + 1) * row
         _query(axes, scene, query, f"{number + 1} · {PurePath(query.name).name}", left, y)
 
 
 def _query(axes: Axes, scene: Scene, query: Query, name: str, left: float, y: float) -> None:
-    """Draw a picture, the answer, and the nearest support image."""
-    told = query.explanation
-    _tile(axes, query, left, y + 0.1, 1.2, dashed=told.is_unknown)
+    """Draw an image, its answer, and the nearest support image."""
+    answer = query.explanation
+    _tile(axes, query, left, y + 0.1, 1.2, dashed=answer.is_unknown)
     write: dict[str, Any] = {"va": "top", "fontsize": 9, "color": INK}
-    percent = f"{100 * told.probability:.0f} %"
-    answer = f"{told.label}" if told.is_unknown else f"{_cut(str(told.label), 16)} {percent}"
-    axes.text(left + 1.3, y + 1.3, answer, **{**write, "fontsize": 11, "weight": "bold"})
+    percent = f"{100 * answer.probability:.0f} %"
+    label = f"{answer.label}" if answer.is_unknown else f"{_cut(str(answer.label), 16)} {percent}"
+    axes.text(left + 1.3, y + 1.3, label, **{**write, "fontsize": 11, "weight": "bold"})
     axes.text(left + 1.3, y + 1.08, f"novelty {query.novelty}", **{**write, "color": FAINT})
-    near = told.neighbours[0]
+    near = answer.neighbours[0]
     seen = scene.support_image(near.name, str(near.label))
     if seen is not None:
         _tile(axes, seen, left + 1.3, y + 0.3, 0.55)
@@ -128,15 +119,13 @@ def _query(axes: Axes, scene: Scene, query: Query, name: str, left: float, y: fl
 
 
 def _plane(axes: Axes, scene: Scene) -> None:
-    """Draw features on their principal plane."""
-    for number, (label, members) in enumerate(scene.support.items()):
+    """Draw features on the plane of their principal axes."""
+    for number, members in enumerate(scene.support.values()):
         colour, marker = class_style(number)
         places = np.stack([seen.place for seen in members])
-        axes.plot(
-            *places.T, marker=marker, color=colour, linestyle="none", markersize=8, markeredgecolor="white", label=label
-        )
+        axes.plot(*places.T, marker=marker, color=colour, linestyle="none", markersize=8, markeredgecolor="white")
     for number, query in enumerate(scene.queries, 1):
-        _asked(axes, scene, query, str(number) if number <= SHOWN_QUERIES else "")
+        _query_marker(axes, scene, query, str(number) if number <= SHOWN_QUERIES else "")
     axes.set_aspect("equal", adjustable="datalim")
     axes.margins(0.12)
     _class_names(axes, scene)
@@ -144,16 +133,16 @@ def _plane(axes: Axes, scene: Scene) -> None:
     first, second = scene.shares
     axes.set_xlabel(f"first principal axis: {100 * first:.0f} % of the variance", fontsize=9, color=FAINT)
     axes.set_ylabel(f"second: {100 * second:.0f} %", fontsize=9, color=FAINT)
-    axes.set_title(f"features as compared{_about_queries(scene)}", fontsize=9, color=FAINT)
+    axes.set_title(f"prepared features{_about_queries(scene)}", fontsize=9, color=FAINT)
 
 
-def _asked(axes: Axes, scene: Scene, query: Query, number: str) -> None:
-    """Draw a picture that was asked about: the marker of the class that it is said to be of, hollow, with a cross."""
-    told, (x, y) = query.explanation, query.place.tolist()
-    if told.is_unknown:
+def _query_marker(axes: Axes, scene: Scene, query: Query, number: str) -> None:
+    """Draw a query: the hollow marker of the predicted class with a cross, or × if unknown."""
+    answer, (x, y) = query.explanation, query.place.tolist()
+    if answer.is_unknown:
         axes.plot(x, y, marker="x", color=INK, markersize=10, markeredgewidth=2, zorder=3)
     else:
-        colour, marker = class_style(list(scene.support).index(str(told.label)))
+        colour, marker = class_style(list(scene.support).index(str(answer.label)))
         axes.plot(
             x, y, marker=marker, color="none", markeredgecolor=colour, markersize=15, markeredgewidth=1.8, zorder=3
         )
@@ -166,35 +155,30 @@ def _about_queries(scene: Scene) -> str:
         return ""
     unknown = " (× unknown)" if any(query.explanation.is_unknown for query in scene.queries) else ""
     some = "" if len(scene.queries) <= SHOWN_QUERIES else f"the first {SHOWN_QUERIES} "
-    return f"; with a cross: asked about, as decided{unknown}, {some}by number"
+    return f"; queries with a cross, as predicted{unknown}, {some}by number"
 
 
 def _class_names(axes: Axes, scene: Scene) -> None:
-    if len(scene.support) > MOST_NAMED:
+    if len(scene.support) > MAX_NAMED:
         return
-    axes.apply_aspect()  # the limits are settled now
+    axes.apply_aspect()  # fixes the limits
     point = axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
 
     def at(some: Sequence[Seen]) -> Places:
         places: Places = axes.transData.transform(np.reshape([seen.place for seen in some], (-1, 2))) / point
         return places
 
-    asked = at(scene.queries)
+    queries = at(scene.queries)
     spots = place_names(
         [_cut(label, 24) for label in scene.support],
         [at(members) for members in scene.support.values()],
-        np.concatenate([asked, asked[:SHOWN_QUERIES] + NUMBER_AT]),
+        np.concatenate([queries, queries[:SHOWN_QUERIES] + NUMBER_AT]),
         letter=5.5,
         room=8,
     )
     for label, spot in zip(scene.support, spots, strict=True):
         x, y = axes.transData.inverted().transform(np.array(spot) * point).tolist()
         axes.text(x, y, _cut(label, 24), ha="center", va="center", **NAME)
-
-
-def _in_inches(axes: Axes, width: float, height: float) -> None:
-    axes.set_xlim(0, width)
-    axes.set_ylim(0, height)
 
 
 def _tile(axes: Axes, seen: Seen, left: float, bottom: float, side: float, *, dashed: bool = False) -> None:
@@ -206,7 +190,7 @@ def _tile(axes: Axes, seen: Seen, left: float, bottom: float, side: float, *, da
         axes.imshow(seen.thumbnail, extent=extent, interpolation="lanczos", aspect="auto")
     xs, ys = [left, left + side, left + side, left, left], [bottom, bottom, bottom + side, bottom + side, bottom]
     axes.plot(xs, ys, color=INK, linewidth=1.8 if dashed else 0.5, linestyle="--" if dashed else "-")
-    axes.set_xlim(limits[0])  # which imshow changes
+    axes.set_xlim(limits[0])  # imshow changes them
     axes.set_ylim(limits[1])
 
 

@@ -1,4 +1,4 @@
-"""Letters of all scripts in a drawing: whatever is in the names of files and classes, as far as a font has it."""
+"""Find installed fonts for the letters in a figure, in any script."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from matplotlib.text import Text
 
 from nearshot.io import readable
 
-__all__ = ["letters_that_there_are"]
+__all__ = ["installed_fonts"]
 
-USUAL = "DejaVu Sans"  # comes with matplotlib
-PLACEHOLDERS = "Last Resort"  # has a box for every letter
-NAMED = 10  # letters, of those that no font has
+DEFAULT = "DejaVu Sans"  # comes with matplotlib
+PLACEHOLDERS = "Last Resort"  # draws a box for every letter
+NAMED = 10  # missing letters that a warning names
 
 
 @contextmanager
-def letters_that_there_are(figure: Figure) -> Iterator[None]:
-    """Let a figure's texts be drawn with the fonts that are installed; where none has a letter, warn in one sentence.
+def installed_fonts(figure: Figure) -> Iterator[None]:
+    """Set fonts for the texts of a figure while it is saved; warn once about letters that no installed font has.
 
-    Names are text, never formulas, and bytes in them that are no UTF-8 are written out.
+    Texts are never parsed as formulas, and bytes in names that are not UTF-8 are escaped.
     """
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     for text in texts:
         text.set_parse_math(False)
         text.set_text(readable(text.get_text()))
-    missing = {letter for text in texts for letter in text.get_text() if letter.isprintable()} - _letters(USUAL)
-    families, left = _fonts_with(missing)
+    used = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
+    families, left = _fonts_with(used - _letters_of(font_manager.findfont(DEFAULT)))
     if families:
         for text in texts:
-            text.set_fontfamily([USUAL, *families])
+            text.set_fontfamily([DEFAULT, *families])
     if left:
         some = "".join(sorted(left)[:NAMED]) + ("…" if len(left) > NAMED else "")
         warnings.warn(
-            f"No installed font has {some}, so boxes are drawn instead. An .html file shows all letters.", stacklevel=3
+            f"No installed font has {some}; boxes are drawn instead. An .html file shows all letters.",
+            stacklevel=3,
         )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         warnings.filterwarnings("ignore", "Matplotlib currently does not support .* natively")
-        log = logging.getLogger("matplotlib.font_manager")  # which tells of weights that a font does not have
+        log = logging.getLogger("matplotlib.font_manager")  # logs missing font weights
         before = log.level
         log.setLevel(logging.ERROR)
         try:
@@ -53,21 +54,17 @@ def letters_that_there_are(figure: Figure) -> Iterator[None]:
 
 
 def _fonts_with(letters: set[str]) -> tuple[list[str], set[str]]:
-    """Return fonts that have letters between them, the one with the most of them first; and letters that none has."""
+    """Return fonts that cover letters, the one with the most first, and the letters that no font has."""
     has: dict[str, set[str]] = {}
     for entry in font_manager.fontManager.ttflist if letters else ():
         if not entry.name.startswith(PLACEHOLDERS):
-            with suppress(OSError, RuntimeError):  # a font that cannot be read
+            with suppress(OSError, RuntimeError):  # an unreadable font
                 has[entry.name] = has.get(entry.name, set()) | (letters & _letters_of(entry.fname))
     families: list[str] = []
     while letters and (best := max(has, key=lambda name: len(has[name] & letters), default="")) and has[best] & letters:
         families.append(best)
         letters = letters - has[best]
     return families, letters
-
-
-def _letters(family: str) -> set[str]:
-    return _letters_of(font_manager.findfont(family))
 
 
 def _letters_of(file: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""What there is to draw, whatever it is drawn on."""
+"""The content of a drawing: images, answers, and positions on a plane."""
 
 from __future__ import annotations
 
@@ -12,64 +12,51 @@ import numpy.typing as npt
 from nearshot.data.images import Pixels
 from nearshot.errors import NearshotError
 from nearshot.estimator.explanation import Explanation, explain_answers
-from nearshot.estimator.inputs import name_of, read_each
+from nearshot.estimator.image_inputs import name_of, read_each
 
-__all__ = ["Query", "Scene", "Seen", "make_scene", "principal_plane"]
+__all__ = ["Query", "Scene", "Seen", "make_scene", "place_names", "principal_plane"]
 
 THUMBNAIL = 96
+MAX_TRIED = 40  # images of a class beside which its name may stand
+NAME_HEIGHT = 16.0
 Places = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """A picture and where it lies.
+    """An image and its position."""
 
-    Attributes:
-        name: its path, or what it is called.
-        thumbnail: (96, 96, 3) uint8; None if it cannot be read any more.
-        place: (2,) in the plane.
-    """
-
-    name: str
-    thumbnail: Pixels | None
-    place: Places
+    name: str  # its path, or "image 3"
+    thumbnail: Pixels | None  # (96, 96, 3); None if it cannot be read any more
+    place: Places  # (2,) on the plane
 
 
 @dataclass(frozen=True, eq=False)
 class Query(Seen):
-    """A picture that was asked about, and the answer."""
+    """A classified image and its answer."""
 
     explanation: Explanation
 
     @property
     def novelty(self) -> str:
-        """How new it is and, if that is too much, the threshold, with as many digits as tell them apart."""
-        new, most = self.explanation.novelty, self.explanation.threshold
+        """The novelty and, if it is above the threshold, the threshold, with enough digits to differ."""
+        novelty, threshold = self.explanation.novelty, self.explanation.threshold
         if not self.explanation.is_unknown:
-            return f"{new:.2f}"
-        digits = next((n for n in range(2, 9) if f"{new:.{n}f}" != f"{most:.{n}f}"), 9)
-        return f"{new:.{digits}f}, over {most:.{digits}f}"
+            return f"{novelty:.2f}"
+        digits = next((n for n in range(2, 9) if f"{novelty:.{n}f}" != f"{threshold:.{n}f}"), 9)
+        return f"{novelty:.{digits}f}, above {threshold:.{digits}f}"
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Everything that a drawing shows.
-
-    Attributes:
-        title: a line about it.
-        notes: more lines.
-        support: the support images of each class, in the order of classes.
-        queries: what was asked.
-        errors: what could not be read, in sentences.
-        shares: the share of the features' variance that lies along the plane's two axes.
-    """
+    """The content of a drawing."""
 
     title: str
-    notes: tuple[str, ...]
-    support: dict[str, list[Seen]]
+    notes: tuple[str, ...]  # lines below the title
+    support: dict[str, list[Seen]]  # of each class, in the order of classes
     queries: tuple[Query, ...]
-    errors: tuple[str, ...]
-    shares: tuple[float, float]
+    errors: tuple[str, ...]  # a sentence per image that could not be read
+    shares: tuple[float, float]  # the fraction of the variance along each axis of the plane
 
     def support_image(self, name: str, label: str) -> Seen | None:
         """Return a support image by its name and class."""
@@ -78,45 +65,45 @@ class Scene:
 
 def make_scene(
     classifier: Any,
-    pictures: Sequence[Any],
+    images: Sequence[Any],
     *,
     n_neighbors: int = 3,
     title: str = "",
     notes: Sequence[str] = (),
     errors: Sequence[str] = (),
 ) -> Scene:
-    """Ask a classifier about pictures, and gather what there is to show.
+    """Classify images, and collect what to draw.
 
     Args:
         classifier: a fitted `FewShotClassifier` with a backbone.
-        pictures: what to ask about: paths, Pillow images or arrays that can be read.
+        images: readable paths, Pillow images or arrays.
         n_neighbors: how many of the nearest support images to show beside each.
-        title: a line for the top.
-        notes: more lines, under it.
-        errors: what could not be read, in sentences.
+        title: the heading.
+        notes: lines below it.
+        errors: a sentence per image that could not be read.
     """
     fitted = classifier._ready()
     support, learnt = fitted.support.features.numpy(), fitted.learnt
-    asked = classifier._query(pictures, fitted) if len(pictures) else None
-    explanations = [] if asked is None else explain_answers(fitted, asked, n_neighbors)
-    features = support if asked is None else np.concatenate([support, asked.numpy()])
+    query = classifier._query(images, fitted) if len(images) else None
+    explanations = [] if query is None else explain_answers(fitted, query, n_neighbors)
+    features = support if query is None else np.concatenate([support, query.numpy()])
     places, shares = principal_plane(features)
     thumbnails = _thumbnails(learnt.names)
-    names = [name_of(picture, number) for number, picture in enumerate(pictures)]
+    names = [name_of(image, number) for number, image in enumerate(images)]
     by_class: dict[str, list[Seen]] = {str(label): [] for label in learnt.classes.tolist()}
     for name, code, thumbnail, place in zip(learnt.names, learnt.codes, thumbnails, places, strict=False):
         by_class[str(learnt.classes[code])].append(Seen(name, thumbnail, place))
     queries = tuple(
         Query(name, thumbnail, place, explanation)
         for name, thumbnail, place, explanation in zip(
-            names, _thumbnails(pictures), places[len(support) :], explanations, strict=True
+            names, _thumbnails(images), places[len(support) :], explanations, strict=True
         )
     )
     return Scene(title, tuple(notes), by_class, queries, tuple(errors), shares)
 
 
 def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[float, float]]:
-    """Return where features lie on their two principal axes, (feature, 2), and each axis's share of the variance.
+    """Return the positions of features on their two principal axes, (feature, 2), and the variance of each axis.
 
     >>> places, shares = principal_plane(np.array([[0.0, 1.0, 5.0], [4.0, 1.0, 5.0], [2.0, 2.0, 5.0], [2.0, 0.0, 5.0]]))
     >>> shares
@@ -126,7 +113,7 @@ def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[fl
     left, values, axes = np.linalg.svd(around, full_matrices=False)
     places = np.zeros((len(features), 2))
     n_axes = min(2, len(values))
-    # An axis's direction is arbitrary: let its largest weight be positive, so that the same features look the same.
+    # The sign of an axis is arbitrary: make its largest weight positive, so that drawings are reproducible.
     signs = np.sign(axes[np.arange(n_axes), np.abs(axes[:n_axes]).argmax(1)])
     places[:, :n_axes] = left[:, :n_axes] * values[:n_axes] * signs
     total = float((values**2).sum()) or 1.0
@@ -134,6 +121,35 @@ def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[fl
     return places, (shares[0], shares[1])
 
 
-def _thumbnails(pictures: Sequence[Any]) -> list[Pixels | None]:
-    read = read_each(pictures, lambda content: content.square(THUMBNAIL))
+def place_names(
+    names: Sequence[str], groups: Sequence[Places], others: Places, *, letter: float, room: float
+) -> list[tuple[float, float]]:
+    """Return the centre of each class's name: beside one of its images, where it covers the fewest markers and names.
+
+    Args:
+        names: the names.
+        groups: (image, 2) for each class, the positions of its images.
+        others: (marker, 2) the positions of other markers.
+        letter: the approximate width of a letter.
+        room: the radius of a marker.
+    """
+    markers = np.concatenate([*groups, others])
+    taken: list[tuple[float, float, float]] = []  # the centres of names, and half their widths
+    for name, group in zip(names, groups, strict=True):
+        half = len(name) * letter / 2
+        beside = half + room + 3
+        steps = np.array([(0, -NAME_HEIGHT), (0, NAME_HEIGHT), (beside, 0), (-beside, 0)])
+        tried = (group[:MAX_TRIED, None] + steps).reshape(-1, 2)
+        away = np.abs(tried[:, None] - markers)  # (tried, marker, 2)
+        covered = ((away[..., 0] < half + room) & (away[..., 1] < NAME_HEIGHT / 2 + room / 2)).sum(1)
+        for x, y, width in taken:
+            covered += (np.abs(tried[:, 0] - x) < half + width) & (np.abs(tried[:, 1] - y) < NAME_HEIGHT)
+        # Of equally good positions, the nearest to the middle of the class.
+        x, y = tried[np.lexsort([((tried - group.mean(0)) ** 2).sum(1), covered])[0]].tolist()
+        taken.append((x, y, half))
+    return [(x, y) for x, y, _ in taken]
+
+
+def _thumbnails(images: Sequence[Any]) -> list[Pixels | None]:
+    read = read_each(images, lambda content: content.square(THUMBNAIL))
     return [None if isinstance(one, NearshotError) else one for one in read]

@@ -1,7 +1,6 @@
-"""The paper's statements as checks on what has been run."""
+"""The paper's statements, and what the results say about each."""
 
-from nearshot.experiments.claims.statements import CLAIMS
-from nearshot.experiments.claims.verdict import Claim, Verdict, judged
-from nearshot.experiments.claims.verdicts import check_claims, claims_as_table
+from nearshot.experiments.claims.statements import CLAIMS, check_claims, claims_as_table
+from nearshot.experiments.claims.verdict import Claim, Verdict, judge
 
-__all__ = ["CLAIMS", "Claim", "Verdict", "check_claims", "claims_as_table", "judged"]
+__all__ = ["CLAIMS", "Claim", "Verdict", "check_claims", "claims_as_table", "judge"]

@@ -1,54 +1,56 @@
-"""Judging a statement by what was run: confirmed, contradicted, undecided or not yet run.
+"""Judging a statement by the results: confirmed, contradicted, undecided or not yet run.
 
-A statement sets limits to differences (`Limits`): it is confirmed if their 95 % intervals lie within them, and
-contradicted if one lies outside. "Better" is above zero, and "no difference" within a point of it, so that a small one
-can be both: there, and none to speak of. Intervals are between training seeds, paired, where there are several; how
-much seeds differ is taken from all comparisons of a statement on the same split with as many shots. For a single seed
-they are over episodes, and a margin is allowed for the chance in trainings (`gaps.luck_in`, and the verdict says how
-much); so it is for two that agree within it, where that is less than their interval. Where the margin alone fills the
-limits, nothing could confirm the statement, and the verdict says that too. Statements about many comparisons are
-contradicted by one of them only if that would be no chance among so many (Bonferroni). Where neither a statement nor
-its opposite is more than chance, it is undecided.
+A statement sets limits to paired differences (`Limits`). It is confirmed if all 95 % intervals lie within them, and
+contradicted if one lies outside. "Better" means above zero, and "no difference" within a point of it, so a small
+difference can satisfy both. Intervals are between training seeds where there are several; the spread between seeds is
+pooled over all comparisons of a statement on the same split with the same number of shots. For a single seed intervals
+are over episodes, and a margin is added for seed variance (`paired.seed_margin`). The same holds for two seeds that
+agree within the margin, where it is smaller than their interval. The verdict names the margin, and says so where the
+margin alone fills the limits, so that nothing could confirm the statement. One of many comparisons contradicts a
+statement only after Bonferroni's correction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from nearshot.experiments.claims.compare import Pairs, gaps_of
-from nearshot.experiments.paired import SAME, Gap, pooled
+from nearshot.experiments.paired import SAME, PairedDifference, Side, paired_difference, pool_spread
 from nearshot.experiments.recipe import Found
 
 __all__ = [
     "ABOVE",
+    "CLEARLY_ABOVE",
     "NONE",
+    "Check",
     "Claim",
+    "Compared",
+    "Comparisons",
     "Limits",
-    "Status",
     "Verdict",
     "above",
-    "clearly_above",
-    "judged",
-    "listed",
+    "count_statuses",
+    "differences_in_words",
+    "judge",
     "not_above",
-    "same",
+    "within",
 ]
 
 Status = Literal["confirmed", "contradicted", "undecided", "not yet run"]
-LISTED = 6  # gaps that a verdict tells; more are counted
+LISTED = 6  # differences that a verdict lists; more are counted
 
 
 class Verdict(NamedTuple):
-    """What has become of a statement, with the numbers."""
+    """The status of a statement, with the numbers behind it."""
 
     status: Status
     text: str
 
 
-Check = Callable[[Found, str], Verdict]  # of what was run, on a dataset
+Check = Callable[[Found, str], Verdict]  # of the results, on a dataset
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,10 @@ class Claim:
 
     Attributes:
         name: a short name.
-        statement: what it says.
-        where: the paper's section.
-        check: what the results say, on a dataset.
-        datasets: on which it is judged: where the paper says so, and a recipe has the trainings.
+        statement: what the paper says.
+        where: its section.
+        check: judges it by the results on a dataset.
+        datasets: where it is judged: the paper says so there, and a recipe has the runs.
     """
 
     name: str
@@ -70,27 +72,38 @@ class Claim:
     datasets: tuple[str, ...] = ("cifar-fs", "mini-imagenet")
 
 
+class Compared(NamedTuple):
+    """A comparison of two measurements, each with its run: the first minus the second."""
+
+    name: str
+    first: Side
+    second: Side
+
+
+Comparisons = Callable[[str], Sequence[Compared]]  # on a dataset
+
+
 class Limits(NamedTuple):
-    """Between what a difference lies, in points, if a statement about it is so."""
+    """The range, in points, in which a difference must lie for a statement to hold."""
 
     low: float = -math.inf
     high: float = math.inf
 
-    def room(self, one: Gap) -> float:
-        """Return how far within them all that it may be is; less than nothing where some of it is outside."""
+    def room(self, one: PairedDifference) -> float:
+        """Return how far within them the whole interval is; negative where some of it is outside."""
         return min(one.low - self.low, self.high - one.high)
 
-    def hold(self, one: Gap) -> bool:
-        """Return whether all that it may be is within them."""
+    def hold(self, one: PairedDifference) -> bool:
+        """Return whether the whole interval is within them."""
         return self.room(one) > 0
 
-    def fail(self, one: Gap) -> bool:
-        """Return whether all that it may be is outside."""
+    def fail(self, one: PairedDifference) -> bool:
+        """Return whether the whole interval is outside."""
         return one.high < self.low or one.low > self.high
 
-    def are_filled_by(self, one: Gap) -> bool:
-        """Return whether its margin alone leaves no difference that would be within them."""
-        return 2 * one.luck >= self.high - self.low
+    def are_filled_by(self, one: PairedDifference) -> bool:
+        """Return whether the margin alone is as wide as the limits, so that no difference could hold."""
+        return 2 * one.margin >= self.high - self.low
 
 
 ABOVE = Limits(low=0.0)
@@ -99,96 +112,104 @@ NOT_ABOVE = Limits(high=SAME / 2)
 NONE = Limits(-SAME, SAME)
 
 
-def judged(*stated: tuple[Sequence[Gap | None], Limits]) -> Verdict:
-    """Confirm if all gaps are within their limits, contradict if one is outside, and leave it open otherwise.
+def judge(*stated: tuple[Sequence[PairedDifference | None], Limits]) -> Verdict:
+    """Confirm if all differences are within their limits, contradict if one is outside; otherwise it is undecided.
 
-    The verdict says which they are, and begins with what speaks most against the statement, or least for it.
+    The verdict lists the differences, those that speak most against the statement first. None is a missing one.
     """
-    limits = [within for gaps, within in stated for one in gaps if one is not None]
+    limits = [within for differences, within in stated for one in differences if one is not None]
     if not limits:
         return Verdict("not yet run", "")
-    there = list(zip(pooled([one for gaps, _ in stated for one in gaps if one is not None]), limits, strict=True))
-    there.sort(key=lambda two: two[1].room(two[0]))
-    n_all = sum(len(gaps) for gaps, _ in stated)
-    missing = f" {n_all - len(there)} of {n_all} comparisons are not run yet." if len(there) < n_all else ""
-    failing = [one for one, within in there if within.fail(one.among(len(there)))]
+    there = [one for differences, _ in stated for one in differences if one is not None]
+    judged = sorted(zip(pool_spread(there), limits, strict=True), key=lambda two: two[1].room(two[0]))
+    n_all, n_there = sum(len(differences) for differences, _ in stated), len(there)
+    missing = f" {n_all - n_there} of {n_all} comparisons are not run yet." if n_there < n_all else ""
+    failing = [one for one, within in judged if within.fail(one.among(n_there))]
     if failing:
-        return Verdict("contradicted", f"Not so for {len(failing)} of {len(there)}: {listed(failing)}.{missing}")
-    open_ones = [one for one, within in there if not within.hold(one)]
-    if open_ones:
-        never = {one.n_seeds for one, within in there if within.are_filled_by(one)}
+        return Verdict(
+            "contradicted", f"Contradicted by {len(failing)} of {n_there}: {differences_in_words(failing)}.{missing}"
+        )
+    undecided = [one for one, within in judged if not within.hold(one)]
+    if undecided:
+        never = {one.n_seeds for one, within in judged if within.are_filled_by(one)}
         cannot = f" {'One seed' if 1 in never else 'Two seeds'} cannot confirm this." if never else ""
-        return Verdict("undecided", f"Open for {len(open_ones)} of {len(there)}: {listed(open_ones)}.{cannot}{missing}")
-    # A statement about all of them is confirmed by all of them.
-    return Verdict("undecided" if missing else "confirmed", f"{listed([one for one, _ in there])}.{missing}")
+        return Verdict(
+            "undecided",
+            f"Undecided for {len(undecided)} of {n_there}: {differences_in_words(undecided)}.{cannot}{missing}",
+        )
+    # A statement about all comparisons is confirmed by all of them only.
+    text = f"{differences_in_words([one for one, _ in judged])}.{missing}"
+    return Verdict("undecided" if missing else "confirmed", text)
 
 
-def listed(gaps: Sequence[Gap]) -> str:
-    """Tell the first gaps, over how many training seeds all of them are, and what ± is."""
-    told = "; ".join(map(str, gaps[:LISTED]))
-    more = f"; and {len(gaps) - LISTED} more" if len(gaps) > LISTED else ""
-    n_seeds = sorted({one.n_seeds for one in gaps})
+def differences_in_words(differences: Sequence[PairedDifference]) -> str:
+    """Return the first differences, the number of training seeds of all of them, and what ± is over."""
+    first = "; ".join(map(str, differences[:LISTED]))
+    more = f"; and {len(differences) - LISTED} more" if len(differences) > LISTED else ""
+    n_seeds = sorted({one.n_seeds for one in differences})
     seeds = "one seed" if n_seeds == [1] else f"{' or '.join(map(str, n_seeds))} seeds"
-    between = any(one.freedom for one in gaps)
-    seeds += ", ± between seeds" if between else ", ± over episodes"
-    if between and not all(one.freedom for one in gaps):
+    between = [one.freedom > 0 for one in differences]
+    seeds += ", ± between seeds" if any(between) else ", ± over episodes"
+    if any(between) and not all(between):
         seeds += ", or over episodes where they are too few"
-    if any(one.luck for one in gaps):
-        seeds += f"; {'then ' if between else ''}{_allowed(gaps)} allowed for the chance in trainings"
-    return f"{told}{more} ({seeds})"
+    if any(one.margin for one in differences):
+        seeds += f"; {'then ' if any(between) else ''}plus {_margins(differences)} for seed variance"
+    return f"{first}{more} ({seeds})"
 
 
-def _allowed(gaps: Sequence[Gap]) -> str:
-    """Say how many points more are allowed; where that is not the same for all, for which."""
-    margins = sorted({one.luck for one in gaps if one.luck}, reverse=True)
+def _margins(differences: Sequence[PairedDifference]) -> str:
+    """Return the margins in points; where they differ, with what each is for."""
+    margins = sorted({one.margin for one in differences if one.margin}, reverse=True)
     if len(margins) == 1:
-        return {0.5: "half a point more is", 1.0: "a point more is"}.get(margins[0], f"{margins[0]:g} points more are")
-    each = (
-        f"{margin:g} ({' and '.join(sorted({one.kind for one in gaps if one.luck == margin}))})" for margin in margins
-    )
-    return f"{' or '.join(each)} points more are"
+        return f"{margins[0]:g} point{'' if margins[0] == 1 else 's'}"
+    kinds = {margin: sorted({one.kind for one in differences if one.margin == margin}) for margin in margins}
+    return " or ".join(f"{margin:g} ({' and '.join(kinds[margin])})" for margin in margins) + " points"
 
 
-def above(pairs: Pairs) -> Check:
-    """Check that each first is above its second."""
-    return _within(ABOVE, pairs)
-
-
-def clearly_above(pairs: Pairs) -> Check:
-    """Check that each first is above its second by more than would pass for no difference."""
-    return _within(CLEARLY_ABOVE, pairs)
-
-
-def same(pairs: Pairs) -> Check:
-    """Check that there is no difference to speak of."""
-    return _within(NONE, pairs)
-
-
-def _within(limits: Limits, pairs: Pairs) -> Check:
-    return lambda found, dataset: judged((gaps_of(found, pairs(dataset)), limits))
-
-
-def not_above(pairs: Pairs) -> Check:
-    """Check that no first is above its second by half a point; where that could still be, it is undecided.
-
-    What does not help may do harm, of which such a statement does not speak: what it costs, where that is more than
-    chance, is said first.
-    """
+def within(*stated: tuple[Comparisons, Limits]) -> Check:
+    """Return a check that comparisons are within limits."""
 
     def check(found: Found, dataset: str) -> Verdict:
-        gaps = gaps_of(found, pairs(dataset))
-        verdict = judged((gaps, NOT_ABOVE))
-        return Verdict(verdict.status, f"{_costs(gaps)}{verdict.text}")
+        return judge(*((_differences(found, dataset, comparisons), limits) for comparisons, limits in stated))
 
     return check
 
 
-def _costs(gaps: Sequence[Gap | None]) -> str:
-    """Say how much is lost, and in how many comparisons; nothing where it may be chance."""
-    there = pooled([one for one in gaps if one is not None])
-    costs = sorted(-one.difference for one in there if ABOVE.fail(one.among(len(there))))
-    if not costs:
+def above(comparisons: Comparisons) -> Check:
+    """Return a check that each first is above its second."""
+    return within((comparisons, ABOVE))
+
+
+def not_above(comparisons: Comparisons) -> Check:
+    """Return a check that no first is above its second by half a point; its verdict begins with significant losses."""
+
+    def check(found: Found, dataset: str) -> Verdict:
+        differences = _differences(found, dataset, comparisons)
+        verdict = judge((differences, NOT_ABOVE))
+        return Verdict(verdict.status, f"{_losses(differences)}{verdict.text}")
+
+    return check
+
+
+def _differences(found: Found, dataset: str, comparisons: Comparisons) -> list[PairedDifference | None]:
+    return [paired_difference(found, *one) for one in comparisons(dataset)]
+
+
+def _losses(differences: Sequence[PairedDifference | None]) -> str:
+    there = pool_spread([one for one in differences if one is not None])
+    losses = sorted(-one.difference for one in there if ABOVE.fail(one.among(len(there))))
+    if not losses:
         return ""
-    least, most = f"{costs[0]:.1f}", f"{costs[-1]:.1f}"
+    least, most = f"{losses[0]:.1f}", f"{losses[-1]:.1f}"
     points = most if least == most else f"{least} to {most}"
-    return f"It costs {points} points{'' if len(costs) == len(there) else f' in {len(costs)} of {len(there)}'}. "
+    return f"It loses {points} points{'' if len(losses) == len(there) else f' in {len(losses)} of {len(there)}'}. "
+
+
+def count_statuses(statuses: Iterable[str]) -> str:
+    """Return how many statements have which status.
+
+    >>> count_statuses(["undecided", "confirmed", "undecided"])
+    '1 confirmed, 2 undecided'
+    """
+    numbers = Counter(statuses)
+    return ", ".join(f"{numbers[status]} {status}" for status in get_args(Status) if numbers[status])

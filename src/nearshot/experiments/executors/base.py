@@ -1,4 +1,4 @@
-"""The places where jobs run: this process here, this machine in `local`, a Ray cluster in `on_ray`."""
+"""Executors run jobs: in this process here, on this machine in `local`, on a Ray cluster in `ray`."""
 
 from __future__ import annotations
 
@@ -7,48 +7,57 @@ from pathlib import Path
 from typing import Protocol
 
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.jobs import InterruptedJobError, Job, do
-from nearshot.experiments.locks import owning
+from nearshot.experiments.jobs import InterruptedJobError, Job, do, run_lock
 from nearshot.experiments.results import Results
 from nearshot.training import Hardware
 
-__all__ = ["SECONDS_TO_SAVE", "Place", "ThisProcess", "check_gpus_per_run"]
+__all__ = ["BUSY", "SECONDS_TO_SAVE", "STOPPED", "Executor", "ThisProcess", "check_gpus_per_run"]
 
 SECONDS_TO_SAVE = 60.0
-SMALLEST_SHARE = 0.01  # of a GPU; each training has a process of its own there
+SMALLEST_SHARE = 0.01  # of a GPU
+STOPPED, BUSY = 3, 4  # answers of a worker: stopped and saved; another process holds the lock
 
 
-class Place(Protocol):
-    """Where jobs run: this machine, or a cluster."""
+class Executor(Protocol):
+    """Runs jobs and puts their results into a folder.
 
+    Attributes:
+        results: the folder of results.
+        runs: the folder of run folders, which are named by the jobs' identities.
+        n_sharing: how many jobs share a GPU.
+    """
+
+    results: Results
+    runs: Path
     n_sharing: int
-    """How many jobs share a GPU."""
 
     @property
     def n_at_once(self) -> int:
-        """How many jobs to start at once."""
+        """How many jobs run at once."""
 
-    def start(self, job: Job, run_folder: Path) -> None:
+    def start(self, job: Job) -> None:
         """Start a job."""
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs that have ended since the last call, each with None, or with what went wrong.
+        """Yield the jobs that ended since the last call, each with None or an error message.
 
-        That another process is at it, which is no failure, is `ELSEWHERE`.
+        The message is "" for a job that was stopped and saved, and `LOCKED` if another process holds its lock.
         """
 
     def stop(self) -> None:
-        """Ask all jobs to save and stop, and wait for them."""
+        """Ask all jobs to save and stop, and wait for them; by default none runs between calls."""
+        return
 
     def close(self) -> None:
-        """Let go of what was kept for further jobs."""
+        """Release processes that were kept for further jobs; by default there are none."""
+        return
 
     def log_of(self, job: Job) -> Path:
-        """Return where a job's log is."""
+        """Return the path of a job's log."""
 
 
-class ThisProcess:
-    """The process that this runs in: one job after the other, for small ones and for debugging."""
+class ThisProcess(Executor):
+    """Run one job after the other in this process, for small jobs and for debugging."""
 
     n_at_once = n_sharing = 1
 
@@ -58,38 +67,29 @@ class ThisProcess:
         self.results, self.runs, self.data_dir, self.hardware = results, runs, data_dir, hardware
         self._ended: list[tuple[Job, str | None]] = []
 
-    def start(self, job: Job, run_folder: Path) -> None:
-        """Do the job at once."""
+    def start(self, job: Job) -> None:
+        """Run the job to its end."""
+        folder, problem = self.runs / job.id, None
         try:
-            with owning(run_folder):
-                self.results.put(do(job, run_folder, data_dir=self.data_dir, hardware=self.hardware, show=False))
+            with run_lock(folder):
+                self.results.put(do(job, folder, data_dir=self.data_dir, hardware=self.hardware, show=False))
         except InterruptedJobError:
-            self._ended.append((job, ""))
+            problem = ""
         except NearshotError as error:
-            self._ended.append((job, str(error)))
-        else:
-            self._ended.append((job, None))
+            problem = str(error)
+        self._ended.append((job, problem))
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs that were done."""
+        """Yield the jobs that ended."""
         ended, self._ended = self._ended, []
         return ended
 
-    def stop(self) -> None:
-        """Nothing runs between calls."""
-
-    def close(self) -> None:
-        """Nothing is kept."""
-
     def log_of(self, job: Job) -> Path:
-        """Return where a job's log is: its metrics."""
+        """Return the path of a job's log: its metrics."""
         return self.runs / job.id / "metrics.jsonl"
 
 
 def check_gpus_per_run(gpus_per_run: float) -> None:
-    """Refuse what no place can give a job."""
+    """Raise an error for a share of a GPU that no job can have."""
     if gpus_per_run != 0 and not SMALLEST_SHARE <= gpus_per_run <= 1:
-        raise InputError(
-            f"A training takes one GPU, a fraction of one that is not under {SMALLEST_SHARE}, or 0 for none; not "
-            f"{gpus_per_run}."
-        )
+        raise InputError(f"gpus_per_run must be 0, or between {SMALLEST_SHARE} and 1 (got {gpus_per_run}).")

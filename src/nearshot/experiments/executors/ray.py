@@ -1,8 +1,8 @@
-"""Running jobs on a Ray cluster (extra: ray).
+"""Run jobs on a Ray cluster (extra: ray).
 
-A job is a Ray task. Where its worker or its node is lost, Ray starts it again on another; there it goes on from its
-checkpoint, if the run's folder is on a file system that the nodes share, and anew if not. The result comes back through
-Ray, so that only the machine that asked needs the results' folder.
+A job is a Ray task. If its worker or node is lost, Ray starts it on another node. There it resumes from its checkpoint
+if the nodes share the run folder's file system, and starts anew if not. Results come back through Ray, so that only
+the machine that asked needs the folder of results.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from types import FrameType
 from typing import Any
 
 from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
-from nearshot.experiments.executors.base import SECONDS_TO_SAVE, check_gpus_per_run
-from nearshot.experiments.jobs import InterruptedJobError, Job, called, do
-from nearshot.experiments.locks import ELSEWHERE, owning
-from nearshot.experiments.results import Results, RunResult, trainings_a_gpu
+from nearshot.experiments.executors.base import SECONDS_TO_SAVE, Executor, check_gpus_per_run
+from nearshot.experiments.jobs import LOCKED, InterruptedJobError, Job, called, do, run_lock
+from nearshot.experiments.results import Results, RunResult, runs_per_gpu
 from nearshot.training import Hardware
 from nearshot.training.signals import handling
 
-__all__ = ["RayCluster", "Report", "do_on_node"]
+__all__ = ["NodeReport", "RayCluster", "do_on_node"]
 
 RETRIES = 10  # of a job whose worker is lost; not for ever, since it may be the job that brings its worker down
 LINES_OF_LOG = 100
@@ -35,14 +34,14 @@ SECONDS_TO_CONNECT = 10.0
 
 
 @dataclass(frozen=True)
-class Report:
-    """What comes back from a node.
+class NodeReport:
+    """What a node returns.
 
     Attributes:
-        content: the result's, or None.
-        problem: what went wrong; "" for a job that was asked to stop and has saved what it had.
+        content: the content of the result, or None.
+        problem: the error message; "" for a job that was stopped and saved.
         log: the end of the job's log.
-        node: where it ran.
+        node: the host's name.
     """
 
     content: dict[str, Any] | None
@@ -51,14 +50,14 @@ class Report:
     node: str
 
 
-class RayCluster:
-    """The Ray cluster that this machine belongs to, or that RAY_ADDRESS names. It has to be there; none is started.
+class RayCluster(Executor):
+    """The Ray cluster of this machine or of RAY_ADDRESS. No cluster is started.
 
     Args:
-        results: where results are put, by this process.
-        runs: where run folders are, on this machine and by the same path on the nodes.
-        data_dir: where prepared datasets live on the nodes; by default what each node's environment says.
-        gpus_per_run: how much of a GPU a job takes; 0 trains on a CPU.
+        results: the folder of results, which this process writes to.
+        runs: the folder of run folders, at the same path on all nodes.
+        data_dir: the folder of prepared datasets on the nodes; by default that of each node's environment.
+        gpus_per_run: the share of a GPU that a job takes; 0 trains on a CPU.
     """
 
     def __init__(
@@ -66,79 +65,76 @@ class RayCluster:
     ) -> None:
         check_gpus_per_run(gpus_per_run)
         self.results, self.runs, self.gpus_per_run = results, runs, gpus_per_run
-        self.n_sharing = trainings_a_gpu(gpus_per_run)
+        self.n_sharing = runs_per_gpu(gpus_per_run)
         self.data_dir = None if data_dir is None else str(Path(data_dir).absolute())
         self.ray = connected_ray()
         self._check_room()
-        # A process of its own for every job, as on one machine: it leaves no memory behind on the GPU.
+        # One process per job, so that no GPU memory stays allocated.
         options = {"num_cpus": 1, "num_gpus": gpus_per_run, "max_retries": RETRIES, "max_calls": 1}
         self.task = self.ray.remote(**options)(do_on_node)
-        self.running: dict[str, tuple[Job, Path, Any]] = {}
+        self.running: dict[str, tuple[Job, Any]] = {}
         self.stopping = False
 
     @property
     def n_at_once(self) -> int:
-        """How many jobs the nodes can take that are alive now."""
+        """How many jobs the nodes that are alive can take."""
         return max(1, self._room())
 
-    def start(self, job: Job, run_folder: Path) -> None:
-        """Hand a job to Ray, which starts it where there is room."""
+    def start(self, job: Job) -> None:
+        """Give a job to Ray, which starts it when there is room."""
         self._end_of_log(job).unlink(missing_ok=True)
         hardware = Hardware(accelerator="cuda" if self.gpus_per_run else "cpu")
-        folder = str(run_folder.absolute())
+        folder = str((self.runs / job.id).absolute())
         named = self.task.options(name=job.name)  # in Ray's dashboard
         future = named.remote(job.as_dict(), folder, self.data_dir, hardware, tuple(sys.argv), self.n_sharing)
-        self.running[job.id] = (job, run_folder, future)
+        self.running[job.id] = (job, future)
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs that have ended. One that saved and stopped unasked, as its node was shut down, goes on."""
-        for key, (job, run_folder, future) in list(self.running.items()):
-            # Not to be fetched here: a fetch is given up when the time is over, so that none would ever end.
+        """Yield the jobs that ended. A job that was stopped by its node's shutdown is started again."""
+        for key, (job, future) in list(self.running.items()):
+            # Not fetched: Ray gives a fetch up when the time is over, so that none would ever end.
             if not self.ray.wait([future], timeout=0, fetch_local=False)[0]:
                 continue
             del self.running[key]
             report = self._report(future)
             if report.content is None and report.problem == "" and not self.stopping:
-                self.start(job, run_folder)
+                self.start(job)
             else:
                 yield job, self._settle(job, report)
 
     def stop(self) -> None:
         """Ask all jobs to save and stop, wait for them, and end those that do not."""
         self.stopping = True
-        futures = [future for _, _, future in self.running.values()]
+        futures = [future for _, future in self.running.values()]
         for future in futures:
             self.ray.cancel(future)
         if futures:
             self.ray.wait(futures, num_returns=len(futures), timeout=SECONDS_TO_SAVE, fetch_local=False)
-        list(self.ended())  # a result that came meanwhile is kept
-        for _, _, future in self.running.values():
+        list(self.ended())  # keep results that came meanwhile
+        for _, future in self.running.values():
             self.ray.cancel(future, force=True)
 
-    def close(self) -> None:
-        """Nothing is kept: Ray's workers are its own."""
-
     def log_of(self, job: Job) -> Path:
-        """Return where a job's log is: of a failed one the end, which is on this machine in any case."""
+        """Return the path of a job's log; of a failed job its end, which is always on this machine."""
         end = self._end_of_log(job)
         return end if end.is_file() else end.with_name("log.txt")
 
     def _end_of_log(self, job: Job) -> Path:
         return self.runs / job.id / "log-end.txt"
 
-    def _report(self, future: Any) -> Report:
+    def _report(self, future: Any) -> NodeReport:
         errors = self.ray.exceptions
         try:
-            report: Report = self.ray.get(future)
+            report: NodeReport = self.ray.get(future)
         except errors.TaskCancelledError:
-            return Report(None, "", "", "Ray")
-        except errors.RayError as error:  # the worker was lost too often, or could not even begin
+            return NodeReport(None, "", "", "Ray")
+        except errors.RayError as error:  # the worker was lost too often, or could not start
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            return Report(None, lines[-1], str(error), "Ray")
+            return NodeReport(None, lines[-1], str(error), "Ray")
         return report
 
-    def _settle(self, job: Job, report: Report) -> str | None:
-        """Put a result where it belongs, or keep the end of the log; return what went wrong."""
+    def _settle(self, job: Job, report: NodeReport) -> str | None:
+        """Write the result, or the end of the log; return the error message."""
         problem = report.problem
         if report.content is not None:
             try:
@@ -147,7 +143,7 @@ class RayCluster:
                 problem = f"{error} Is another version of nearshot installed on {report.node}?"
             else:
                 return None
-        if problem and problem != ELSEWHERE:
+        if problem and problem != LOCKED:
             self._end_of_log(job).parent.mkdir(parents=True, exist_ok=True)
             self._end_of_log(job).write_text(f"{report.log}\nThis is the end of the log on {report.node}.\n")
         return problem
@@ -165,7 +161,7 @@ class RayCluster:
 
 
 def connected_ray() -> Any:
-    """Return the module `ray`, connected to the cluster that there is."""
+    """Return the module `ray`, connected to the running cluster."""
     try:
         import ray  # noqa: PLC0415 (an extra)
     except ImportError as error:
@@ -173,7 +169,7 @@ def connected_ray() -> Any:
     if not ray.is_initialized():
         try:
             _check_address(os.environ.get("RAY_ADDRESS", ""))
-            # What the jobs print is in their logs; here it would run through the table.
+            # Jobs print to their logs; here it would disturb the table.
             ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError) as error:
             raise NearshotError(
@@ -184,7 +180,7 @@ def connected_ray() -> Any:
 
 
 def _check_address(address: str) -> None:
-    """Look whether somebody listens at an address, since Ray itself would try for minutes."""
+    """Check that an address answers, since Ray itself would try for minutes."""
     if address == "local":
         raise ValueError("RAY_ADDRESS is 'local', which would start a new one.")
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -192,7 +188,7 @@ def _check_address(address: str) -> None:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_CONNECT).close()
         except OSError as error:
-            raise OSError(f"nobody answers at {address} ({error}).") from error
+            raise OSError(f"nothing answers at {address} ({error}).") from error
 
 
 def do_on_node(
@@ -202,15 +198,15 @@ def do_on_node(
     hardware: Hardware,
     command: tuple[str, ...],
     n_sharing: int = 1,
-) -> Report:
-    """Do a job where Ray has started it, or what is left of it, and report.
+) -> NodeReport:
+    """Run a job, or what is left of it, on the node where Ray started it.
 
     Args:
         job: as a dictionary.
-        run_folder: the run's, with the log in it.
-        data_dir: where prepared datasets live.
-        hardware: on what to train.
-        command: by which the jobs were asked for.
+        run_folder: the run's folder, which has the log.
+        data_dir: the folder of prepared datasets.
+        hardware: the hardware to train on.
+        command: the command that started the jobs.
         n_sharing: how many jobs share a GPU.
     """
     log, node = Path(run_folder) / "log.txt", socket.gethostname()
@@ -219,13 +215,13 @@ def do_on_node(
         return do(Job.from_dict(job), log.parent, data_dir=data_dir, hardware=hardware, n_sharing=n_sharing)
 
     try:
-        with owning(log.parent):  # before a word is said in its log
+        with run_lock(log.parent):  # before anything is written to its log
             return _do_in_log(train, log, command, node)
-    except NearshotError as error:  # such as that another process is at it
-        return Report(None, str(error), "", node)
+    except NearshotError as error:  # such as a lock
+        return NodeReport(None, str(error), "", node)
 
 
-def _do_in_log(train: Callable[[], RunResult], log: Path, command: tuple[str, ...], node: str) -> Report:
+def _do_in_log(train: Callable[[], RunResult], log: Path, command: tuple[str, ...], node: str) -> NodeReport:
     content, problem = None, ""
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
         sys.stderr.write(f"on {node}, process {os.getpid()}\n")
@@ -237,21 +233,21 @@ def _do_in_log(train: Callable[[], RunResult], log: Path, command: tuple[str, ..
         except NearshotError as error:
             sys.stderr.write(f"nearshot: {error}\n")
             problem = str(error)
-        except Exception as error:  # whatever it is, it belongs in the log, and the other jobs go on
+        except Exception as error:  # any error belongs in the log, and the other jobs continue
             traceback.print_exc()
             problem = f"{type(error).__name__}: {error}"
-    return Report(content, problem, _end_of(log), node)
+    return NodeReport(content, problem, _end_of(log), node)
 
 
 def _saving_when_cancelled() -> AbstractContextManager[None]:
-    """Let Ray's way to cancel a task, an interrupt, be the way to ask a training to save and stop, SIGTERM.
+    """Turn the interrupt by which Ray cancels a task into SIGTERM, on which a run saves and stops.
 
-    Where no training is listening, before and after it, there is nothing to save, and it is an interrupt.
+    Before and after training there is nothing to save, and it stays an interrupt.
     """
-    deaf = signal.getsignal(signal.SIGTERM)
+    default = signal.getsignal(signal.SIGTERM)
 
     def ask(signal_number: int, frame: FrameType | None) -> None:
-        if signal.getsignal(signal.SIGTERM) is deaf:
+        if signal.getsignal(signal.SIGTERM) is default:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGTERM)
 

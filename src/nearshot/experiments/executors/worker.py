@@ -1,8 +1,7 @@
-"""A process that does jobs, one after the other: python -m nearshot.experiments.executors.worker.
+"""A process that runs jobs, one after the other: python -m nearshot.experiments.executors.worker.
 
-It reads a line of JSON for each job, and answers each with a line: 0 for done, 1 for failed with a sentence in the
-job's log, 3 for one that was asked to stop and has saved, 4 for one that another process is at. It ends when there are
-no more lines.
+It reads one line of JSON per job and answers each with one digit: 0 for done, 1 for failed, with a message in the job's
+log, STOPPED for stopped and saved, BUSY if another process holds the run's lock. It ends with its input.
 """
 
 from __future__ import annotations
@@ -14,34 +13,35 @@ from pathlib import Path
 from typing import Any
 
 from nearshot.errors import NearshotError
-from nearshot.experiments.jobs import BUSY, STOPPED, InterruptedJobError, Job, called, do
-from nearshot.experiments.locks import BusyJobError, owning
+from nearshot.experiments.executors.base import BUSY, STOPPED
+from nearshot.experiments.jobs import InterruptedJobError, Job, LockedRunError, called, do, run_lock
 from nearshot.experiments.results import Results
 
-__all__ = ["main"]
+__all__ = ["work"]
 
 
-def main() -> None:
-    """Do the jobs that the lines name, and answer each."""
-    with os.fdopen(os.dup(1), "w") as answers:
-        for line in sys.stdin:
-            task = json.loads(line)
-            _write_to(Path(task["log"]))
-            status = _status_of(task)
-            sys.stdout.flush()
-            answers.write(f"{status}\n")
-            answers.flush()
+def work() -> None:
+    """Run the jobs of the input, and answer each."""
+    answers = os.dup(1)
+    for line in sys.stdin:
+        task = json.loads(line)
+        with Path(task["log"]).open("ab") as file:  # also for libraries that write to the file descriptors
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        status = _run(task)
+        sys.stdout.flush()
+        os.write(answers, str(status).encode())
 
 
-def _status_of(task: dict[str, Any]) -> int:
-    """Do a job, and put its result where it belongs. What is not ours to explain ends the process, with a traceback."""
+def _run(task: dict[str, Any]) -> int:
+    """Run a job, put its result into the folder, and return the status. Unexpected errors end the process."""
     try:
         run_folder = Path(task["run_folder"])
-        with called(tuple(task["command"])), owning(run_folder):
+        with called(tuple(task["command"])), run_lock(run_folder):
             job = Job.from_dict(task["job"])
             result = do(job, run_folder, data_dir=task["data_dir"], n_sharing=task["n_sharing"])
             Results(task["results"]).put(result)
-    except BusyJobError:
+    except LockedRunError:
         return BUSY
     except InterruptedJobError as stopped:
         sys.stderr.write(f"{stopped}\n")
@@ -52,12 +52,5 @@ def _status_of(task: dict[str, Any]) -> int:
     return 0
 
 
-def _write_to(log: Path) -> None:
-    """Let all output go to a job's log, also that of libraries which know the file descriptors only."""
-    with log.open("ab") as file:
-        for number in (1, 2):
-            os.dup2(file.fileno(), number)
-
-
 if __name__ == "__main__":
-    main()
+    work()

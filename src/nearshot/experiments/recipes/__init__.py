@@ -24,22 +24,11 @@ from nearshot.experiments.recipes import (
 
 __all__ = ["RECIPES"]
 
+# fmt: off
 _MODULES = (
-    pairs,
-    batch_size,
-    pair_subsampling,
-    ablations,
-    comparison,
-    classifiers,
-    schedule,
-    adaptation,
-    supcon,
-    pn_implementations,
-    choices,
-    floor,
-    methods,
-    adaptation_steps,
-    runs,
+    pairs, batch_size, pair_subsampling, ablations, comparison, classifiers, schedule, adaptation, supcon,
+    pn_implementations, choices, floor, methods, adaptation_steps, runs,
 )
+# fmt: on
 RECIPES: Mapping[str, Recipe] = MappingProxyType({module.RECIPE.name: module.RECIPE for module in _MODULES})
 """Every table and figure, by name."""

@@ -4,26 +4,28 @@
 
 Rows 1 to 7 with batches of 128, 256 and 512 and m+n = 8; validation split. Rows 1 and 2: NCA on shuffled batches and
 with replacement; 3: NCA on batches of fixed composition; 4 and 5: PN with one shot and five; 6: without prototypes; 7:
-without the separation of support and query. The Matching Networks version is rows 1 to 3, MN with one shot (which is
-row 4) and five (row 6), with soft assignment. The paper gives no numbers beyond those of Figure 2. Time: 21
-trainings a seed, five minutes each on an H200 at 84×84.
+without the separation of support and query. The Matching Networks version has rows 1 to 3, MN with one shot (the same
+as row 4) and five (row 6), with soft assignment. The paper gives no numbers beyond those of Figure 2. Time: 21 runs a
+seed, five minutes each on an H200 at 84×84.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from matplotlib.figure import Figure as Drawing
 
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable
 from nearshot.experiments.figures import dots, heading, new_drawing
-from nearshot.experiments.paper_configs import BATCH_SIZES, TITLES, episodes_of, figure_config
+from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS, TITLES, episodes_of, figure_config
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Figure, Row, Table, cell
+from nearshot.experiments.tables import Figure
 from nearshot.training import TrainConfig
 
-__all__ = ["RECIPE", "ROWS", "row_config"]
+__all__ = ["RECIPE", "row_config"]
 
 ROWS = {
     1: "NCA",
@@ -35,13 +37,16 @@ ROWS = {
     7: "PN 5-shot, no support/query",
 }
 MATCHING_ROWS = {1: ROWS[1], 2: ROWS[2], 3: ROWS[3], 4: "MN 1-shot", 6: "MN 5-shot"}
-KINDS = ((ROWS, "centroid"), (MATCHING_ROWS, "soft"))  # with which classifier
-IMAGES_PER_CLASS = 8
+KINDS: tuple[tuple[str, Mapping[int, str], str, str], ...] = (  # short name, rows, classifier, place in the paper
+    ("pn", ROWS, "centroid", "Figure 4"),
+    ("mn", MATCHING_ROWS, "soft", "Appendix H"),
+)
 
 
+@cache
 def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     """Return the settings of a row of Figure 4."""
-    five = figure_config(dataset, "prototypical", batch_size, shot=5, images_per_class=IMAGES_PER_CLASS)
+    five = figure_config(dataset, "prototypical", batch_size, shot=5, images_per_class=8)
     return {
         1: replace(five, method="nca"),
         2: replace(five, method="nca", batches="independent"),
@@ -53,37 +58,27 @@ def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     }[row]
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
-    return [Wanted(row_config(dataset, row, size)) for size in reversed(BATCH_SIZES) for row in ROWS]
-
-
-def _tables(found: Found, dataset: str) -> Sequence[Table]:
-    tables = []
-    for name, (rows, classifier) in zip(("pn", "mn"), KINDS, strict=True):
-        lines: list[Row] = [
-            (
-                str(row),
-                title,
-                *(
-                    cell(found.pooled(row_config(dataset, row, size), Measurement("val", shot, classifier)))
-                    for shot in (1, 5)
-                    for size in BATCH_SIZES
-                ),
-            )
-            for row, title in rows.items()
-        ]
-        headings = [f"{shot}-shot, {size}" for shot in (1, 5) for size in BATCH_SIZES]
-        where = "Figure 4" if name == "pn" else "Appendix H"
-        tables.append(
-            Table(
-                f"ablations-{found.on(dataset)}-{name}",
-                f"Ablations ({where}): {found.on(dataset)}, validation split, {TITLES[classifier]}",
-                found.label,
-                ("row", "trained with", *headings),
-                tuple(lines),
-            )
+def _lines(rows: Mapping[int, str], classifier: str, dataset: str) -> list[AccuracyRow]:
+    measured = [Measurement("val", shot, classifier) for shot in SHOTS]
+    return [
+        AccuracyRow(
+            (str(row), title),
+            [(row_config(dataset, row, size), one) for one in measured for size in BATCH_SIZES],
         )
-    return tables
+        for row, title in rows.items()
+    ]
+
+
+TABLES = [
+    AccuracyTable(
+        f"ablations-{{on}}-{short}",
+        f"Ablations ({where}): {{on}}, validation split, {TITLES[classifier]}",
+        ("row", "trained with"),
+        partial(_lines, rows, classifier),
+        tuple(f"{shot}-shot, {size}" for shot in SHOTS for size in BATCH_SIZES),
+    )
+    for short, rows, classifier, where in KINDS
+]
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
@@ -92,16 +87,15 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
 
 def _draw(found: Found, dataset: str) -> Drawing:
-    kinds = [(_there(found, dataset, rows), classifier) for rows, classifier in KINDS]
-    drawing = new_drawing(9.5, 2.4 + 0.38 * sum(len(rows) for rows, _ in kinds))
-    panels = drawing.subplots(
-        2, 2, sharex="col", sharey="row", gridspec_kw={"height_ratios": [len(rows) for rows, _ in kinds]}
-    )
+    kinds = [(_available(found, dataset, rows), classifier) for _, rows, classifier, _ in KINDS]
+    heights = [len(rows) for rows, _ in kinds]
+    drawing = new_drawing(9.5, 2.4 + 0.38 * sum(heights))
+    panels = drawing.subplots(2, 2, sharex="col", sharey="row", gridspec_kw={"height_ratios": heights})
     for (rows, classifier), of_kind in zip(kinds, panels, strict=True):
-        for axes, shot in zip(of_kind, (1, 5), strict=True):
-            wanted = Measurement("val", shot, classifier)
+        for axes, shot in zip(of_kind, SHOTS, strict=True):
+            measured = Measurement("val", shot, classifier)
             groups = {
-                f"batches of {size}": [found.pooled(row_config(dataset, row, size), wanted) for row in rows]
+                f"batches of {size}": [found.pooled(row_config(dataset, row, size), measured) for row in rows]
                 for size in BATCH_SIZES
             }
             dots(axes, [f"{row}. {title}" for row, title in rows.items()], groups)
@@ -110,14 +104,15 @@ def _draw(found: Found, dataset: str) -> Drawing:
     for axes in panels[-1]:
         axes.set_xlabel("accuracy, %", fontsize=9)
     handles, names = panels[0][0].get_legend_handles_labels()
-    if handles:  # where nothing was run there is nothing to name
+    if handles:  # empty where nothing was run
         drawing.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    left_out = "" if [rows for rows, _ in kinds] == [rows for rows, _ in KINDS] else "; rows not run yet are left out"
-    drawing.suptitle(heading(found, "whiskers") + left_out, fontsize=8)
+    is_complete = heights == [len(rows) for _, rows, *_ in KINDS]
+    missing = "" if is_complete else "; rows not run yet are left out"
+    drawing.suptitle(heading(found, "whiskers") + missing, fontsize=8)
     return drawing
 
 
-def _there(found: Found, dataset: str, rows: Mapping[int, str]) -> Mapping[int, str]:
+def _available(found: Found, dataset: str, rows: Mapping[int, str]) -> Mapping[int, str]:
     """Return the rows that were run with some batch size; all of them where none was."""
     run = {
         row: title
@@ -131,7 +126,7 @@ RECIPE = Recipe(
     name="ablations",
     title="Figure 4 and Appendix H: from NCA to episodes, one difference at a time",
     datasets=("cifar-fs", "mini-imagenet"),
-    wanted=_wanted,
-    tables=_tables,
+    wanted=lambda dataset: [Wanted(row_config(dataset, row, size)) for size in reversed(BATCH_SIZES) for row in ROWS],
+    tables=lambda found, dataset: [one.table(found, dataset) for one in TABLES],
     figures=_figures,
 )

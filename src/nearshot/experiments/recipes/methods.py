@@ -1,52 +1,38 @@
-"""Every method there is, trained alike: a new line in `METHODS` is a row here.
+"""Every method, trained alike: a new entry in `METHODS` is a row here.
 
     nearshot reproduce methods --quick
     nearshot reproduce methods --dataset cifar-fs --seeds 1 --input-size 32
 
-Batches of 512 and 120 epochs, as in Figures 2 to 4, with which most of these trainings are shared; everything else is a
-method's default. No table of the paper, which tunes some of them. Time: a minute or two with --quick on a CPU, five
-minutes a training on an H200 at 84×84.
+Batches of 512 and 120 epochs, as in Figures 2 to 4, which share most of these runs; everything else is a method's
+default. Not a table of the paper, which tunes some of them. Time: a minute or two with --quick on a CPU, five minutes
+a run on an H200 at 84×84.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from nearshot.experiments.paper_configs import figure_config
-from nearshot.experiments.recipe import Found, Recipe, Wanted
-from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Row, Table, cell
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
+from nearshot.experiments.paper_configs import SHOTS, figure_config
 from nearshot.training import METHODS
 
 __all__ = ["RECIPE"]
 
-COLUMNS = tuple(Measurement("val", shot, classifier) for classifier in ("centroid", "soft") for shot in (1, 5))
+CLASSIFIERS = ("centroid", "soft")
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
-    return [Wanted(figure_config(dataset, name, 512)) for name in METHODS]
+def _line(dataset: str, method: str) -> AccuracyRow:
+    config = figure_config(dataset, method, 512)
+    return AccuracyRow(
+        (METHODS[method].title,), [side for one in CLASSIFIERS for side in both_shots(config, classifier=one)]
+    )
 
 
-def _tables(found: Found, dataset: str) -> Sequence[Table]:
-    rows: list[Row] = [
-        (method.title, *(cell(found.pooled(figure_config(dataset, name, 512), one)) for one in COLUMNS))
-        for name, method in METHODS.items()
-    ]
-    return [
-        Table(
-            f"methods-{found.on(dataset)}",
-            f"Every method, trained alike: {found.on(dataset)}, validation split",
-            found.label,
-            ("trained with", *(f"{one.n_shot}-shot {one.classifier}" for one in COLUMNS)),
-            tuple(rows),
-        )
-    ]
-
-
-RECIPE = Recipe(
-    name="methods",
-    title="Every method there is, trained alike (not in the paper)",
-    datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
-    wanted=_wanted,
-    tables=_tables,
+TABLE = AccuracyTable(
+    "methods-{on}",
+    "Every method, trained alike: {on}, validation split",
+    ("trained with",),
+    lambda dataset: [_line(dataset, method) for method in METHODS],
+    tuple(f"{shot}-shot {classifier}" for classifier in CLASSIFIERS for shot in SHOTS),
+)
+RECIPE = TABLE.recipe(
+    "Every method, trained alike (not in the paper)", ("cifar-fs", "mini-imagenet", "tiered-imagenet")
 )

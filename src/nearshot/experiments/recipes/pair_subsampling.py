@@ -3,25 +3,26 @@
     nearshot reproduce pair-subsampling --dataset mini-imagenet --seeds 3
 
 Batches of 256; NCA keeps 1, 5, 10, 20, 40, 80 and 100 % of its positive and negative pairs; validation split. The paper
-gives no numbers, only the figure: PN and MN lie close to the curve. Time: 14 trainings a seed, five
-minutes each on an H200 at 84×84.
+gives no numbers, only the figure: PN and MN lie close to the curve. Time: 14 runs a seed, five minutes each on an H200
+at 84×84.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.figures import line_with_band, panels, style_of
-from nearshot.experiments.paper_configs import TRAINING_CLASSES
+from nearshot.experiments.paper_configs import SHOTS, TRAINING_CLASSES
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, line_name, setup_config, setup_name
 from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Cell, Figure, Table, cell
+from nearshot.experiments.tables import Cell, Figure, Row, Table, cell
 from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig
 
@@ -29,8 +30,10 @@ __all__ = ["BATCH_SIZE", "FRACTIONS", "RECIPE", "share_of_pairs", "subsampled"]
 
 BATCH_SIZE = 256
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+MEASURED = [Measurement("val", shot, classifier) for classifier in ("centroid", "soft") for shot in SHOTS]
 
 
+@cache
 def subsampled(dataset: str, fraction: float) -> TrainConfig:
     """Return NCA that keeps a fraction of its pairs."""
     return replace(setup_config(dataset, "nca", BATCH_SIZE, None), keep_positives=fraction, keep_negatives=fraction)
@@ -49,31 +52,28 @@ def _wanted(dataset: str) -> Sequence[Wanted]:
 
 
 def _tables(found: Found, dataset: str) -> Sequence[Table]:
-    rows: list[tuple[Cell | str, ...]] = []
+    rows: list[Row] = []
     for fraction in FRACTIONS:
         config = subsampled(dataset, fraction)
-        values = [
-            cell(found.pooled(config, Measurement("val", shot, classifier)))
-            for classifier in ("centroid", "soft")
-            for shot in (1, 5)
-        ]
+        values = [cell(found.pooled(config, measured)) for measured in MEASURED]
         rows.append(("NCA", Cell(f"{100 * fraction:g} %", fraction), _positives(found, config), *values))
     for method, (_, classifier) in METHODS.items():
         for setup in IN_FIGURE:
             config = setup_config(dataset, method, BATCH_SIZE, setup)
             share = share_of_pairs(found.scale.change(config))
-            own = [cell(found.pooled(config, Measurement("val", shot, classifier))) for shot in (1, 5)]
-            empty = [Cell("")] * 2
-            values = [*own, *empty] if classifier == "centroid" else [*empty, *own]
-            name, shown = setup_name(method, setup), Cell(f"{100 * share:.1f} %", share)
-            rows.append((name, shown, _positives(found, config), *values))
-    where = like("Figure 3", dataset, "mini-imagenet")
+            values = [
+                cell(found.pooled(config, measured)) if measured.classifier == classifier else Cell("")
+                for measured in MEASURED
+            ]
+            shown = Cell(f"{100 * share:.1f} %", share)
+            rows.append((setup_name(method, setup), shown, _positives(found, config), *values))
+    on, where = found.on(dataset), like("Figure 3", dataset, "mini-imagenet")
     return [
         Table(
-            f"pair-subsampling-{found.on(dataset)}",
-            f"A fraction of the pairs of a batch ({where}): {found.on(dataset)}, validation split",
+            f"pair-subsampling-{on}",
+            f"A fraction of the pairs of a batch ({where}): {on}, validation split",
             found.label,
-            ("trained with", "pairs", "positives", "1-shot centroid", "5-shot centroid", "1-shot soft", "5-shot soft"),
+            ("trained with", "pairs", "positives", *(f"{one.n_shot}-shot {one.classifier}" for one in MEASURED)),
             tuple(rows),
             _about_positives(found, dataset),
         )
@@ -81,7 +81,7 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
 
 
 def _positives(found: Found, config: TrainConfig) -> Cell:
-    """Return the positives in a batch; of NCA's shuffled ones their mean, on the datasets of the paper."""
+    """Return the positives in a batch; for NCA's shuffled ones their mean, on the datasets of the paper."""
     changed = found.scale.change(config)
     if changed.method != "nca":
         count = count_pairs(changed.shape, prototypes=False, separate=True).positives
@@ -93,15 +93,15 @@ def _positives(found: Found, config: TrainConfig) -> Cell:
 
 
 def _about_positives(found: Found, dataset: str) -> tuple[str, ...]:
-    """Say that a share of all pairs is not one of the positives, of which episodes have more."""
+    """Return the note that a share of all pairs is not a share of the positives, of which episodes have more."""
     config = setup_config(dataset, "prototypical", BATCH_SIZE, IN_FIGURE[0])
     episodes, shuffled = (_positives(found, one).value for one in (config, subsampled(dataset, 1.0)))
     if episodes is None or shuffled is None:
         return ()
     return (
-        f"Shares are of all pairs of a batch, as the paper has them. Of positives, which are few, NCA's whole shuffled "
-        f"batch has {shuffled:,.0f} on average, and 5-shot episodes with m+n={config.images_per_class} have "
-        f"{episodes:,.0f}, in {100 * share_of_pairs(found.scale.change(config)):.0f} % of the pairs.",
+        f"Shares are of all pairs of a batch, as in the paper. Positives are few: NCA's whole shuffled batch has "
+        f"{shuffled:,.0f} on average, and 5-shot episodes with m+n={config.images_per_class} have {episodes:,.0f}, in "
+        f"{100 * share_of_pairs(found.scale.change(config)):.0f} % of the pairs.",
     )
 
 
@@ -113,19 +113,18 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
 def _draw(found: Found, dataset: str) -> Drawing:
     def lines(axes: Axes, method: str, shot: int) -> None:
-        wanted = Measurement("val", shot, METHODS[method][1])
-        curve = [(100 * fraction, found.pooled(subsampled(dataset, fraction), wanted)) for fraction in FRACTIONS]
+        measured = Measurement("val", shot, METHODS[method][1])
+        curve = [(100 * fraction, found.pooled(subsampled(dataset, fraction), measured)) for fraction in FRACTIONS]
         line_with_band(axes, curve, "NCA, subsampled", style_of(0))
         for line, setup in enumerate(IN_FIGURE, 1):
             config = setup_config(dataset, method, BATCH_SIZE, setup)
-            point = (100 * share_of_pairs(found.scale.change(config)), found.pooled(config, wanted))
+            point = (100 * share_of_pairs(found.scale.change(config)), found.pooled(config, measured))
             line_with_band(axes, [point], line_name(setup), style_of(line))
 
     titles = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
     ticks = [100 * fraction for fraction in FRACTIONS]
-    return panels(
-        found, titles, lines, xlabel="pairs used, % of all in a batch", ticks=ticks, drawn="whiskers and band"
-    )
+    label = "pairs used, % of all in a batch"
+    return panels(found, titles, lines, xlabel=label, ticks=ticks, drawn="whiskers and band")
 
 
 RECIPE = Recipe(

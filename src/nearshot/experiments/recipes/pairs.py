@@ -4,8 +4,8 @@
     nearshot reproduce pairs --episode 2 4 1        # Figure 1 for another number of ways, shots and queries
 
 Expected: equal to the paper, except for the errata that the table marks. All numbers are counted on the losses' own
-choice of anchors and candidates. The paper counts NCA's pairs on a batch that has equally many images of each class;
-NCA trains on shuffled ones, whose expected numbers, by a formula, stand in a row of their own.
+choice of anchors and candidates. The paper counts NCA's pairs on a batch with equally many images of each class. NCA
+trains on shuffled batches, whose expected numbers have a row of their own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from nearshot.episode_shape import EpisodeShape
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, new_drawing
 from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
 from nearshot.experiments.paper_configs import BATCH_SIZES, TRAINING_CLASSES
-from nearshot.experiments.recipe import Found, Recipe, Wanted
-from nearshot.experiments.tables import Cell, Figure, Table
+from nearshot.experiments.recipe import Recipe
+from nearshot.experiments.tables import Cell, Figure, Row, Table
 from nearshot.losses import ExpectedPairs, PairCounts, count_pairs, expected_pairs
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
@@ -36,7 +36,7 @@ LABEL = "counted, not trained"
 FIGURE_1 = EpisodeShape(n_way=2, n_shot=4, n_query=1)
 EXAMPLES = (FIGURE_1, EpisodeShape(20, 5, 15), EpisodeShape(32, 5, 11))
 N_TRAINING_CLASSES = TRAINING_CLASSES["cifar-fs"][0]
-# What tells roles apart, in grey too.
+# Roles differ in grey too.
 POINT: dict[str, Any] = {"color": "black", "linestyle": "none", "zorder": 3}
 LOOKS = {
     "support": POINT | {"marker": "o", "markerfacecolor": "0.45", "markersize": 7},
@@ -54,16 +54,8 @@ LINES = {"positive: of one class": POSITIVE, "negative: of two classes": NEGATIV
 ABLATION_ROWS = {3: (False, False), 6: (False, True), 7: (True, False)}
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
-    return ()
-
-
-def _tables(found: Found, dataset: str) -> Sequence[Table]:
-    return (_table_1(), _appendix_e())
-
-
 def _table_1() -> Table:
-    rows: list[tuple[Cell | str, ...]] = [
+    rows: list[Row] = [
         ("formula", "no episodes", "C(m+n, 2) w", "C(w, 2) (m+n)²"),
         ("formula", "episodes", "w m n", "w (w−1) m n"),
         ("formula", "pairs lost", "w/2 (m²+n²−m−n)", "w/2 (w−1) (m²+n²)"),
@@ -72,11 +64,11 @@ def _table_1() -> Table:
         name = f"w={shape.n_way}, n={shape.n_shot}, m={shape.n_query}"
         everything = count_pairs(shape, prototypes=False, separate=False)
         episodes = count_pairs(shape, prototypes=True, separate=True)
-        lost = PairCounts(everything.positives - episodes.positives, everything.negatives - episodes.negatives)
-        gains = [f"{count:,} (+{100 * count / base:.0f} %)" for count, base in zip(lost, episodes, strict=True)]
-        rows.append((name, "no episodes", _count(everything.positives), _count(everything.negatives)))
-        rows.append((name, "episodes", _count(episodes.positives), _count(episodes.negatives)))
-        rows.append((name, "pairs lost", Cell(gains[0], lost.positives), Cell(gains[1], lost.negatives)))
+        lost = [one - other for one, other in zip(everything, episodes, strict=True)]
+        shares = (Cell(f"{n:,} (+{100 * n / base:.0f} %)", n) for n, base in zip(lost, episodes, strict=True))
+        rows.append((name, "no episodes", *map(_count, everything)))
+        rows.append((name, "episodes", *map(_count, episodes)))
+        rows.append((name, "pairs lost", *shares))
     return Table(
         "pairs-table-1",
         "Pairs that a batch gives with and without episodes (Table 1)",
@@ -87,7 +79,7 @@ def _table_1() -> Table:
 
 
 def _appendix_e() -> Table:
-    rows: list[tuple[Cell | str, ...]] = []
+    rows: list[Row] = []
     for row in BATCH_SIZE_TABLE:
         if row.shape is None:
             per_class = row.batch_size // N_TRAINING_CLASSES
@@ -119,7 +111,7 @@ def _appendix_e() -> Table:
 
 
 def shuffled_pairs(dataset: str, batch_size: int) -> ExpectedPairs:
-    """Return what NCA's shuffled batches of a dataset of the paper have on average."""
+    """Return the mean counts of NCA's shuffled batches on a dataset of the paper."""
     n_classes, n_images = TRAINING_CLASSES[dataset]
     return expected_pairs([n_images] * n_classes, batch_size)
 
@@ -135,7 +127,7 @@ def _about_shuffled() -> tuple[str, ...]:
     )
 
 
-def _compared(batch: str, name: str, counts: Sequence[int], printed: Sequence[int]) -> tuple[Cell | str, ...]:
+def _compared(batch: str, name: str, counts: Sequence[int], printed: Sequence[int]) -> Row:
     cells = [
         Cell(f"{here:,}" if here == there else f"{here:,} (paper: {there:,})", here)
         for here, there in zip(counts, printed, strict=True)
@@ -147,12 +139,7 @@ def _count(number: int, exactly: float | None = None) -> Cell:
     return Cell(f"{number:,}", number if exactly is None else exactly)
 
 
-def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    return (pairs_figure(found.episode or FIGURE_1),)
-
-
-def pairs_figure(shape: EpisodeShape) -> Figure:
-    """Return Figure 1 for any episode."""
+def _figure(shape: EpisodeShape) -> Figure:
     name = f"pairs-{shape.n_way}-way-{shape.n_shot}-shot-{shape.n_query}-query"
     title = f"Distances used by {shape.n_way} ways, {shape.n_shot} shots and {shape.n_query} queries (Figure 1)"
     return Figure(name, title, LABEL, lambda: _draw(shape))
@@ -162,8 +149,8 @@ class DrawnPairs(NamedTuple):
     """What a loss compares, as points of a plane.
 
     Attributes:
-        points: where they are (point, 2).
-        roles: what each is: "support", "query", "prototype" or "image".
+        points: their coordinates (point, 2).
+        roles: the role of each: "support", "query", "prototype" or "image".
         pairs: the loss's own pairs (one, other, whether they are of one class).
     """
 
@@ -177,18 +164,17 @@ def drawn_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Dra
     places, labels = _places(shape)
     roles = episode_roles(places, labels, shape, prototypes=prototypes, separate=separate)
     positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
-    candidate = "prototype" if prototypes else "support"
+    n_queries = shape.n_way * shape.n_query
     if roles.same_set:
         upper = torch.ones_like(positive).triu(1)
         positive, negative = positive & upper, negative & upper
         points, offset = roles.anchors, 0
-        n_queries = shape.n_way * shape.n_query
-        names = (
-            ["query"] * n_queries + [candidate] * (len(points) - n_queries) if prototypes else ["image"] * len(points)
-        )
     else:
-        points, offset = torch.cat([roles.anchors, roles.candidates]), len(roles.anchors)
-        names = ["query"] * offset + [candidate] * len(roles.candidates)
+        points, offset = torch.cat([roles.anchors, roles.candidates]), n_queries
+    if prototypes or separate:
+        names = ["query"] * n_queries + ["prototype" if prototypes else "support"] * (len(points) - n_queries)
+    else:
+        names = ["image"] * len(points)
     pairs = [
         (int(one), int(other) + offset, is_positive)
         for mask, is_positive in ((negative, False), (positive, True))
@@ -198,26 +184,22 @@ def drawn_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Dra
 
 
 def _places(shape: EpisodeShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Put the classes around a circle, and the images of each around their class: support first, then query.
+    """Return coordinates and labels: classes around a circle, images around their class, support before query.
 
-    Queries are on the inner side, a little turned, and radii differ: in Figure 1 no line lies on another.
+    Queries are on the inner side, slightly rotated, and radii differ, so that no lines of Figure 1 overlap.
     """
-    classes = torch.arange(shape.n_way)
-    labels = torch.cat([classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)])
-    numbers = torch.cat(
-        [torch.arange(shape.n_shot).repeat(shape.n_way), shape.n_shot + torch.arange(shape.n_query).repeat(shape.n_way)]
+    numbers = torch.arange(shape.images_per_class).repeat(shape.n_way, 1)  # (way, image)
+    classes = torch.arange(shape.n_way)[:, None].expand_as(numbers)
+    numbers, labels = (
+        torch.cat([of[:, : shape.n_shot].flatten(), of[:, shape.n_shot :].flatten()]) for of in (numbers, classes)
     )
     around = math.pi + 2 * math.pi * labels / shape.n_way
     inwards = numbers - shape.n_shot - (shape.n_query - 1) / 2  # in images, from the middle of the queries
     within = around + math.pi + 0.58 + 2 * math.pi * inwards / shape.images_per_class
     radius = 1 - 0.1 * (numbers % 2)
-    centres = _distance_of_classes(shape) * torch.stack([around.cos(), around.sin()], 1)
+    distance = 1.5 if shape.n_way == 2 else 1.6 / math.sin(math.pi / shape.n_way)  # of classes, whose radius is one
+    centres = distance * torch.stack([around.cos(), around.sin()], 1)
     return centres + radius[:, None] * torch.stack([within.cos(), within.sin()], 1), labels
-
-
-def _distance_of_classes(shape: EpisodeShape) -> float:
-    """Return how far from the middle the classes are, each of which has a radius of one."""
-    return 1.5 if shape.n_way == 2 else 1.6 / math.sin(math.pi / shape.n_way)
 
 
 def _draw(shape: EpisodeShape) -> Drawing:
@@ -232,17 +214,18 @@ def _draw(shape: EpisodeShape) -> Drawing:
     for axes, (title, (prototypes, separate)) in zip(drawing.subplots(1, 3), kinds.items(), strict=True):
         drawn = drawn_pairs(shape, prototypes=prototypes, separate=separate)
         _draw_classes(axes, places, labels)
-        if prototypes:  # which images they stand for
-            for label in range(shape.n_way):
-                _draw_average(axes, places[: shape.n_way * shape.n_shot][labels[: shape.n_way * shape.n_shot] == label])
+        if prototypes:  # lines to the images that each averages
+            n_support = shape.n_way * shape.n_shot
+            for support in places[:n_support].reshape(shape.n_way, shape.n_shot, 2):
+                _draw_average(axes, support)
         for one, other, positive in drawn.pairs:
             ends = drawn.points[[one, other]]
             axes.plot(ends[:, 0], ends[:, 1], **(POSITIVE if positive else NEGATIVE))
         for role in dict.fromkeys(drawn.roles):
             own = drawn.points[[one == role for one in drawn.roles]]
             axes.plot(own[:, 0], own[:, 1], **LOOKS[role])
-        said = _said(shape, drawn, prototypes=prototypes, separate=separate)
-        axes.set_title(f"{title}\n{said}", fontsize=9)
+        counts = _counts_in_words(drawn, count_pairs(shape, prototypes=prototypes, separate=separate))
+        axes.set_title(f"{title}\n{counts}", fontsize=9)
         axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", anchor="N")
         axes.axis("off")
     handles = [Line2D([], [], label=label, **LOOKS[role]) for role, label in LEGEND.items()]
@@ -265,9 +248,8 @@ def _draw_average(axes: Axes, support: torch.Tensor) -> None:
     axes.plot(support[:, 0], support[:, 1], **LOOKS["support"])
 
 
-def _said(shape: EpisodeShape, drawn: DrawnPairs, *, prototypes: bool, separate: bool) -> str:
-    """Say how many lines there are, and for how many pairs of images they stand."""
-    counts = count_pairs(shape, prototypes=prototypes, separate=separate)
+def _counts_in_words(drawn: DrawnPairs, counts: PairCounts) -> str:
+    """Return how many lines there are, and for how many pairs of images they stand."""
     n_positive = sum(positive for *_, positive in drawn.pairs)
     lines = f"{n_positive:,} positive and {len(drawn.pairs) - n_positive:,} negative distances"
     if len(drawn.pairs) == counts.total:
@@ -279,7 +261,7 @@ RECIPE = Recipe(
     name="pairs",
     title="Table 1, Appendix E's counts, Figure 1: the pairs that a batch gives a loss",
     datasets=("cifar-fs",),
-    wanted=_wanted,
-    tables=_tables,
-    figures=_figures,
+    wanted=lambda dataset: (),
+    tables=lambda found, dataset: (_table_1(), _appendix_e()),
+    figures=lambda found, dataset: (_figure(found.episode or FIGURE_1),),
 )

@@ -2,18 +2,19 @@
 
     nearshot reproduce pn-implementations --seeds 3
 
-Others' rows are quoted; the paper's two rows are those of `comparison` on miniImageNet, and ours stand beside them.
-Time: five minutes a training on an H200.
+The rows of other papers are quoted. The paper's two rows are those of `comparison` on miniImageNet, with ours below.
+Time: five minutes a run on an H200.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nearshot.experiments.accuracy_table import BOTH_SHOTS
 from nearshot.experiments.paper import PN_IMPLEMENTATIONS
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Cell, Table, cell
+from nearshot.experiments.tables import Row, Table, cell
 from nearshot.training import PRESETS
 
 __all__ = ["RECIPE"]
@@ -22,12 +23,8 @@ OURS = {"nearshot, Snell's episodes": "prototypical-snell", "nearshot, best epis
 TEST = tuple(Measurement("test", shot, "centroid") for shot in (1, 5))
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
-    return [Wanted(PRESETS[f"{dataset}-{method}"], TEST) for method in OURS.values()]
-
-
 def _tables(found: Found, dataset: str) -> Sequence[Table]:
-    rows: list[tuple[Cell | str, ...]] = []
+    rows: list[Row] = []
     if found.scale.is_papers and dataset == "mini-imagenet":
         rows += [
             (f"{name} (quoted)", architecture, *map(cell, accuracy))
@@ -36,14 +33,14 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
     for name, method in OURS.items():
         config = PRESETS[f"{dataset}-{method}"]
         backbone = found.scale.change(config).backbone
-        rows.append((name, backbone, *(cell(found.pooled(config, wanted)) for wanted in TEST)))
-    where = like("Appendix I", dataset, "mini-imagenet")
+        rows.append((name, backbone, *(cell(found.pooled(config, measured)) for measured in TEST)))
+    on, where = found.on(dataset), like("Appendix I", dataset, "mini-imagenet")
     return [
         Table(
-            f"pn-implementations-{found.on(dataset)}",
-            f"Implementations of Prototypical Networks ({where}): {found.on(dataset)}, test split",
+            f"pn-implementations-{on}",
+            f"Implementations of Prototypical Networks ({where}): {on}, test split",
             found.label,
-            ("implementation", "architecture", "1-shot", "5-shot"),
+            ("implementation", "architecture", *BOTH_SHOTS),
             tuple(rows),
         )
     ]
@@ -53,6 +50,6 @@ RECIPE = Recipe(
     name="pn-implementations",
     title="Appendix I: implementations of Prototypical Networks",
     datasets=("mini-imagenet", "cifar-fs"),
-    wanted=_wanted,
+    wanted=lambda dataset: [Wanted(PRESETS[f"{dataset}-{method}"], TEST) for method in OURS.values()],
     tables=_tables,
 )

@@ -1,120 +1,94 @@
-"""Small charts as SVG inside the page: they take its colours, by day and by night, and a few hundred bytes each."""
+"""Small charts of the page: their coordinates as SVG paths, which `templates/charts.html` draws."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from nearshot.html import Html, element, joined
+__all__ = ["Bar", "Chart", "bar_chart", "difference_bar", "histogram", "line_chart"]
 
-__all__ = ["bar", "bars", "histogram", "line_chart"]
-
-WIDTH, HEIGHT = 320, 150
-LEFT, RIGHT, TOP, BOTTOM = 42, 8, 8, 20  # margins, for the numbers on the axes
-BAR_HEIGHT, NAME_WIDTH, CHARACTERS = 13, 190, 30
+LEFT, RIGHT, TOP, BOTTOM = 42.0, 312.0, 8.0, 130.0  # of the area inside the axes
+CHARACTERS = 30  # of a bar's name
 Points = Sequence[tuple[float, float]]
 
 
-def line_chart(series: Mapping[str, Points], *, title: str) -> Html:
-    """Draw lines over epochs; each has dashes of its own, and its name under the chart. A single epoch is told."""
+class Chart(NamedTuple):
+    """A chart.
+
+    Attributes:
+        title: its caption.
+        paths: the SVG path of each line.
+        names: the names of the lines, if there are several.
+        ends: the numbers at the ends of the axes: left, right, low and high.
+        text: a sentence in place of a drawing.
+        is_filled: whether paths are areas.
+    """
+
+    title: str
+    paths: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    ends: tuple[str, str, str, str] = ("", "", "", "")
+    text: str = ""
+    is_filled: bool = False
+
+
+def line_chart(title: str, series: Mapping[str, Points]) -> Chart | None:
+    """Return lines over epochs; a single epoch in words."""
     points = [point for line in series.values() for point in line if math.isfinite(point[1])]
     if not points:
-        return Html("")
+        return None
     xs, ys = ([point[axis] for point in points] for axis in (0, 1))
     if len(set(xs)) == 1:
-        told = ", ".join(f"{name} {_round(line[0][1])}" for name, line in series.items() if line)
-        return element("figure", element("figcaption", title), element("p", f"after epoch {_round(xs[0])}: {told}"))
-    across, up = _scaled(xs, LEFT, WIDTH - RIGHT), _scaled(ys, HEIGHT - BOTTOM, TOP)
-    lines = []
-    for number, line in enumerate(series.values()):
-        path = "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in line if math.isfinite(y))
-        lines.append(element("path", d=path, class_=f"line line{number % 6}"))
-    axes = _axes(_round(min(xs)), f"epoch {_round(max(xs))}", _round(min(ys)), _round(max(ys)))
-    keys = [_key(name, number) for number, name in enumerate(series)] if len(series) > 1 else []
-    return _chart(joined([axes, *lines]), title, keys)
+        values = ", ".join(f"{name} {_round(line[0][1])}" for name, line in series.items() if line)
+        return Chart(title, text=f"after epoch {_round(xs[0])}: {values}")
+    across, up = _scaled(xs, LEFT, RIGHT), _scaled(ys, BOTTOM, TOP)
+    paths = tuple(
+        "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in line if math.isfinite(y)) for line in series.values()
+    )
+    ends = (_round(min(xs)), f"epoch {_round(max(xs))}", _round(min(ys)), _round(max(ys)))
+    return Chart(title, paths, tuple(series) if len(series) > 1 else (), ends)
 
 
-def histogram(counts: Sequence[int], *, title: str, low: str, high: str) -> Html:
-    """Draw how often each of equal steps occurs; the ends of the axis are given as texts."""
+def histogram(title: str, counts: Sequence[int]) -> Chart | None:
+    """Return how often each of equal steps from 0 to 100 occurs."""
     most = max(counts, default=0)
     if most == 0:
-        return Html("")
-    width = (WIDTH - LEFT - RIGHT) / len(counts)
-    room = HEIGHT - TOP - BOTTOM
+        return None
+    width = (RIGHT - LEFT) / len(counts)
     path = "".join(
-        f"M{LEFT + i * width:.1f} {HEIGHT - BOTTOM}v{-room * count / most:.1f}h{0.9 * width:.1f}V{HEIGHT - BOTTOM}"
+        f"M{LEFT + i * width:.1f} {BOTTOM:g}v{(TOP - BOTTOM) * count / most:.1f}h{0.9 * width:.1f}V{BOTTOM:g}"
         for i, count in enumerate(counts)
         if count
     )
-    axes = _axes(low, high, "0", f"{most:,}")
-    return _chart(joined([axes, element("path", d=path, class_="fill")]), title, [])
+    return Chart(title, (path,), ends=("0", "100", "0", f"{most:,}"), is_filled=True)
 
 
-def bars(values: Mapping[str, float], *, title: str) -> Html:
-    """Draw a bar for each name, from 0 to 100, the shortest first."""
-    room = WIDTH - 48
-    rows = []
-    for number, (name, value) in enumerate(sorted(values.items(), key=lambda item: item[1])):
-        short = name if len(name) <= CHARACTERS else name[: CHARACTERS - 1] + "…"
-        y = number * BAR_HEIGHT
-        rows += [
-            element("text", short, x=NAME_WIDTH - 6, y=y + 10, class_="end"),
-            element("rect", x=NAME_WIDTH, y=y + 2, width=f"{room * value / 100:.1f}", height=9, class_="fill"),
-            element("text", f"{value:.1f}", x=f"{NAME_WIDTH + room * value / 100 + 4:.1f}", y=y + 10),
-        ]
-    height = BAR_HEIGHT * len(values)
-    drawing = _drawing(joined(rows), title, NAME_WIDTH + WIDTH, height)
-    return element("figure", element("figcaption", title), drawing, class_="bars")
+class Bar(NamedTuple):
+    """A bar: its name, shortened, its value and its length."""
+
+    name: str
+    value: float
+    length: float
 
 
-def bar(value: float, largest: float) -> Html:
-    """Draw a bar to the right of a middle for a positive value, and to its left for a negative one."""
+def bar_chart(values: Mapping[str, float]) -> list[Bar]:
+    """Return a bar for each name, from 0 to 100, the shortest first."""
+    return [
+        Bar(name if len(name) <= CHARACTERS else name[: CHARACTERS - 1] + "…", value, 272 * value / 100)
+        for name, value in sorted(values.items(), key=lambda item: item[1])
+    ]
+
+
+def difference_bar(value: float, largest: float) -> tuple[float, float]:
+    """Return where a bar begins, and its length: to the right of the middle, 40, for a positive value."""
     length = 0.0 if largest == 0 else 40 * abs(value) / largest
-    x = 40 if value >= 0 else 40 - length
-    drawn = element("rect", x=f"{x:.1f}", y=2, width=f"{length:.1f}", height=8)
-    middle = element("path", d="M40 0v12", class_="axis")
-    return element("svg", drawn, middle, viewBox="0 0 80 12", width=80, height=12, class_="bar", aria_hidden="true")
-
-
-def _chart(content: Html, title: str, keys: Sequence[Html]) -> Html:
-    drawing = _drawing(content, title, WIDTH, HEIGHT)
-    return element("figure", element("figcaption", title), drawing, *([element("p", *keys)] if keys else []))
-
-
-def _drawing(content: Html, title: str, width: int, height: int) -> Html:
-    box = f"0 0 {width} {height}"
-    return element(
-        "svg", content, viewBox=box, width=width, height=height, role="img", aria_label=title, class_="chart"
-    )
-
-
-def _key(name: str, number: int) -> Html:
-    sample = element("path", d="M0 5h26", class_=f"line line{number % 6}")
-    drawing = element("svg", sample, viewBox="0 0 26 10", width=26, height=10, class_="chart", aria_hidden="true")
-    return element("span", drawing, f" {name}", class_="key")
-
-
-def _axes(left: str, right: str, low: str, high: str) -> Html:
-    frame = f"M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"
-    return joined(
-        [
-            element("path", d=frame, class_="axis"),
-            element("text", left, x=LEFT, y=HEIGHT - 5),
-            element("text", right, x=WIDTH - RIGHT, y=HEIGHT - 5, class_="end"),
-            element("text", low, x=LEFT - 4, y=HEIGHT - BOTTOM, class_="end"),
-            element("text", high, x=LEFT - 4, y=TOP + 9, class_="end"),
-        ]
-    )
+    return (40.0 if value >= 0 else 40 - length), length
 
 
 def _scaled(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
     low, high = min(values), max(values)
-
-    def place(value: float) -> float:
-        share = 0.5 if high == low else (value - low) / (high - low)
-        return start + share * (end - start)
-
-    return place
+    return lambda value: start + (0.5 if high == low else (value - low) / (high - low)) * (end - start)
 
 
 def _round(value: float) -> str:

@@ -1,101 +1,70 @@
-"""What there is to report: the runs, and the recipes that have a number from them, by scale and dataset."""
+"""What the report shows: the runs of each scale, the recipes that have a number from them, and the claims."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from nearshot.evaluation import PooledAccuracy
+from nearshot.experiments.claims import Claim, Verdict, check_claims
 from nearshot.experiments.identity import run_id
-from nearshot.experiments.jobs import jobs_of
-from nearshot.experiments.recipe import ALL, Found, FoundAccuracy, Recipe
+from nearshot.experiments.recipe import ALL, Found, Recipe, RecipeOutputs, outputs_of
 from nearshot.experiments.recipes import RECIPES
-from nearshot.experiments.results import Measurement, Results, RunResult
+from nearshot.experiments.results import Results, RunResult
 from nearshot.experiments.scales import OWN, PAPER, Scale, scale_named
-from nearshot.experiments.tables import Figure, Table
+from nearshot.experiments.tables import Cell
 from nearshot.training import TrainConfig
 
-__all__ = ["Collected", "Part", "Traced", "collect", "counted_parts"]
+__all__ = [
+    "JudgedClaim",
+    "PaperNumber",
+    "ScaleContents",
+    "claims_of",
+    "compared_with_paper",
+    "counted_parts",
+    "scales_of",
+]
 
 
 class _ReadOnce(Results):
-    """Results that are read from the disk once: a page asks for each of them many times."""
+    """Results in memory: a page looks up each of them many times."""
 
     def __init__(self, results: Results) -> None:
         super().__init__(results.folder)
-        self.all = list(results)
-        self._by_id = {(result.scale, run_id(result.config)): result for result in self.all}
+        self._all = list(results)
+        self._by_id = {(run.scale, run.id): run for run in self._all}
+        self._ids: dict[TrainConfig, str] = {}
 
     def get(self, config: TrainConfig, scale: str) -> RunResult | None:
-        """Return a training's result, or None where it has not been run."""
-        return self._by_id.get((scale, run_id(config)))
-
-
-class _Nothing(Results):
-    """No results."""
-
-    def __init__(self) -> None:
-        super().__init__("nothing")
-
-    def get(self, config: TrainConfig, scale: str) -> RunResult | None:
-        """Return None."""
-        return None
+        """Return a run's result, or None if it is missing."""
+        if config not in self._ids:
+            self._ids[config] = run_id(config)
+        return self._by_id.get((scale, self._ids[config]))
 
     def __iter__(self) -> Iterator[RunResult]:
-        return iter(())
+        return iter(self._all)
 
 
 @dataclass(frozen=True, eq=False)
-class Traced(Found):
-    """What was found, remembering which runs each accuracy came from."""
-
-    _sources: dict[int, tuple[PooledAccuracy, list[RunResult]]] = field(default_factory=dict)
-
-    def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:
-        """Return the accuracy over seeds, and remember its runs."""
-        accuracy = super().pooled(config, measurement)
-        if accuracy is not None:
-            # Beside the accuracy itself, so that it lives and its id stays its own.
-            self._sources[id(accuracy)] = accuracy, [run for run in self.runs(config) if run.has(measurement)]
-        return accuracy
-
-    def behind(self, accuracy: PooledAccuracy | None) -> list[RunResult]:
-        """Return the runs that an accuracy of a table's cell came from."""
-        return self._sources[id(accuracy)][1] if id(accuracy) in self._sources else []
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A recipe on a dataset at a scale: its tables and figures, and the runs behind them."""
-
-    recipe: Recipe
-    dataset: str
-    found: Traced
-    n_trainings: int
-    runs: tuple[RunResult, ...]
-    tables: tuple[Table, ...]
-    figures: tuple[Figure, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Collected:
+class ScaleContents:
     """Everything of one scale.
 
     Attributes:
         name: the scale's folder.
-        scale: the scale, or None for one that is not known; then there are runs only.
+        scale: the scale, or None for an unknown one, of which only runs are shown.
         runs: all its runs.
-        parts: the recipes with a number.
+        parts: the recipes with a number, on each dataset.
     """
 
     name: str
     scale: Scale | None
     runs: tuple[RunResult, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[RecipeOutputs, ...]
 
     @property
     def label(self) -> str:
-        """What is to be said about the scale."""
+        """The scale in words."""
         if self.name == OWN:
             return "runs of your own, each with its own settings; not a reproduction"
         return self.scale.label if self.scale else f"{self.name}: an unknown scale; not a reproduction"
@@ -106,50 +75,85 @@ class Collected:
         return self.scale is not None and self.scale.is_papers
 
 
-def collect(results: Results, scales: Sequence[Scale] = ()) -> list[Collected]:
-    """Return what there is, the paper's scale first.
+def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleContents]:
+    """Return the contents of each scale that has results, the paper's first.
 
     Args:
         results: the folder.
-        scales: scales of one's own, beside those that names are known of.
+        scales: scales of one's own, beside those that are known by name.
     """
-    once = _ReadOnce(results)
-    own = {scale.name: scale for scale in scales}
-    names = sorted({result.scale for result in once.all}, key=lambda name: (name != PAPER.name, name))
-    return [_collect_scale(once, name, own.get(name) or scale_named(name)) for name in names]
+    results, own = _ReadOnce(results), {scale.name: scale for scale in scales}
+    by_scale: dict[str, list[RunResult]] = {}
+    for run in results:
+        by_scale.setdefault(run.scale, []).append(run)
+    contents = []
+    for name in sorted(by_scale, key=lambda name: (name != PAPER.name, name)):
+        scale, runs = own.get(name) or scale_named(name), by_scale[name]
+        parts = [] if scale is None else _parts(Found(results, scale, tuple(sorted({run.seed for run in runs}))))
+        contents.append(ScaleContents(name, scale, tuple(runs), tuple(parts)))
+    return contents
 
 
-def counted_parts() -> list[Part]:
-    """Return the recipes that need no training, nor results of any."""
-    found = Traced(_Nothing(), PAPER, (0,))
-    parts = [_part(recipe, found, recipe.datasets[0], 0, ()) for recipe in RECIPES.values() if not _trains(recipe)]
-    return [part for part in parts if any(table.rows for table in part.tables)]
-
-
-def _collect_scale(results: _ReadOnce, name: str, scale: Scale | None) -> Collected:
-    runs = tuple(result for result in results.all if result.scale == name)
-    parts = [] if scale is None else [part for recipe in RECIPES.values() for part in _parts(recipe, results, scale)]
-    return Collected(name, scale, runs, tuple(parts))
-
-
-def _parts(recipe: Recipe, results: _ReadOnce, scale: Scale) -> list[Part]:
-    """Return a recipe's parts, a dataset each, as far as there are runs for it."""
-    seeds = sorted({result.seed for result in results.all if result.scale == scale.name})
+def _parts(found: Found) -> list[RecipeOutputs]:
+    """Return the outputs of all recipes that have runs, each for the seeds that it has."""
     parts = []
-    for dataset in recipe.on(ALL, scale):
-        jobs = jobs_of([recipe], dataset, scale, seeds)
-        there = [run for job in jobs if (run := results.get(job.config, scale.name)) is not None]
-        if there:
-            own_seeds = tuple(sorted({run.seed for run in there}))
-            n_trainings = len(jobs_of([recipe], dataset, scale, own_seeds))
-            parts.append(_part(recipe, Traced(results, scale, own_seeds), dataset, n_trainings, there))
-    return parts
+    for recipe in RECIPES.values():
+        for dataset in recipe.on(ALL, found.scale):
+            there = found.of_seeds_that_ran(one.config for one in recipe.wanted(dataset))
+            parts.append(outputs_of(recipe, replace(there, n_asked=None), dataset))
+    return [part for part in parts if part.runs]
 
 
-def _part(recipe: Recipe, found: Traced, dataset: str, n_trainings: int, runs: Sequence[RunResult]) -> Part:
-    tables, figures = recipe.tables(found, dataset), recipe.figures(found, dataset)
-    return Part(recipe, dataset, found, n_trainings, tuple(runs), tuple(tables), tuple(figures))
+def counted_parts() -> list[RecipeOutputs]:
+    """Return the outputs of recipes that need neither runs nor their results."""
+    nothing = Found(Results(os.devnull), PAPER, (0,))
+    parts = [outputs_of(one, nothing, one.datasets[0]) for one in RECIPES.values() if not _needs_runs(one)]
+    return [part for part in parts if part.tables]
 
 
-def _trains(recipe: Recipe) -> bool:
+def _needs_runs(recipe: Recipe) -> bool:
     return any(recipe.wanted(dataset) for dataset in recipe.datasets)
+
+
+class JudgedClaim(NamedTuple):
+    """A claim, judged by the results of a scale on a dataset."""
+
+    scale: ScaleContents
+    dataset: str
+    claim: Claim
+    verdict: Verdict
+
+
+def claims_of(scales: Sequence[ScaleContents]) -> list[JudgedClaim]:
+    """Return the paper's claims with their verdicts, for every scale and dataset that has runs."""
+    judged = []
+    for scale in scales:
+        for dataset in dict.fromkeys(part.dataset for part in scale.parts):
+            founds = [part.found for part in scale.parts if part.dataset == dataset]
+            found = replace(founds[0], seeds=tuple(sorted({seed for one in founds for seed in one.seeds})))
+            judged += [JudgedClaim(scale, found.on(dataset), *one) for one in check_claims(found, dataset)]
+    return judged
+
+
+class PaperNumber(NamedTuple):
+    """A number of ours and the paper's."""
+
+    scale: ScaleContents
+    part: RecipeOutputs
+    row: str
+    measured: str
+    ours: Cell
+    paper: Cell
+    difference: Cell
+
+
+def compared_with_paper(scales: Sequence[ScaleContents]) -> Iterator[PaperNumber]:
+    """Yield all numbers that the paper has too: the columns ours, paper, difference of every table."""
+    tables = ((scale, part, table) for scale in scales for part in scale.parts for table in part.tables)
+    for scale, part, table in tables:
+        for place in (i for i, heading in enumerate(table.headings) if heading == "difference"):
+            for row in table.rows:
+                cells = [item for item in row[place - 2 : place + 1] if isinstance(item, Cell)]
+                if len(cells) == 3 and cells[2].value is not None:
+                    name = ", ".join(item for item in row if isinstance(item, str))
+                    yield PaperNumber(scale, part, name, table.headings[place - 2], *cells)

@@ -1,153 +1,122 @@
-"""The runs in the page: a row each, with everything that is known of it folded away beneath."""
+"""The rows of the table of runs: what is shown of each run, and what is folded away below it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from nearshot.evaluation import Accuracy
-from nearshot.experiments.report.charts import bars, histogram, line_chart
-from nearshot.experiments.report.contents import Collected
-from nearshot.experiments.report.parts import SHORT_ID, anchor_of, plain_cell, sortable
-from nearshot.experiments.results import RunResult
-from nearshot.html import Html, element, joined
+from nearshot.experiments.report.charts import Bar, Chart, bar_chart, histogram, line_chart
+from nearshot.experiments.report.contents import ScaleContents
+from nearshot.experiments.results import Measurement, RunResult
+from nearshot.experiments.tables import Cell, cell
 from nearshot.training.run_folder import run_name
 
-__all__ = ["runs_table"]
+__all__ = ["COLUMNS", "RunRow", "run_rows"]
 
 COLUMNS = (("val", 1), ("val", 5), ("test", 1), ("test", 5))
-CLASSIFIERS = ("centroid", "soft", "knn")
 BINS = 25
 
 
-def runs_table(scales: Sequence[Collected]) -> Html:
-    """Return the table of all runs."""
-    wanted_by = _wanted_by(scales)
-    bodies = [_body(run, scale, wanted_by.get(id(run), [])) for scale in scales for run in scale.runs]
-    measured = (f"{split} {n_shot}-shot" for split, n_shot in COLUMNS)
-    headings = ("run", "dataset", "scale", "seed", *measured, "epochs", "time", "images/s", "used by")
-    caption = "Accuracies are of nearest centroid, where nothing else is said; each with half its 95 % interval."
-    numbers = range(3, len(headings) - 1)
-    return sortable(headings, bodies, name="runs-table", numbers=numbers, caption=caption)
+class RunRow(NamedTuple):
+    """A run in the page.
+
+    Attributes:
+        run: the run.
+        scale: its scale.
+        name: its name, in parts between which a line may end.
+        cells: its accuracies for `COLUMNS`.
+        used_by: the recipes that use it.
+        curves: the loss and the validation accuracies over epochs.
+        accuracies: everything that was measured: name, accuracy, epoch.
+        episodes: how the accuracies of the episodes are distributed.
+        classes: accuracies by class, with titles.
+        config: the settings, as names and texts.
+        provenance: where the result is from.
+    """
+
+    run: RunResult
+    scale: ScaleContents
+    name: list[str]
+    cells: list[Cell]
+    used_by: list[str]
+    curves: list[Chart]
+    accuracies: list[tuple[str, Accuracy, Any]]
+    episodes: list[Chart]
+    classes: dict[str, list[Bar]]
+    config: dict[str, str]
+    provenance: dict[str, str]
 
 
-def _wanted_by(scales: Iterable[Collected]) -> dict[int, list[str]]:
-    """Return the recipes that use each run, by the run's id()."""
-    names: dict[int, list[str]] = {}
+def run_rows(scales: Sequence[ScaleContents]) -> Iterator[RunRow]:
+    """Yield the rows of all runs."""
+    used_by: dict[tuple[str, str], dict[str, None]] = {}
     for scale in scales:
         for part in scale.parts:
             for run in part.runs:
-                if part.recipe.name not in names.setdefault(id(run), []):
-                    names[id(run)].append(part.recipe.name)
-    return names
+                used_by.setdefault((run.scale, run.id), {})[part.recipe.name] = None
+    for scale in scales:
+        for run in scale.runs:
+            yield _row(run, scale, list(used_by.get((run.scale, run.id), ())))
 
 
-def _body(run: RunResult, scale: Collected, wanted_by: Sequence[str]) -> Html:
-    name = joined([_breakable(run_name(run.config)), " ", element("code", run.id[:SHORT_ID])])
-    mark = element("span", run.scale, class_="badge paper" if scale.is_papers else "badge", title=scale.label)
-    row = element(
-        "tr",
-        plain_cell(name, heading=True),
-        plain_cell(run.config.dataset),
-        plain_cell(mark),
-        plain_cell(str(run.seed), run.seed),
-        *(_accuracy_cell(run, split, n_shot) for split, n_shot in COLUMNS),
-        plain_cell(str(run.config.epochs), run.config.epochs),
-        plain_cell(_time(run.seconds), run.seconds),
-        plain_cell(f"{run.content['images_per_second']:,.0f}", run.content["images_per_second"]),
-        plain_cell(", ".join(wanted_by) or "–"),
-    )
-    n_columns = len(COLUMNS) + 8
-    summary = element("summary", "curves, episodes, classes, configuration, provenance")
-    details = element("details", summary, element("div", _details(run), class_="behind"))
-    more = element("tr", element("td", details, colspan=n_columns), class_="more")
-    return element("tbody", row, more, id=anchor_of(run))
-
-
-def _breakable(name: str) -> Html:
-    """Return a run's name with places where a line may end: it is long, and without spaces."""
-    first, *others = name.split(",")
-    return joined([first, *(part for other in others for part in (",", Html("<wbr>"), other))])
-
-
-def _accuracy_cell(run: RunResult, split: str, n_shot: int) -> Html:
-    for classifier in CLASSIFIERS:
-        found = run.content["accuracies"].get(f"{split} {n_shot}-shot {classifier}")
-        if found is not None:
-            other = f" {classifier}" if classifier != "centroid" else ""
-            half = found["interval95"]  # one episode has none
-            interval = "" if half is None else f" ± {half:.2f}"
-            return plain_cell(f"{found['mean']:.2f}{interval}{other}", found["mean"])
-    return plain_cell("–")
-
-
-def _details(run: RunResult) -> Html:
-    accuracies = {name: Accuracy.from_dict(values) for name, values in run.content["accuracies"].items()}
-    classes = [
-        bars(values, title=f"{name}: accuracy by class, %, hardest first") for name, values in run.by_class.items()
-    ]
-    return joined(
-        [
-            element("h4", "Training"),
-            element("div", *_curves(run.history), class_="charts"),
-            element("h4", "Episodes"),
-            _accuracies(run, accuracies),
-            element("div", *(_episodes(name, one) for name, one in accuracies.items()), class_="charts"),
-            *([element("h4", "Classes"), element("div", *classes, class_="charts")] if classes else []),
-            element("h4", "Configuration"),
-            _pairs(run.content["config"]),
-            element("h4", "Provenance"),
-            _pairs({"result": run.id, "fingerprints": run.content["fingerprints"], **run.content["environment"]}),
-        ]
+def _row(run: RunResult, scale: ScaleContents, used_by: list[str]) -> RunRow:
+    content = run.content
+    accuracies = [(one.name, run.accuracy(one), run.epoch(one)) for one in run.measurements]
+    episodes = (_episodes(name, accuracy) for name, accuracy, _ in accuracies)
+    return RunRow(
+        run,
+        scale,
+        run_name(run.config).split(","),
+        [_cell(run, split, n_shot) for split, n_shot in COLUMNS],
+        used_by,
+        _curves(run.history),
+        accuracies,
+        [chart for chart in episodes if chart],
+        {f"{name}: accuracy by class, %, hardest first": bar_chart(values) for name, values in run.by_class.items()},
+        _flat(content["config"]),
+        _flat({"result": run.id, "fingerprints": content["fingerprints"], **content["environment"]}),
     )
 
 
-def _curves(history: Sequence[Mapping[str, Any]]) -> list[Html]:
-    """Return the loss and the validation accuracies over epochs."""
+def _cell(run: RunResult, split: str, n_shot: int) -> Cell:
+    """Return an accuracy by nearest centroid, or by another classifier with its name."""
+    for classifier in ("centroid", "soft", "knn"):
+        measured = Measurement(split, n_shot, classifier)
+        if run.has(measured):
+            found = run.content["accuracies"][measured.name]
+            half = found["interval95"]  # None for a single episode
+            other = "" if classifier == "centroid" else f" {classifier}"
+            return Cell(f"{found['mean']:.2f}{'' if half is None else f' ± {half:.2f}'}{other}", found["mean"])
+    return cell(None)
+
+
+def _curves(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
     loss = [(float(line["epoch"]), float(line["loss"])) for line in history if line.get("loss") is not None]
     validation: dict[str, list[tuple[float, float]]] = {}
     for line in history:
         for name, value in (line.get("validation") or {}).items():
             validation.setdefault(name, []).append((float(line["epoch"]), float(value)))
-    return [
-        line_chart({"loss": loss}, title="loss"),
-        line_chart(validation, title="validation accuracy, %"),
-    ]
+    charts = (line_chart("loss", {"loss": loss}), line_chart("validation accuracy, %", validation))
+    return [chart for chart in charts if chart]
 
 
-def _accuracies(run: RunResult, accuracies: Mapping[str, Accuracy]) -> Html:
-    """Return all accuracies of a run, each with its epoch and its protocol."""
-    rows = [
-        element(
-            "tr",
-            element("th", name, scope="row"),
-            element("td", str(one), class_="number"),
-            element("td", str(run.content["accuracies"][name].get("epoch", "–")), class_="number"),
-            element("td", str(one.protocol)),
-        )
-        for name, one in accuracies.items()
-    ]
-    head = element("tr", *(element("th", text, scope="col") for text in ("measured", "%", "epoch", "protocol")))
-    return element("table", element("thead", head), element("tbody", *rows))
-
-
-def _episodes(name: str, accuracy: Accuracy) -> Html:
-    """Return how the episodes' accuracies are spread. Bins hold equally many of the values that there can be."""
+def _episodes(name: str, accuracy: Accuracy) -> Chart | None:
+    """Return the distribution of the episodes' accuracies. Each bin holds equally many possible values."""
     n_questions = accuracy.protocol.n_way * accuracy.protocol.n_query
     step = -(-n_questions // BINS)
     n_correct = (accuracy.per_episode * n_questions / 100).round().long()
     counts = (n_correct // step).bincount(minlength=n_questions // step + 1).tolist()
-    return histogram(counts, title=f"{name}: episodes by accuracy, %", low="0", high="100")
+    return histogram(f"{name}: episodes by accuracy, %", counts)
 
 
-def _pairs(values: Mapping[str, Any]) -> Html:
-    """Return names and values, what is inside a value one by one."""
+def _flat(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return names and texts, with one name for each value inside a value."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= {f"{name}: {inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
-    rows = (element("div", element("dt", name), element("dd", _text(value))) for name, value in flat.items())
-    return element("dl", *rows)
+    return {name: _text(value) for name, value in flat.items()}
 
 
 def _text(value: object) -> str:
@@ -156,9 +125,3 @@ def _text(value: object) -> str:
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return " ".join(value)  # a command
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _time(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

@@ -29,8 +29,9 @@ def can_fuse(backbone: nn.Module, device: torch.device) -> bool:
     They run on CUDA where Triton works: it comes with PyTorch on Linux, and needs a C compiler. Batch norms that are
     synchronised between processes are not fused.
     """
-    kinds = {type(module) for module in backbone.modules()}
-    return device.type == "cuda" and nn.BatchNorm2d in kinds and bool(kinds & FUSED.keys()) and kernels_run(device)
+    has_blocks = any(isinstance(module, tuple(FUSED)) for module in backbone.modules())
+    has_norms = any(type(module) is nn.BatchNorm2d for module in backbone.modules())
+    return device.type == "cuda" and has_blocks and has_norms and kernels_run(device)
 
 
 def fuse(backbone: Network) -> Network:

@@ -1,7 +1,7 @@
-"""What lies in folders and what matches patterns, with a note of all that was left out on the way.
+"""Walk folders and match patterns, with a record of what was skipped.
 
-Links to folders are not followed: they can lead round in a circle, or to half of the disk. A link that is given itself,
-or that a pattern's own level matches, is. Hidden files and folders are of no concern, unless a pattern names them.
+Links to folders are not followed, since they can form a cycle. A link is followed only if it is the given path itself,
+or if a level of a pattern matches it. Hidden files and folders are skipped, unless a pattern names them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from nearshot.errors import InputError
 
-__all__ = ["Skipped", "about_linked", "files_matching", "files_under", "locked_error"]
+__all__ = ["Skipped", "about_linked", "files_matching", "files_under", "locked_error", "walk"]
 
 
 class Skipped:
-    """What was left out.
+    """What a walk skipped.
 
     Attributes:
-        locked: the folders that could not be read, and why not.
+        locked: the folders that could not be read, each with the reason.
         linked: the links to folders that were not followed.
     """
 
@@ -31,17 +31,17 @@ class Skipped:
         self.linked: list[Path] = []
 
     def note(self, folder: str | Path, error: OSError) -> None:
-        """Note a folder that could not be read; what is no folder, or leads nowhere, is of no concern."""
+        """Record a folder that could not be read; a path that is no folder, or a broken link, is ignored."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError) and error.errno != errno.ELOOP:
             self.locked.setdefault(Path(folder), error.strerror or type(error).__name__)
 
     def refuse_locked(self) -> None:
-        """Refuse to go on without what could not be read."""
+        """Raise an error if a folder could not be read."""
         for folder, reason in self.locked.items():
             raise locked_error(folder, reason)
 
     def sentences(self) -> list[str]:
-        """Return a sentence about each kind of what was left out: how many, one of them, and why."""
+        """Return one sentence for each kind of skipped folder: how many, an example, and why."""
         said = []
         if self.locked:
             said.append(f"{_left_out(list(self.locked), 'folder')}: {next(iter(self.locked.values()))}.")
@@ -56,18 +56,13 @@ def about_linked(links: Sequence[Path]) -> str:
 
 
 def locked_error(place: str | Path, reason: str | None) -> InputError:
-    """Return the error that something cannot be read, with what to do about it."""
+    """Return the error for a path that cannot be read."""
     return InputError(f"{place} cannot be read: {reason}. Allow it, or leave it out.")
 
 
 def files_under(folder: Path, skipped: Skipped) -> list[Path]:
     """Return the files in a folder, at any depth, sorted."""
-    found = [
-        above / name
-        for above, names in _folders_under(folder, skipped)
-        for name in names
-        if not name.startswith(".") and name != "Thumbs.db"
-    ]
+    found = [above / name for above, names in walk(folder, skipped) for name in names]
     return sorted(path for path in found if _is_file(path, skipped))
 
 
@@ -80,10 +75,20 @@ def files_matching(pattern: Path, skipped: Skipped) -> list[Path]:
     return sorted({match for match in matches if _is_file(match, skipped)})
 
 
+def walk(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[str]]]:
+    """Yield a folder and every folder below it, each with the names of its files; hidden ones are skipped."""
+    for above, folders, names in os.walk(folder, onerror=lambda error: skipped.note(error.filename, error)):
+        seen = sorted(name for name in folders if not name.startswith("."))
+        links = [name for name in seen if os.path.islink(Path(above, name))]  # noqa: PTH114 (Path's own raises)
+        skipped.linked += [Path(above, name) for name in links]
+        folders[:] = [name for name in seen if name not in links]
+        yield Path(above), [name for name in names if not name.startswith(".") and name != "Thumbs.db"]
+
+
 def _matching(folder: Path, part: str, skipped: Skipped) -> list[Path]:
-    """Return what one level of a pattern matches in a folder; a plain name is not looked for yet."""
+    """Return what one level of a pattern matches in a folder; a plain name is not checked yet."""
     if part == "**":
-        return [above for above, _ in _folders_under(folder, skipped)]
+        return [above for above, _ in walk(folder, skipped)]
     if not glob.has_magic(part):
         return [folder / part]
     try:
@@ -94,18 +99,8 @@ def _matching(folder: Path, part: str, skipped: Skipped) -> list[Path]:
     return [folder / name for name in fnmatch.filter(names, part) if name[0] != "." or part[0] == "."]
 
 
-def _folders_under(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[str]]]:
-    """Yield a folder and those in it, at any depth, each with the names of what is no folder."""
-    for above, folders, names in os.walk(folder, onerror=lambda error: skipped.note(error.filename, error)):
-        seen = sorted(name for name in folders if not name.startswith("."))
-        links = [name for name in seen if os.path.islink(Path(above, name))]  # noqa: PTH114 (Path's own raises)
-        skipped.linked += [Path(above, name) for name in links]
-        folders[:] = [name for name in seen if name not in links]
-        yield Path(above), names
-
-
 def _is_file(path: Path, skipped: Skipped) -> bool:
-    """Whether it is a file; or a link to nothing or to what is locked, of which whoever reads it has to say so."""
+    """Return whether a path is a file. A broken link counts, so that reading it gives the error."""
     try:
         path.lstat()
     except OSError as error:

@@ -1,0 +1,159 @@
+"""What the datasets share: images before they are read, a plan of the splits, and the layouts that recur."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files as package_files
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+from nearshot.data.downloads import Download
+from nearshot.data.images import Pixels
+from nearshot.data.pickles import load_pickle
+from nearshot.data.readers import Files, is_image
+from nearshot.errors import FileFormatError
+from nearshot.text import counted, format_list
+
+__all__ = [
+    "SPLITS",
+    "Plan",
+    "Source",
+    "SourceImage",
+    "class_list",
+    "image_of",
+    "images_by_folder",
+    "is_image",
+    "paths_by_name",
+    "read_pickle",
+    "read_table",
+    "split_images",
+    "standard_splits",
+]
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class SourceImage:
+    """An image of a dataset, before it is read.
+
+    Attributes:
+        class_name: the name of its class.
+        name: its name in the source.
+        read: returns the file's bytes, or pixels (height, width, 3).
+        stamp: a text that changes with the file; empty if the image has no file of its own.
+    """
+
+    class_name: str
+    name: str
+    read: Callable[[], bytes | Pixels]
+    stamp: str = ""
+
+
+class Plan(NamedTuple):
+    """The images that a source found.
+
+    Attributes:
+        layout: the name of the layout that they were found in.
+        splits: the images of each split, in a fixed order.
+        remarks: sentences that the user should see.
+    """
+
+    layout: str
+    splits: dict[str, list[SourceImage]]
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that nearshot knows.
+
+    Attributes:
+        name: its name on the command line.
+        description: one line about it.
+        side: the usual side of its images.
+        plan: finds the images in some files.
+        where: where to get it.
+        downloads: the files that can be downloaded, if they are public.
+        needs_files: whether it is read from files; if not, `plan` ignores them.
+    """
+
+    name: str
+    description: str
+    side: int
+    plan: Callable[[Files], Plan]
+    where: str
+    downloads: tuple[Download, ...] = ()
+    needs_files: bool = True
+
+
+def class_list(name: str) -> list[str]:
+    """Return a built-in list of the classes of a standard split, such as "cifar-fs-train"."""
+    text = package_files("nearshot.data").joinpath("splits", f"{name}.txt").read_text(encoding="utf-8")
+    return text.removesuffix("\n").split("\n")
+
+
+def standard_splits(name: str) -> dict[str, list[str]]:
+    """Return the built-in classes of each split of a dataset."""
+    return {split: class_list(f"{name}-{split}") for split in SPLITS}
+
+
+def images_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[SourceImage]]:
+    """Group images by the last `depth` folders of their path; each group is sorted by name."""
+    groups: dict[str, list[SourceImage]] = {}
+    for name in files.names():
+        parts = PurePosixPath(name).parts
+        if is_image(name) and len(parts) > depth:
+            folder = "/".join(parts[-1 - depth : -1])
+            groups.setdefault(folder, []).append(image_of(files, name, folder))
+    return groups
+
+
+def split_images(
+    groups: Mapping[str, Sequence[SourceImage]], classes: Mapping[str, Sequence[str]], files: Files, dataset: str
+) -> dict[str, list[SourceImage]]:
+    """Return the images of each split's classes, class by class; a missing class is an error."""
+    missing = sorted({name for names in classes.values() for name in names} - groups.keys())
+    if missing:
+        raise FileFormatError(
+            f"{files.label} lacks {counted(len(missing), 'class', 'classes')} of {dataset}: {format_list(missing)}. "
+            "Is a part of the dataset missing?"
+        )
+    return {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items()}
+
+
+def paths_by_name(files: Files) -> dict[str, str]:
+    """Return the path of each file by its name without folders."""
+    return {PurePosixPath(path).name: path for path in files.names()}
+
+
+@contextmanager
+def read_pickle(files: Files, path: str) -> Iterator[Any]:
+    """Load a pickle, for the body of a `with`; content that the body does not expect is an error that names it."""
+    content = load_pickle(files.read(path), path)
+    try:
+        yield content
+    except FileFormatError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise FileFormatError(f"{path} in {files.label} does not have the expected content: {error!r}.") from error
+
+
+def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the line number, file and label of each line of a CSV file."""
+    for number, row in enumerate(csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()), 2):
+        file, label = row.get("file") or row.get("filename"), row.get("label")
+        if not file or not label:
+            raise FileFormatError(
+                f"Line {number} of {table} in {files.label} needs the columns file (or filename) and label."
+            )
+        yield number, file, label
+
+
+def image_of(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
+    """Return the image in a file; by default it is named after the file."""
+    return SourceImage(class_name, path if name is None else name, partial(files.read, path), files.stamp(path))

@@ -1,0 +1,110 @@
+"""The shape that most tables share: a row per run and a column per measurement, the paper's numbers beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nearshot.experiments.paired import Side, paired_cell, paired_difference
+from nearshot.experiments.paper import Number
+from nearshot.experiments.paper_configs import SHOTS
+from nearshot.experiments.recipe import Found, Recipe, Wanted, like
+from nearshot.experiments.results import Measurement
+from nearshot.experiments.tables import Cell, Row, Table, beside, cell
+from nearshot.training import TrainConfig
+
+__all__ = ["BOTH_SHOTS", "AccuracyRow", "AccuracyTable", "both_shots"]
+
+PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
+BOTH_SHOTS = tuple(f"{shot}-shot" for shot in SHOTS)
+
+
+class AccuracyRow(NamedTuple):
+    """A row.
+
+    Attributes:
+        labels: its first cells.
+        sides: for each column, the run and its measurement; None for an empty cell.
+        paper: the paper's number for each column, where it prints them.
+    """
+
+    labels: tuple[Cell | str, ...]
+    sides: Sequence[Side | None]
+    paper: Sequence[Number | None] = ()
+
+
+def both_shots(config: TrainConfig, split: str = "val", classifier: str = "centroid") -> list[Side]:
+    """Return a run's measurements with one shot and with five."""
+    return [(config, Measurement(split, shot, classifier)) for shot in SHOTS]
+
+
+@dataclass(frozen=True)
+class AccuracyTable:
+    """A table of accuracies.
+
+    Attributes:
+        name: its file, with `{on}` for the dataset.
+        title: with `{on}` for the dataset, and `{where}` for `place`.
+        labels: the headings of the first columns.
+        columns: the headings of the accuracies.
+        lines: the rows on a dataset.
+        place: the section of the paper, and its dataset there.
+        with_paper: whether the paper's number and the difference stand beside each accuracy.
+        paired: whether its paired difference from the first row stands beside each accuracy.
+        notes: sentences below it.
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    lines: Callable[[str], Sequence[AccuracyRow]]
+    columns: tuple[str, ...] = BOTH_SHOTS
+    place: tuple[str, str] | None = None
+    with_paper: bool = False
+    paired: bool = False
+    notes: Callable[[Found], tuple[str, ...]] = lambda found: ()
+
+    def runs(self, dataset: str) -> list[Wanted]:
+        """Return the runs that it needs, whose validation accuracies are enough."""
+        sides = (side for line in self.lines(dataset) for side in line.sides if side is not None)
+        return [Wanted(config) for config, _ in sides]
+
+    def measured_runs(self, dataset: str) -> list[Wanted]:
+        """Return the runs that it needs, with all measurements."""
+        measurements: dict[TrainConfig, list[Measurement]] = {}
+        for line in self.lines(dataset):
+            for config, measured in filter(None, line.sides):
+                measurements.setdefault(config, []).append(measured)
+        return [Wanted(config, tuple(measured)) for config, measured in measurements.items()]
+
+    def table(self, found: Found, dataset: str, before: Sequence[Row] = ()) -> Table:
+        """Return the table; `before` are rows above its own."""
+        on = found.on(dataset)
+        where = like(self.place[0], dataset, self.place[1]) if self.place else ""
+        more = ("paper", "difference") * self.with_paper + ("paired difference",) * self.paired
+        lines = self.lines(dataset)
+        return Table(
+            self.name.format(on=on),
+            self.title.format(on=on, where=where),
+            found.label,
+            (*self.labels, *(heading for column in self.columns for heading in (column, *more))),
+            (*before, *(self._row(found, line, lines[0]) for line in lines)),
+            self.notes(found),
+        )
+
+    def recipe(self, title: str, datasets: tuple[str, ...] = PAPER_DATASETS, *, measured: bool = False) -> Recipe:
+        """Return a recipe with this table alone; `measured` if its runs are measured after training."""
+        wanted = self.measured_runs if measured else self.runs
+        name = self.name.removesuffix("-{on}")
+        return Recipe(name, title, datasets, wanted, lambda found, dataset: [self.table(found, dataset)])
+
+    def _row(self, found: Found, line: AccuracyRow, first: AccuracyRow) -> Row:
+        paper = line.paper if line.paper and found.scale.is_papers else (None,) * len(line.sides)
+        cells: list[Cell] = []
+        for side, against, number in zip(line.sides, first.sides, paper, strict=True):
+            ours = None if side is None else found.pooled(*side)
+            cells += beside([ours], [number]) if self.with_paper else (cell(ours),)
+            if self.paired:
+                cells.append(paired_cell(paired_difference(found, "", side, against) if side and against else None))
+        return (*line.labels, *cells)

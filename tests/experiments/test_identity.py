@@ -1,0 +1,118 @@
+"""A run's identity: what differs from the defaults, so that new settings leave published results where they are."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from made_up import make_up
+
+from nearshot.data.augment import Augmentation
+from nearshot.experiments import RECIPES, Results
+from nearshot.experiments.identity import run_id
+from nearshot.experiments.jobs import jobs_of, rename_run_folders, run_lock
+from nearshot.experiments.scales import OWN, QUICK, scale_named
+from nearshot.training import PRESETS, TrainConfig
+
+COMMITTED = Path(__file__).parents[2] / "results"
+# How many committed results each recipe finds, on all of its datasets.
+FOUND = {
+    "paper": {
+        "batch-size": 6, "pair-subsampling": 2, "ablations": 3, "comparison": 10, "classifiers": 3, "schedule": 2,
+        "adaptation": 3, "supcon": 3, "pn-implementations": 4, "choices": 4, "floor": 2, "methods": 2,
+        "adaptation-steps": 3,
+    },
+    "32px": {
+        "batch-size": 30, "pair-subsampling": 14, "ablations": 21, "comparison": 1, "classifiers": 1, "schedule": 4,
+        "adaptation": 1, "supcon": 1, "choices": 5, "floor": 24, "methods": 3, "adaptation-steps": 1,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MoreAugmentation(Augmentation):
+    """One setting more."""
+
+    blur: int = 0
+
+
+@dataclass(frozen=True)
+class MoreConfig(TrainConfig):
+    """A setting more, and one in the augmentation."""
+
+    margin: float = 0.5
+    augmentation: Augmentation = field(default_factory=MoreAugmentation)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_new_setting_with_a_default_leaves_the_identity_unchanged(preset: str) -> None:
+    config = PRESETS[preset]
+    same = vars(config) | {"augmentation": MoreAugmentation(**vars(config.augmentation))}
+    more = MoreConfig(**same)
+    assert "margin" in more.as_dict()
+    assert "blur" in more.as_dict()["augmentation"]
+    assert run_id(more) == run_id(config)
+    assert run_id(replace(more, margin=0.6)) != run_id(config)
+    assert run_id(replace(more, augmentation=replace(more.augmentation, blur=4))) != run_id(config)  # type: ignore[call-arg]
+
+
+def test_runs_that_differ_in_one_setting_differ_in_their_identity() -> None:
+    changes: list[dict[str, object]] = [
+        {}, {"seed": 1}, {"dataset": "cifar-fs"}, {"batch_size": 256}, {"epochs": 60}, {"warm_up": 0.0},
+        {"method": "supcon"}, {"method": "supcon", "supcon_variant": "published"}, {"optimiser": "adam"},
+        {"momentum": 0.8}, {"batches": "episodes"}, {"batches": "episodes", "least_images": 8},
+        {"augmentation": Augmentation(flip=0.0)}, {"schedule": "cosine"}, {"precision": "float32"},
+    ]  # fmt: skip
+    assert len({run_id(TrainConfig(**one)) for one in changes}) == len(changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scale", FOUND)
+def test_all_committed_results_are_found_by_the_recipes_that_want_them(scale: str) -> None:
+    results = Results(COMMITTED)
+    wanted = {
+        name: jobs_of([recipe], "all", scale_named(scale), range(3))  # type: ignore[arg-type]
+        for name, recipe in RECIPES.items()
+    }
+    found = Counter(name for name, jobs in wanted.items() for job in jobs if results.get(job.config, scale) is not None)
+    assert found == FOUND[scale]
+    files = sorted(COMMITTED.glob(f"{scale}/*/*.json"))
+    assert [file.stem for file in files] == sorted(one.id for one in results.of_scale(scale))
+
+
+@pytest.mark.parametrize("scale", [QUICK, replace(QUICK, name=OWN)], ids=["quick", "own"])
+def test_a_result_is_found_by_its_settings_whatever_its_file_is_called(scale: object, tmp_path: Path) -> None:
+    make_up(tmp_path, ["schedule"], scale)  # type: ignore[arg-type]
+    job = jobs_of([RECIPES["schedule"]], None, scale, [0])[0]  # type: ignore[arg-type]
+    path = Results(tmp_path).path(job.config, job.scale)
+    content = json.loads(path.read_text())
+    del content["config"]["least_images"], content["config"]["augmentation"]["hue"]  # as an older version wrote it
+    old = path.with_name("0123456789abcdef.json")
+    path.unlink()
+    old.write_text(json.dumps(content | {"id": old.stem}))
+    results = Results(tmp_path)
+    found = results.get(job.config, job.scale)
+    assert found is not None
+    assert (found.id, found.config) == (job.id, job.config)
+    results.put(found)
+    assert path.is_file()
+    assert not old.exists()
+    assert json.loads(path.read_text())["id"] == job.id
+
+
+def test_run_folders_of_an_earlier_version_are_renamed(tmp_path: Path) -> None:
+    for name in ("0" * 16, "1" * 16, "mine"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "1".zfill(16)).mkdir()
+    config = TrainConfig(seed=3)
+    for name in ("0" * 16, "mine"):
+        (tmp_path / name / "config.json").write_text(json.dumps(config.as_dict()))
+    (tmp_path / ("1" * 16) / "config.json").write_text("{")
+    with run_lock(tmp_path / ("0" * 16)):
+        rename_run_folders(tmp_path)
+    assert not (tmp_path / run_id(config)).exists()  # another process is at work there
+    rename_run_folders(tmp_path)
+    assert (tmp_path / run_id(config) / "config.json").is_file()
+    assert sorted(one.name for one in tmp_path.glob("*")) == sorted(["1".zfill(16), "1" * 16, "mine", run_id(config)])
