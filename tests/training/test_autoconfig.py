@@ -54,7 +54,7 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     assert (written["batch_size"], written["validation_way"], written["validation_queries"]) == (72, 2, 7)
     assert {name: settings[name] for name in TRAIN_SETTINGS} == {name: written[name] for name in TRAIN_SETTINGS}
 
-    for option, message in (("--batch-size=512", "there are 72"), ("--validation-way=5", "at most 2")):
+    for option, message in (("--batch-size=512", "72"), ("--validation-way=5", "at most 2")):
         assert main([*command, "--dry-run", option]) == 1  # a given setting is obeyed or refused
         assert message in capsys.readouterr().err
 
