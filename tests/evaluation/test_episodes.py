@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation import Episodes, EvaluationSpec, read_episodes, sample_episodes, write_episodes
-from nearshot.evaluation.episodes import EpisodeSource
+from nearshot.evaluation.episodes import EpisodeSource, digest_of
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64 - 1)
@@ -122,8 +122,8 @@ def test_classes_and_images_are_equally_likely_and_independent() -> None:
 
 def test_the_digest_is_of_the_questions() -> None:
     episodes = sample_episodes(LABELS, n_episodes=100, seed=4)
-    source = EpisodeSource(LABELS, EvaluationSpec(n_episodes=100, seed=4))
-    assert source.digest == episodes.digest == sample_episodes(LABELS, n_shot=1, n_episodes=100, seed=4).digest
+    in_parts = digest_of(episodes.images.split(7), n_query=15)
+    assert in_parts == episodes.digest == sample_episodes(LABELS, n_shot=1, n_episodes=100, seed=4).digest
     for other in (
         sample_episodes(LABELS, n_episodes=100, seed=5),
         sample_episodes(LABELS, n_episodes=101, seed=4),

@@ -198,5 +198,3 @@ def test_selection_is_by_validation_and_never_by_test() -> None:
         select_best({10: accuracy([70.0]), 20: accuracy([70.0], n_shot=5)})
     with pytest.raises(InputError, match="candidates"):
         select_best({})
-    with pytest.raises(InputError, match="candidates"):
-        select_best([accuracy([70.0])])  # type: ignore[arg-type]

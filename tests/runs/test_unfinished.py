@@ -111,7 +111,7 @@ def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(
     wanted = [Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", treatment="raw")]
     for opened in (TrainedRun(run, data_dir=data_dir, unfinished=word) for word in (False, True)):
         for one in wanted:
-            with pytest.raises(InputError, match="not a finished run"):
+            with pytest.raises(InputError, match="finished run"):
                 measure(opened, [one], n_episodes=30, n_way=2)
     assert not (run / "evaluations").exists()
 
