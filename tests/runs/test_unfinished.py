@@ -24,10 +24,9 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments.measurement import measure
 from nearshot.experiments.results import Measurement
 from nearshot.losses import nca_loss
-from nearshot.runs import unfinished
+from nearshot.runs import network as network_module
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
-from nearshot.runs.network import TrainedRun
-from nearshot.runs.unfinished import Unfinished
+from nearshot.runs.network import TrainedRun, Unfinished
 from nearshot.training import Hardware, OwnLoss, TrainConfig, TrainResult, train
 from nearshot.training.checkpoint import read_checkpoint
 from nearshot.training.run_folder import RunFolder
@@ -196,7 +195,7 @@ def test_weights_that_are_removed_meanwhile_are_looked_for_in_the_next_checkpoin
             folder.keep_weights({5}, before=6)
         return state
 
-    monkeypatch.setattr(unfinished, "read_checkpoint", read_too_early)
+    monkeypatch.setattr(network_module, "read_checkpoint", read_too_early)
     found = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
     assert {(one.weights, one.unfinished) for one in found} == {("epoch-0005.safetensors", Unfinished(5, 6))}
     monkeypatch.undo()
