@@ -188,7 +188,7 @@ def evaluate_run(
     reads them. Results of an unfinished run say so, and have other file names: the finished run is measured anew.
 
     `run` is the run's folder; or the run opened, which then determines `data_dir`, `device`, `precision` and
-    `unfinished`: whether to measure a run that was stopped, or is still training, which is refused by default. The other
+    `unfinished`: whether to measure a run that was stopped, or is still training, instead of refusing it. The other
     arguments are those of `evaluate_weights`; `tell` also gets a message if the dataset was prepared again.
     """
     if not isinstance(run, TrainedRun):

@@ -147,7 +147,7 @@ class Snapshot:
         missing: list[Path] = []
         for _ in range(ATTEMPTS):
             if not run.checkpoint.is_file():
-                raise InputError(f"{run.path} has nothing to measure yet: the first checkpoint ends an epoch.")
+                raise InputError(f"{run.path} has nothing to measure yet, since it has no checkpoint.")
             state = read_checkpoint(run.checkpoint)
             progress = state["progress"]
             files = sorted({run.weights_of(int(one["epoch"])) for one in progress["best"].values()})
