@@ -28,24 +28,17 @@ def test_from_batch(batch_size: int, n_shot: int, images_per_class: int, expecte
 @pytest.mark.parametrize(
     ("batch_size", "n_shot", "images_per_class", "message"),
     [
-        (100, 5, 16, "A batch of 100 does not divide into classes of 16 images. Use a batch of 96 or 112."),
-        (512, 8, 8, "8 images per class leave no query beside 8 shots. Raise images_per_class, or lower n_shot."),
-        (
-            8,
-            5,
-            8,
-            "A batch of 8 with 8 images of a class is one class, and an episode needs 2. Use a batch of 16 or more, or "
-            "fewer images_per_class.",
-        ),
-        (10, 5, 16, "A batch of 10 does not divide into classes of 16 images. Use a batch of 32 or more."),
-        (20, 5, 16, "A batch of 20 does not divide into classes of 16 images. Use a batch of 32 or more."),
-        (16, -1, 0, "images_per_class must be at least 2, a shot and a query, not 0."),
+        (100, 5, 16, "100 .* 16 .* 96 or 112"),
+        (512, 8, 8, "8 images per class .* 8 shots.*images_per_class"),
+        (8, 5, 8, "A batch of 8 with 8 images .* 16 or more"),
+        (10, 5, 16, "32 or more"),
+        (20, 5, 16, "32 or more"),
+        (16, -1, 0, "images_per_class must be at least 2"),
     ],
 )
 def test_from_batch_says_what_to_do(batch_size: int, n_shot: int, images_per_class: int, message: str) -> None:
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message):
         EpisodeShape.from_batch(batch_size, n_shot=n_shot, images_per_class=images_per_class)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
