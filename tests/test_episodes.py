@@ -30,7 +30,7 @@ def test_from_batch(batch_size: int, n_shot: int, images_per_class: int, expecte
     [
         (100, 5, 16, "100 .* 16 .* 96 or 112"),
         (512, 8, 8, "8 images per class .* 8 shots.*images_per_class"),
-        (8, 5, 8, "A batch of 8 with 8 images .* 16 or more"),
+        (8, 5, 8, "A batch of 8 .* 16 or more"),
         (10, 5, 16, "32 or more"),
         (20, 5, 16, "32 or more"),
         (16, -1, 0, "images_per_class must be at least 2"),

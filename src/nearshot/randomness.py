@@ -13,8 +13,6 @@ from torch import Tensor
 from nearshot.checks import is_integer
 from nearshot.errors import InputError
 
-__all__ = ["distinct_integers", "kept_randomness", "private_generator"]
-
 
 @contextmanager
 def kept_randomness() -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
+    Accuracy,
     Adam,
     EvaluationSpec,
     embed,
@@ -28,7 +28,15 @@ from nearshot.models import build_backbone
 
 LABELS = torch.arange(6).repeat_interleave(12)
 SHAPE: dict[str, Any] = {"n_way": 3, "n_shot": 3, "n_query": 4, "n_episodes": 6}
-FASTER = Adam(n_steps=5, lr=3e-3, weight_decay=5e-4)
+NONE, FASTER = Adam(n_steps=0), Adam(n_steps=5, lr=3e-3, weight_decay=5e-4)
+
+
+def fine_tuned(network: Any, images: Tensor, labels: Tensor = LABELS, **settings: Any) -> Accuracy:
+    return evaluate_fine_tuned(network, images, labels, **{"loss": nca_loss, **SHAPE, **settings})
+
+
+def mapped(features: Tensor, labels: Tensor = LABELS, **settings: Any) -> Accuracy:
+    return evaluate_mahalanobis(features, labels, **{"loss": nca_loss, **SHAPE, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -103,18 +111,9 @@ def test_fine_tuning_is_the_plain_loop(
     network: Any, images: Tensor, episodes_at_once: int, multi_layer: bool, batch_norm: Any
 ) -> None:
     before = copy.deepcopy(network.state_dict())
-    accuracy = evaluate_fine_tuned(
-        network,
-        images,
-        LABELS,
-        loss=nca_loss,
-        optimiser=FASTER,
-        batch_norm=batch_norm,
-        episodes_at_once=episodes_at_once,
-        features=through_stages if multi_layer else None,
-        inductive=True if multi_layer else None,
-        **SHAPE,
-    )
+    features: Any = {"features": through_stages, "inductive": True} if multi_layer else {}
+    settings = {"optimiser": FASTER, "batch_norm": batch_norm, "episodes_at_once": episodes_at_once, **features}
+    accuracy = fine_tuned(network, images, **settings)
     assert accuracy.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER, multi_layer, batch_norm))
     assert not any(module.training for module in network.modules())
     for name, tensor in network.state_dict().items():
@@ -131,9 +130,8 @@ def test_episodes_side_by_side_do_without_channels_last(images: Tensor) -> None:
         if isinstance(module, torch.nn.BatchNorm2d):
             module.register_forward_pre_hook(lambda _, given: strides.append(given[0].stride()))
     pictures = images.to(memory_format=torch.channels_last)
-    shape: dict[str, Any] = {"n_way": 2, "n_shot": 2, "n_query": 1, "n_episodes": 2}
-    once = Adam(n_steps=1)
-    evaluate_fine_tuned(network, pictures, LABELS, loss=nca_loss, optimiser=once, episodes_at_once=2, **shape)
+    shape = {"n_way": 2, "n_shot": 2, "n_query": 1, "n_episodes": 2}
+    fine_tuned(network, pictures, optimiser=Adam(n_steps=1), episodes_at_once=2, **shape)
     assert strides
     assert all(channel >= row >= column for _, channel, row, column in strides)
 
@@ -147,8 +145,7 @@ def features_after(network: Any, images: Tensor, **settings: Any) -> Tensor:
         seen.append(features)
         return features
 
-    shape = SHAPE | {"n_episodes": 1}
-    evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, features=remember, inductive=True, **shape, **settings)
+    fine_tuned(network, images, features=remember, inductive=True, n_episodes=1, **settings)
     return seen[0]
 
 
@@ -169,7 +166,7 @@ def test_frozen_parameters_stay_frozen(network: Any, images: Tensor) -> None:
     """With all but the last block frozen, the result is that of training the last block alone."""
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name.startswith("blocks.3"))
-    found = evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, optimiser=FASTER, **SHAPE)
+    found = fine_tuned(network, images, optimiser=FASTER)
     assert found.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER))
 
 
@@ -192,9 +189,7 @@ def test_adaptation_is_inductive(network: Any, images: Tensor, batch_norm: Any) 
 def test_the_mahalanobis_matrix_is_the_plain_loop(network: Any, images: Tensor, episodes_at_once: int) -> None:
     features = torch.nn.functional.normalize(embed(network, images))
     optimiser = Adam(n_steps=8, lr=0.02, weight_decay=0.01)
-    accuracy = evaluate_mahalanobis(
-        features, LABELS, loss=nca_loss, optimiser=optimiser, episodes_at_once=episodes_at_once, **SHAPE
-    )
+    accuracy = mapped(features, optimiser=optimiser, episodes_at_once=episodes_at_once)
     episodes = sample_episodes(LABELS, **SHAPE)
     expected = []
     for support_index, query_index in zip(episodes.support, episodes.query, strict=True):
@@ -204,22 +199,20 @@ def test_the_mahalanobis_matrix_is_the_plain_loop(network: Any, images: Tensor, 
             optim.zero_grad()
             nca_loss(features[support_index.flatten()] @ matrix.T, torch.arange(3).repeat_interleave(3)).backward()
             optim.step()
-        mapped = (features @ matrix.T).detach()
-        answers = nearest(mapped[support_index], mapped[query_index])
+        moved = (features @ matrix.T).detach()
+        answers = nearest(moved[support_index], moved[query_index])
         expected.append(100 * (answers == torch.arange(3).repeat_interleave(4)).double().mean().item())
     assert accuracy.per_episode.tolist() == pytest.approx(expected)
 
 
 def test_a_result_says_that_it_was_adapted(network: Any, images: Tensor) -> None:
-    shape = SHAPE | {"n_episodes": 1}
     steps = "fine-tuned on the support by 5 steps of Adam, lr 0.0001, weight decay 0.0005 of nca_loss, batch norm"
     for batch_norm, words in (("frozen", "frozen"), ("support", "in training mode on the support")):
-        found = evaluate_fine_tuned(network, images, LABELS, loss=nca_loss, batch_norm=batch_norm, **shape)  # type: ignore[arg-type]
+        found = fine_tuned(network, images, batch_norm=batch_norm, n_episodes=1)
         assert f"{steps} {words}" in str(found.protocol)
         assert found.protocol.inductive
-    mapped = evaluate_mahalanobis(embed(network, images), LABELS, loss=nca_loss, **shape)
     words = "Mahalanobis matrix learnt on the support by 20 steps of Adam, lr 0.001, weight decay 0 of nca_loss"
-    assert words in str(mapped.protocol)
+    assert words in str(mapped(embed(network, images)).protocol)
 
 
 def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images: Tensor) -> None:
@@ -230,39 +223,29 @@ def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images
     settings: dict[str, Any] = SHAPE | {"seed": 3, "classifier": "soft", "centre": features[0] / 2, "normalise": False}
     settings |= {"small_classes": "leave out", "split": "val", "fingerprint": "0123"}
     plain = evaluate_features(features, labels, **settings)
-    none = Adam(n_steps=0)
-    for adapted in (
-        evaluate_fine_tuned(network, images, labels, loss=nca_loss, optimiser=none, **settings),
-        evaluate_mahalanobis(features, labels, loss=nca_loss, optimiser=none, **settings),
-    ):
+    assert plain.protocol.classes_left_out == 1
+    for evaluate, examples in ((partial(fine_tuned, network), images), (mapped, features)):
+        adapted = evaluate(examples, labels, optimiser=NONE, **settings)
         assert replace(adapted.protocol, adapted=None) == plain.protocol
         assert adapted.per_episode.tolist() == pytest.approx(plain.per_episode.tolist())
-    assert plain.protocol.classes_left_out == 1
-    backwards: Any = {"classifier": lambda s, q: -CLASSIFIERS["centroid"](s, q), "inductive": False, **SHAPE}
-    result = evaluate_mahalanobis(features, LABELS, loss=nca_loss, optimiser=none, **backwards)
+    backwards: Any = {"classifier": lambda s, q: -CLASSIFIERS["centroid"](s, q), "inductive": False}
+    result = mapped(features, optimiser=NONE, **backwards)
     assert (result.protocol.classifier, result.protocol.inductive) == ("<lambda>", False)
 
 
 def test_by_default_a_thousand_episodes_are_adapted_to(images: Tensor) -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 2)).double().eval()
-    none, shape = Adam(n_steps=0), {"n_way": 2, "n_shot": 2, "n_query": 1}
-    ask: Any = partial(evaluate_fine_tuned, network, images, LABELS, loss=nca_loss, optimiser=none, **shape)
+    shape: Any = {"n_way": 2, "n_shot": 2, "n_query": 1}
+    ask: Any = partial(evaluate_fine_tuned, network, images, LABELS, loss=nca_loss, optimiser=NONE, **shape)
     assert ask().protocol.n_episodes == 1000
     assert ask(spec=EvaluationSpec(n_episodes=9)).protocol.n_episodes == 9
 
 
 def test_fewer_shots_are_the_first_of_given_episodes(network: Any, images: Tensor) -> None:
-    episodes = sample_episodes(LABELS, **{**SHAPE, "n_shot": 5})
-    ask = partial(evaluate_fine_tuned, network, images, LABELS, loss=nca_loss, optimiser=FASTER)
-    fewer, drawn = ask(episodes=episodes, n_shot=3), ask(**SHAPE)
+    episodes = sample_episodes(LABELS, **SHAPE | {"n_shot": 5})
+    fewer, drawn = (fine_tuned(network, images, optimiser=FASTER, episodes=given) for given in (episodes, None))
     assert torch.equal(fewer.per_episode, drawn.per_episode)
     assert fewer.protocol == drawn.protocol
-
-
-@pytest.mark.parametrize("wrong", [{"n_steps": -1}, {"lr": 0.0}, {"lr": math.nan}, {"weight_decay": -1e-9}])
-def test_an_optimiser_that_cannot_step_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        Adam(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -283,11 +266,7 @@ def test_an_optimiser_that_cannot_step_is_refused(wrong: dict[str, Any]) -> None
     ],
 )
 def test_bad_input_is_refused(network: Any, images: Tensor, given: dict[str, Any], message: str) -> None:
-    asked = {"network": network, "labels": LABELS, "loss": nca_loss, **SHAPE, **given}
     with pytest.raises(InputError, match=message):
-        evaluate_fine_tuned(images=images, **asked)
-
-
-def test_a_network_in_training_mode_is_refused(network: Any, images: Tensor) -> None:
+        fine_tuned(images=images, **{"network": network, **given})
     with pytest.raises(LeakError, match="training mode"):
-        evaluate_fine_tuned(network.train(), images, LABELS, loss=nca_loss, **SHAPE)
+        fine_tuned(network.train(), images)

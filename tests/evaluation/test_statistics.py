@@ -88,7 +88,7 @@ def test_a_result_says_how_it_was_measured() -> None:
         ({"seed": None}, "episodes from elsewhere"),
         ({"classes_left_out": 2}, ", 2 classes with too few images left out"),
     ):
-        assert part in str(replace(PROTOCOL, **change))  # type: ignore[arg-type]
+        assert part in str(replace(PROTOCOL, **change))
 
 
 def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:

@@ -27,6 +27,7 @@ from nearshot.evaluation.episodes import digest_of
 from nearshot.evaluation.features import FeatureSet, check_evaluation_mode
 from nearshot.evaluation.statistics import Accuracy
 from nearshot.progress import with_progress
+from nearshot.text import counted
 
 BatchNormMode = Literal["frozen", "support"]
 """What batch norm normalises by in fine-tuning: the running statistics of training, or those of the support set."""
@@ -42,13 +43,8 @@ class Adam:
     lr: float = 1e-4
     weight_decay: float = 5e-4
 
-    def __post_init__(self) -> None:
-        if self.n_steps < 0 or not self.lr > 0 or not self.weight_decay >= 0:
-            raise InputError(f"n_steps and weight_decay must not be negative, and lr must be positive (got {self!r}).")
-
     def __str__(self) -> str:
-        steps = "1 step" if self.n_steps == 1 else f"{self.n_steps} steps"
-        return f"{steps} of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
+        return f"{counted(self.n_steps, 'step')} of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
 
     def minimise(self, gradient: Callable[[Parameters], Parameters], start: Parameters) -> Parameters:
         """Return the parameters after `n_steps` steps; they may be stacked, of many episodes."""
@@ -93,8 +89,7 @@ def evaluate_fine_tuned(
         batch_norm: "frozen" fine-tunes with the running statistics of training; "support" in batch norm's training
             mode, with the mean and variance of the support set. Both evaluate with the running statistics, unchanged.
         settings: those of `evaluate_features`, with 1,000 episodes by default, at least 2 shots, and `inductive` also
-            for `features`; and `episodes_at_once`, how many episodes to adapt side by side. By default it is 1 on a CPU
-            and 4 elsewhere; more take more memory and are hardly faster.
+            for `features`; and `episodes_at_once`, to adapt side by side, by default 1 on a CPU and 4 elsewhere.
     """
     check_evaluation_mode(network)
     if batch_norm not in get_args(BatchNormMode):
@@ -229,7 +224,6 @@ class _AsModule(nn.Module):
 
 
 def _parameters(network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return what is trained, and what is not: frozen parameters and buffers."""
     trained = {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
     frozen = {name: p.detach() for name, p in network.named_parameters() if not p.requires_grad}
     if not trained:
@@ -246,10 +240,7 @@ def _batch_norms(network: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
 
 @contextmanager
 def _batch_statistics(network: nn.Module, *, used: bool) -> Iterator[None]:
-    """If `used`, let batch norm normalise by its batch for a while, without changing its running statistics.
-
-    Everything else, such as dropout, stays in evaluation mode.
-    """
+    """If `used`, let batch norm, but no dropout, train for a while, without changing its running statistics."""
     norms = _batch_norms(network) if used else []
     tracked = [norm.track_running_stats for norm in norms]
     try:

@@ -177,10 +177,11 @@ class Tally:
 def answer(task: Task, tallies: Sequence[Tally]) -> str:
     """Answer the episodes, count the correct answers in each tally, and return the digest of the episodes."""
     source, device, n_query = task.source, task.data.features.device, task.source.shape.n_query
-    groups: dict[tuple[bool | None, bool], list[Tally]] = {}
+    groups: dict[tuple[bool | None, bool, bool, bool], list[Tally]] = {}
     for tally in tallies:
-        groups.setdefault((tally.spec.centred, tally.spec.normalise), []).append(tally)
-    answerers = [one for group in groups.values() for one in _answerers(task.data, group, source.shape)]
+        is_fast = tally.is_defined and tally.classify in FAST
+        groups.setdefault((tally.spec.centred, tally.spec.normalise, tally.is_defined, is_fast), []).append(tally)
+    answerers = [(_Fast if key[-1] else _Direct)(task.data, group, source.shape) for key, group in groups.items()]
     # A function of the user's may not be safe to call from many threads, and may need gradients.
     all_defined = all(tally.is_defined for tally in tallies)
     n_threads = torch.get_num_threads() if device.type == "cpu" and all_defined else 1
@@ -228,9 +229,9 @@ def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: 
 class _Direct:
     """Answers by calling classifiers with the features of the support and query images."""
 
-    def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape, *, exactly: bool) -> None:
+    def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
         self.tallies, self.shape = tallies, shape
-        self.prepared = _prepared_exactly(data, tallies[0].spec) if exactly else prepared(data, tallies[0].spec)
+        self.prepared = (_prepared_exactly if tallies[0].is_defined else prepared)(data, tallies[0].spec)
         room = GATHERED_BYTES_EXACTLY if self.prepared.device.type == "cpu" else GATHERED_BYTES
         self.at_once = _at_once(room, self.prepared, shape)
 
@@ -264,7 +265,6 @@ class _Fast:
         self.tolerance = max(ROUNDING * torch.finfo(features.dtype).eps, 4 * TIE) * size
 
     def answer(self, rows: Tensor, start: int) -> None:
-        """Count the correct answers of a batch, as in `_Direct`."""
         unsure: dict[Tally, list[Tensor]] = {tally: [] for tally in self.tallies}
         buffers = SimilarityBuffers(self.plan, min(self.at_once, len(rows)))
         for offset in range(0, len(rows), self.at_once):
@@ -282,19 +282,6 @@ class _Fast:
                 features = _prepared_exactly(self.data, self.spec, rows[some])
                 n_correct = tally.count(*_support_and_query(features, self.shape))
                 tally.n_correct[start + some] = n_correct.to(tally.n_correct.dtype)
-
-
-def _answerers(data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> Iterator[_Fast | _Direct]:
-    """Yield what answers tallies of the same treatment: functions of features, fast paths, and definitions."""
-    own = [tally for tally in tallies if not tally.is_defined]
-    fast = [tally for tally in tallies if tally.is_defined and tally.classify in FAST]
-    defined = [tally for tally in tallies if tally.is_defined and tally.classify not in FAST]
-    if own:
-        yield _Direct(data, own, shape, exactly=False)
-    if fast:
-        yield _Fast(data, fast, shape)
-    if defined:
-        yield _Direct(data, defined, shape, exactly=True)
 
 
 def count_correct(scores: Tensor, gap: Tensor | None, tolerance: Tensor) -> tuple[Tensor, Tensor]:

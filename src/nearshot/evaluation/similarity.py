@@ -10,7 +10,8 @@ of few points with many queries is twice as fast as torch's. Elsewhere torch doe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -38,10 +39,12 @@ class SimilarityPlan:
     shape: EpisodeShape
     shots_of_means: tuple[int, ...]  # the numbers of shots of which class means are needed
     needs_images: bool  # whether the similarities to each support image are needed
-    squares: Tensor = field(init=False)  # (image,) ‖s‖²
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "squares", torch.linalg.vector_norm(self.features, dim=1).square())
+    @cached_property
+    def squares(self) -> Tensor:
+        """The squared lengths ‖s‖², (image,)."""
+        lengths: Tensor = torch.linalg.vector_norm(self.features, dim=1)
+        return lengths.square()
 
     @property
     def n_queries(self) -> int:
@@ -80,10 +83,7 @@ class SimilarityBuffers:
         return Similarities(to_images.mul_(2).sub_(squares), to_means)
 
     def _products_in_cache(self, rows: Tensor) -> None:
-        """Gather features and compute the products, a few episodes at a time.
-
-        All in NumPy, even the slices: torch's calls may wait for the interpreter, which threads share.
-        """
+        # A few episodes at a time, all in NumPy: torch's calls may wait for the interpreter, which threads share.
         plan = self.plan
         features, all_rows, place, sums = (t.numpy() for t in (plan.features, rows, self.gathered, self.sums))
         to_images = self.to_images.numpy()
@@ -106,7 +106,6 @@ class SimilarityBuffers:
                     np.matmul(sums[:n_some], query, out=products[here])
 
     def _products(self, rows: Tensor) -> None:
-        """Gather features and compute the products, for all episodes at once."""
         shape, n_queries, n_episodes = self.plan.shape, self.plan.n_queries, len(rows)
         gathered = self.gathered[: rows.numel()]
         torch.index_select(self.plan.features, 0, rows.flatten(), out=gathered)
