@@ -130,7 +130,7 @@ def test_episodes_side_by_side_do_without_channels_last(images: Tensor) -> None:
         if isinstance(module, torch.nn.BatchNorm2d):
             module.register_forward_pre_hook(lambda _, given: strides.append(given[0].stride()))
     pictures = images.to(memory_format=torch.channels_last)
-    shape = {"n_way": 2, "n_shot": 2, "n_query": 1, "n_episodes": 2}
+    shape: Any = {"n_way": 2, "n_shot": 2, "n_query": 1, "n_episodes": 2}
     fine_tuned(network, pictures, optimiser=Adam(n_steps=1), episodes_at_once=2, **shape)
     assert strides
     assert all(channel >= row >= column for _, channel, row, column in strides)

@@ -173,9 +173,8 @@ def test_the_counter_of_the_drawing_has_room_for_so_many_ways_and_images() -> No
 def test_overlapping_support_and_query_cannot_be_made() -> None:
     images = torch.arange(2 * 3 * 4).view(2, 3, 4).clone()
     made = Episodes(images, n_query=2)
-    images[1, 2, 3] = images[1, 0, 0]  # changing what it was made of does not change it
-    assert made.images[1, 2, 3] != images[1, 2, 3]
-    # now a support image of one way is a query of another
+    images[1, 2, 3] = images[1, 0, 0]  # a support image of one way is a query of another
+    assert made.images[1, 2, 3] != images[1, 2, 3]  # changing what it was made of does not change it
     with pytest.raises(InputError, match="Episode 1 has image 12 twice"):
         Episodes(images, n_query=2)
 
@@ -183,15 +182,15 @@ def test_overlapping_support_and_query_cannot_be_made() -> None:
 @pytest.mark.parametrize(
     ("images", "n_query", "message"),
     [
-        (torch.zeros(2, 3), 1, "images .*int64"),
-        (torch.zeros(2, 3, 4), 4, "n_shot must be at least 1"),
-        (torch.zeros(0, 3, 4), 1, "shape"),
+        (torch.zeros(2, 3).long(), 1, "images .*int64"),
+        (torch.zeros(2, 3, 4).long(), 4, "n_shot must be at least 1"),
+        (torch.zeros(0, 3, 4).long(), 1, "shape"),
         (-torch.arange(24).view(2, 3, 4), 1, "images .*-23"),
     ],
 )
 def test_what_is_no_set_of_episodes(images: Tensor, n_query: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Episodes(images.long(), n_query)
+        Episodes(images, n_query)
 
 
 def test_episodes_come_back_from_their_file(tmp_path: Path) -> None:

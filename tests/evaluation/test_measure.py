@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +14,17 @@ from torch import Tensor
 
 import reference
 from clusters import FEATURES, LABELS
-from nearshot.errors import InputError, LeakError
+from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
+    ClassAccuracy,
     EvaluationSpec,
     FeatureSet,
     Measured,
     Protocol,
     Treatment,
     compare,
+    evaluate_classes,
     evaluate_features,
     evaluate_many,
     knn,
@@ -273,3 +276,49 @@ def test_settings_as_an_object_and_as_keywords_are_the_same() -> None:
     assert (changed.protocol.classifier, changed.protocol.centred) == ("knn", False)
     with pytest.raises(TypeError, match="n_shots"):
         evaluate_features(FEATURES, LABELS, n_shots=5)  # type: ignore[call-arg]
+
+
+NAMES = tuple(f"class {label}" for label in range(8))
+
+
+@pytest.mark.parametrize("classifier", reference.ANSWERS)
+def test_by_class_is_what_a_loop_over_queries_finds(classifier: Any) -> None:
+    shape: dict[str, Any] = {"n_way": 3, "n_shot": 2, "n_query": 4, "n_episodes": 30}
+    episodes, features = sample_episodes(LABELS, **shape), prepare_features(FEATURES)
+    expected = dict[str, list[float]]()
+    for support, queries in zip(episodes.support, episodes.query, strict=True):
+        for way, images in enumerate(queries):
+            right = [reference.ANSWERS[classifier](features[support], features[image]) == way for image in images]
+            expected.setdefault(NAMES[int(LABELS[images[0]])], []).append(100 * sum(right) / len(right))
+    given: list[dict[str, Any]] = [{"episodes": episodes}, shape]
+    for one_way in given:
+        found = evaluate_classes(FeatureSet(FEATURES, LABELS, class_names=NAMES), classifier=classifier, **one_way)
+        assert list(found) == list(NAMES)  # in the order of the labels
+        for name, one in found.items():
+            values = torch.tensor(expected[name], dtype=torch.float64)
+            half = 1.96 * float(values.std()) / math.sqrt(len(values))
+            assert (one.mean, one.interval95) == pytest.approx((float(values.mean()), half))
+            assert one.n_episodes == len(values)
+    assert len({round(one.mean, 6) for one in found.values()}) > 1
+
+
+def test_the_classes_make_up_the_accuracy_and_small_ones_are_left_out() -> None:
+    labels = torch.where(torch.arange(200) < 195, LABELS, 99)
+    settings: dict[str, Any] = {"n_way": 3, "classifier": "soft", "small_classes": "leave out", "n_episodes": 250}
+    by_class = evaluate_classes(FEATURES, labels, **settings)
+    assert list(by_class) == list("01234567")
+    assert sum(one.n_episodes for one in by_class.values()) == 3 * 250
+    whole = evaluate_features(FEATURES, labels, **settings)
+    assert sum(one.mean * one.n_episodes for one in by_class.values()) / (3 * 250) == pytest.approx(whole.mean)
+    once = evaluate_classes(FEATURES, LABELS, n_way=2, n_episodes=1).values()
+    assert [(one.n_episodes, math.isnan(one.interval95), "±" in str(one)) for one in once] == [(1, True, False)] * 2
+
+
+@pytest.mark.parametrize("half", [0.25, math.nan])
+def test_the_accuracy_of_a_class_comes_back_from_json(half: float) -> None:
+    one = ClassAccuracy(50.5, half, 7)
+    assert str(ClassAccuracy.from_dict(one.as_dict()).__dict__) == str(one.__dict__)
+    assert (one.as_dict()["interval95"] is None) == math.isnan(half)
+    for broken in ({}, {"mean": 1.0, "interval95": 1.0}, {"mean": "x", "interval95": 1.0, "n_episodes": 1}):
+        with pytest.raises(FileFormatError, match="class"):
+            ClassAccuracy.from_dict(broken)
