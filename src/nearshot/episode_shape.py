@@ -143,7 +143,9 @@ class ImagesByClass:
         too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
         if len(too_small):
             name, size = self.name(int(too_small[0])), int(self.sizes[too_small[0]])
-            others = f" ({len(too_small)} classes are too small)" if len(too_small) > 1 else ""
+            n_others = len(too_small) - 1
+            more = "1 more class is" if n_others == 1 else f"{n_others} more classes are"
+            others = f" (and {more} too small)" if n_others else ""
             needed = shape.images_per_class
             fewer = "Ask for fewer images of a class" if needed > 2 else "Add images"
             can_do_without = len(self.classes) - len(too_small) >= shape.n_way

@@ -16,7 +16,6 @@ from nearshot.errors import InputError
 from nearshot.evaluation import (
     CLASSIFIERS,
     Classifier,
-    Episodes,
     compare,
     evaluate_classes,
     evaluate_features,
@@ -41,12 +40,6 @@ def of_sizes(sizes: list[int], seed: int) -> tuple[list[Tensor], Tensor]:
     return classes, torch.randn(7, 4, generator=generator, dtype=torch.float64)
 
 
-def scored(classifier: Classifier, classes: list[Tensor], query: Tensor) -> Tensor:
-    points = torch.stack([images.mean(0) for images in classes]) if classifier.prototypes else torch.cat(classes)
-    sizes = [1] * len(classes) if classifier.prototypes else list(map(len, classes))
-    return classifier.scores(similarities(points, query), torch.tensor(sizes))
-
-
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @few
 @given(st.integers(0, 2**31), st.integers(2, 5), st.integers(1, 5))
@@ -63,9 +56,9 @@ def test_each_classifier_is_its_loop(name: str, seed: int, n_way: int, n_shot: i
 @given(st.integers(0, 2**31), st.lists(st.integers(1, 5), min_size=2, max_size=5))
 def test_classes_of_any_sizes(seed: int, sizes: list[int]) -> None:
     classes, query = of_sizes(sizes, seed)
-    for one, soft, votes in zip(
-        query, scored(CLASSIFIERS["soft"], classes, query), scored(knn(), classes, query), strict=True
-    ):
+    near = similarities(torch.cat(classes), query)
+    scored = [CLASSIFIERS[name].scores(near, torch.tensor(sizes)) for name in ("soft", "knn")]
+    for one, soft, votes in zip(query, *scored, strict=True):
         squares = [(images - one).square().sum(1) for images in classes]
         means = torch.stack([(-d2).exp().mean().log() for d2 in squares])
         torch.testing.assert_close(soft, means)
@@ -94,21 +87,14 @@ def test_other_k(k: int) -> None:
             knn(**wrong)
 
 
-def loop_accuracy(features: Tensor, episodes: Episodes) -> Tensor:
-    """The nearest image decides."""
-    accuracies = []
-    for support, query in zip(features[episodes.support], features[episodes.query], strict=True):
-        answers = torch.cdist(query.flatten(0, 1), support.flatten(0, 1)).argmin(1) // support.shape[1]
-        right = answers == torch.arange(len(query)).repeat_interleave(query.shape[1])
-        accuracies.append(100 * right.double().mean())
-    return torch.stack(accuracies)
-
-
 def test_an_added_classifier_gives_its_own_answers_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CLASSIFIERS, "nearest", Classifier("nearest", best_of_class))
     features = OVERLAPPING
     settings: dict[str, Any] = {"n_way": 4, "n_query": 5, "n_episodes": 40, "normalise": False}
-    expected = loop_accuracy(features.double(), sample_episodes(LABELS, n_way=4, n_query=5, n_episodes=40))
+    episodes = sample_episodes(LABELS, n_way=4, n_query=5, n_episodes=40)
+    support, query = features.double()[episodes.support], features.double()[episodes.query]
+    answers = torch.cdist(query.flatten(1, 2), support.flatten(1, 2)).argmin(2) // 5  # of the nearest image
+    expected = 100 * (answers == torch.arange(4).repeat_interleave(5)).double().mean(1)
     found = evaluate_features(features, LABELS, classifier="nearest", **settings)
     torch.testing.assert_close(found.per_episode, expected)
     assert found.protocol.classifier == "nearest"

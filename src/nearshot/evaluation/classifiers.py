@@ -72,11 +72,7 @@ def class_of_points(class_sizes: Tensor, n_points: int) -> Tensor:
 
 
 def best_of_class(similarities: Tensor, class_sizes: Tensor) -> Tensor:
-    """Return the similarity of each class's nearest point, (…, query, class).
-
-    >>> best_of_class(torch.tensor([[-9.0, -1.0, -4.0]]), torch.tensor([2, 1]))
-    tensor([[-1., -4.]])
-    """
+    """Return the similarity of each class's nearest point, (…, query, class)."""
     classes = class_of_points(class_sizes, similarities.shape[-1]).expand(similarities.shape)
     lowest = similarities.new_full((*similarities.shape[:-1], len(class_sizes)), -torch.inf)
     return lowest.scatter_reduce(-1, classes, similarities, "amax")

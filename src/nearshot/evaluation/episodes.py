@@ -125,9 +125,8 @@ class EpisodeSource:
             raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
         self.shape, self.seed, self._n_episodes = shape, spec.seed, spec.n_episodes
         self.n_classes_left_out = n_classes - len(by_class.classes)
-        self._sizes, self._starts, self._images = (
-            values.numpy() for values in (by_class.sizes, by_class.starts, by_class.images)
-        )
+        self._sizes, self._starts = by_class.sizes.numpy(), by_class.starts.numpy()
+        self._images = by_class.images.numpy()
 
     def __len__(self) -> int:
         return self._n_episodes
@@ -159,13 +158,8 @@ def sample_episodes(
 ) -> Episodes:
     """Draw the episodes of an evaluation (Section 3.1), all at once, as indices of images.
 
-    The same labels and seed give the same episodes on any machine.
-
-    Args:
-        labels: (image,) the class of every image, whole numbers.
-        spec: the settings of the evaluation.
-        class_names: names for the labels 0, 1, …, used in messages.
-        settings: or its fields: n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise".
+    The same labels and seed give the same episodes on any machine. Settings are given as `spec` or as its fields:
+    n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise". `class_names` are for messages.
 
     >>> labels = torch.arange(10).repeat_interleave(30)
     >>> episodes = sample_episodes(labels, n_shot=1, n_episodes=100)

@@ -105,10 +105,7 @@ def check_evaluation_mode(network: Callable[..., object]) -> None:
 def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalise: bool = True) -> Tensor:
     """Subtract the training set's mean feature and divide by the length (Section 3.1), each if requested.
 
-    Args:
-        features: (image, dim) in any floating type; half precision is converted to float32.
-        centre: (dim,) what to subtract; None for nothing.
-        normalise: whether to divide each feature by its length.
+    Features (image, dim) are of any floating type; half precision is converted to float32. The centre is (dim,).
 
     >>> prepare_features(torch.tensor([[4.0, 4.0]]), centre=torch.tensor([1.0, 0.0]))
     tensor([[0.6000, 0.8000]])

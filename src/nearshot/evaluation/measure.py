@@ -79,18 +79,14 @@ def evaluate_many(
 
     Each result is that of `evaluate_features`. They are returned by (n_shot, classifier, treatment).
 
-    Args:
-        features: (image, dim), or a `FeatureSet`.
-        labels: (image,).
-        n_shots: the numbers of shots. The queries are the same for all, and fewer shots are the first of more.
-        classifiers: names, or a mapping of names of your own to names or functions.
-        treatments: combinations of centring and normalising; by default centred (if there is a centre) and normalised.
-        settings: all others, as in `evaluate_features`.
+    The queries are the same for all numbers of shots, and fewer shots are the first of more. `classifiers` are names,
+    or a mapping of names of your own to names or functions. Features are by default centred, if there is a centre, and
+    normalised. All other arguments are those of `evaluate_features`.
     """
     n_shots = to_python(n_shots)
-    if is_integer(n_shots) or isinstance(classifiers, str):
-        one, name = (n_shots, "n_shots") if is_integer(n_shots) else (classifiers, "classifiers")
-        raise InputError(f"{name} must be several; for one, write [{one!r}].")
+    for name, given in (("n_shots", n_shots), ("classifiers", classifiers)):
+        if is_integer(given) or isinstance(given, str):
+            raise InputError(f"{name} must be several; for one, write [{given!r}].")
     named = _named(classifiers)
     if not n_shots or not named or (treatments is not None and not treatments):
         raise InputError("There is nothing to measure: n_shots, classifiers and treatments must not be empty.")

@@ -209,24 +209,15 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
     n_seeds = len(means)
     n_different = len({accuracy.protocol.episodes for accuracy in accuracies})
     if n_different not in (1, n_seeds):
-        raise InputError(
-            f"{n_seeds} models were measured on {n_different} different sets of episodes. Measure all on the same, or "
-            "each on its own."
-        )
+        raise InputError(f"{n_seeds} models must have the same episodes, or each its own (got {n_different} sets).")
     independent = together if n_different == n_seeds else together.view(n_seeds, -1).mean(0)
     between = math.nan
     if n_seeds > 1:
         import scipy.stats  # noqa: PLC0415 (takes most of a second)
 
         between = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(means.std()) / math.sqrt(n_seeds)
-    return PooledAccuracy(
-        mean=float(together.mean()),
-        interval95=interval(independent),
-        paper95=interval(together),
-        between_seeds95=between,
-        per_seed=tuple(means.tolist()),
-        protocol=accuracies[0].protocol,
-    )
+    intervals = (interval(independent), interval(together), between)
+    return PooledAccuracy(float(together.mean()), *intervals, tuple(means.tolist()), accuracies[0].protocol)
 
 
 def compare(first: Accuracy, second: Accuracy) -> Comparison:
@@ -263,9 +254,7 @@ def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
 
 def interval(values: Tensor) -> float:
     """Return half the width of the 95 % interval of a mean, 1.96 σ / √N; NaN for a single value."""
-    if len(values) < 2:
-        return math.nan
-    return NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
+    return math.nan if len(values) < 2 else NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
 
 
 def with_interval(mean: float, half: float) -> str:
