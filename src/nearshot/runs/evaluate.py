@@ -146,8 +146,7 @@ def evaluate_weights(
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows; with "least_images", a few
             classes that are far smaller than the others are skipped.
-        tell: called with each message: about lowered settings, about classes of another dataset with the names of
-            training classes, and, where no progress bar is shown, before many images are embedded.
+        tell: called with each message, such as about lowered settings, or before many images are embedded.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
