@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -85,6 +84,11 @@ class Request:
         return EvaluationSpec(
             self.n_way, n_shot, self.n_query, self.n_episodes, self.seed, small_classes=self.least_images
         )
+
+    @property
+    def pairs(self) -> list[tuple[int, str]]:
+        """Each number of shots with each classifier."""
+        return [(n_shot, classifier) for n_shot in self.shots for classifier in self.classifiers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +205,7 @@ def evaluate_run(
     folder = run.run.path / "evaluations"
     names: dict[tuple[int, str], str] = {}
     missing: dict[Path, list[tuple[int, str]]] = {}
-    for n_shot, classifier in itertools.product(request.shots, request.classifiers):
+    for n_shot, classifier in request.pairs:
         weights = run.best_weights(n_shot, classifier)
         one = replace(request, shots=(n_shot,), classifiers=(classifier,))
         names[n_shot, classifier] = name = file_name(run, one, weights, store)
