@@ -12,20 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from tiny import prepare_tiny
-from tiny_jobs import CPU, tiny_job
+from tiny_jobs import CPU, QUIET, tiny_job
 
 from nearshot.experiments import Results
-from nearshot.experiments.executors.base import Executor, ThisProcess
+from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.executors.ray import RayCluster
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.runner import Outcome, run_jobs
 
 pytestmark = pytest.mark.slow
 
-QUIET = Console(quiet=True)
 EPOCHS = 60  # long enough to be interrupted and killed
 
 
@@ -36,36 +34,21 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Watched:
-    """An executor at which something happens once, as soon as it can."""
+class Watched(RayCluster):
+    """A cluster on which something happens once, as soon as it can."""
 
-    n_sharing = 1
-
-    def __init__(self, executor: RayCluster, happens: Callable[[], bool]) -> None:
-        self.executor, self.happens, self.happened = executor, happens, False
-        self.results, self.runs = executor.results, executor.runs
+    def __init__(self, *where: Any, happens: Callable[[], bool] = lambda: True, gpus_per_run: float = 0) -> None:
+        super().__init__(*where, gpus_per_run=gpus_per_run)
+        self.happens, self.happened = happens, False
         self.started: list[str] = []
-
-    @property
-    def n_at_once(self) -> int:
-        return self.executor.n_at_once
 
     def start(self, job: Job) -> None:
         self.started.append(job.id)
-        self.executor.start(job)
+        super().start(job)
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
         self.happened = self.happened or self.happens()
-        return self.executor.ended()
-
-    def stop(self) -> None:
-        self.executor.stop()
-
-    def close(self) -> None:
-        self.executor.close()
-
-    def log_of(self, job: Job) -> Path:
-        return self.executor.log_of(job)
+        return super().ended()
 
 
 class TwoNodes:
@@ -76,11 +59,8 @@ class TwoNodes:
         self.orphans: set[str] = set()
         self.runs, self.results = folder / "runs", Results(folder / "results")
 
-    def executor(self, gpus_per_run: float = 0) -> RayCluster:
-        return RayCluster(self.results, self.runs, self.data, gpus_per_run=gpus_per_run)
-
-    def run(self, jobs: list[Job], happens: Callable[[], bool]) -> tuple[Outcome, Watched]:
-        executor = Watched(self.executor(), happens)
+    def run(self, jobs: list[Job], happens: Callable[[], bool] = lambda: True) -> tuple[Outcome, Watched]:
+        executor = Watched(self.results, self.runs, self.data, happens=happens)
         return run_jobs(jobs, executor, console=QUIET), executor
 
     def log(self, job: Job) -> list[str]:
@@ -89,7 +69,7 @@ class TwoNodes:
 
     def on_second(self, job: Job) -> bool:
         """Whether a job's last process is the second node's."""
-        processes = [line.split()[-1] for line in self.log(job) if line.startswith("on ")]
+        processes = [line.split()[-1] for line in self.log(job) if line.startswith("nearshot: on ")]
         return bool(processes) and processes[-1] in workers(self.second)
 
     def kill_second(self) -> None:
@@ -114,10 +94,6 @@ def wait_for_the_end_of(processes: set[str]) -> None:
     while left := processes & parents().keys():
         assert time.monotonic() < deadline, f"{left} are left"
         time.sleep(0.1)
-
-
-def never() -> bool:
-    return False
 
 
 def interrupt() -> bool:
@@ -182,7 +158,7 @@ def story(nodes: TwoNodes, tmp_path_factory: pytest.TempPathFactory) -> Story:
 
     outcome, _ = nodes.run(jobs, kill)
     damaged.unlink()
-    again, executor = nodes.run(jobs, never)
+    again, executor = nodes.run(jobs)
 
     folder = tmp_path_factory.mktemp("reference")
     reference = ThisProcess(Results(folder / "results"), folder / "runs", nodes.data, CPU)
@@ -194,9 +170,9 @@ def story(nodes: TwoNodes, tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def test_as_many_jobs_at_once_as_nodes_have_room_for(nodes: TwoNodes) -> None:
-    assert nodes.executor().n_at_once == 2
-    assert nodes.executor(gpus_per_run=1).n_at_once == 1
-    assert nodes.executor(gpus_per_run=0.25).n_at_once == 1  # of four places on the GPU, its node has CPUs for one
+    for gpus_per_run, n_at_once in ((0, 2), (1, 1), (0.25, 1)):  # the GPU's node has CPUs for one
+        executor = Watched(nodes.results, nodes.runs, nodes.data, gpus_per_run=gpus_per_run)
+        assert executor.n_at_once == n_at_once
 
 
 def test_ctrl_c_leaves_checkpoints(story: Story) -> None:
@@ -209,7 +185,7 @@ def test_ctrl_c_leaves_checkpoints(story: Story) -> None:
 def test_a_job_survives_the_loss_of_its_node_and_goes_on_from_its_checkpoint(story: Story) -> None:
     epochs: list[list[int]] = []  # of each time that it was started
     for line in story.nodes.log(story.killed):
-        if line.startswith("on "):
+        if line.startswith("nearshot: on "):
             epochs.append([])
         elif line.startswith("epoch "):
             epochs[-1].append(int(line.split()[1].split("/")[0]))
@@ -261,7 +237,7 @@ def test_a_gpu_that_torch_cannot_see_is_a_failure_and_not_a_slow_run(nodes: TwoN
 
 def test_a_job_that_was_stopped_by_its_node_goes_on(nodes: TwoNodes, tmp_path: Path) -> None:
     """A node that is shut down sends SIGTERM, on which a training saves and stops."""
-    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    runs = tmp_path / "runs"
     one = tiny_job(9, epochs=EPOCHS)
     log = runs / one.id / "log.txt"
 
@@ -272,9 +248,9 @@ def test_a_job_that_was_stopped_by_its_node_goes_on(nodes: TwoNodes, tmp_path: P
         subprocess.run(["kill", "-TERM", lines[0].split()[-1]], check=True)  # noqa: S607
         return True
 
-    executor: Executor = Watched(RayCluster(results, runs, nodes.data, gpus_per_run=0), terminate)
+    executor = Watched(Results(tmp_path / "results"), runs, nodes.data, happens=terminate)
     outcome = run_jobs([one], executor, console=QUIET)
     assert outcome.done == [one]
     lines = log.read_text().splitlines()
     assert sum("was stopped" in line for line in lines) == 1
-    assert sum(line.startswith("on ") for line in lines) == 2
+    assert sum(line.startswith("nearshot: on ") for line in lines) == 2

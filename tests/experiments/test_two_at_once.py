@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tiny import prepare_tiny
-from tiny_jobs import tiny_job
+from tiny_jobs import QUIET, tiny_job
 
 from nearshot.experiments.costs import TimeLimit
 from nearshot.experiments.executors.base import ThisProcess
@@ -33,7 +33,7 @@ WAITING = "is locked by another process"
 
 
 def another(folder: Path, *, epochs: int, seeds: list[int]) -> subprocess.Popen[str]:
-    command = [sys.executable, str(TESTS / "experiments" / "one_of_two.py"), str(folder), str(epochs)]
+    command = [sys.executable, str(TESTS / "experiments" / "tiny_jobs.py"), str(folder), str(epochs)]
     return subprocess.Popen([*command, *map(str, seeds)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
 
 
@@ -122,12 +122,12 @@ def test_a_locked_run_is_not_awaited_beyond_the_time_limit(executor: ThisProcess
     assert said.getvalue().count(WAITING) == 1
     assert not is_locked(runs / job.id)
     assert not is_locked(runs / "never")
-    assert run_jobs([job], executor, console=Console(quiet=True)).done == [job]
+    assert run_jobs([job], executor, console=QUIET).done == [job]
 
 
 def test_a_run_that_cannot_be_locked_fails_with_the_reason(executor: ThisProcess) -> None:
     lock = executor.runs / tiny_job().id / LOCK
     lock.mkdir(parents=True)
     assert not is_locked(lock.parent)
-    (failure,) = run_jobs([tiny_job()], executor, console=Console(quiet=True)).failed
+    (failure,) = run_jobs([tiny_job()], executor, console=QUIET).failed
     assert str(lock) in failure.text

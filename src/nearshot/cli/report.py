@@ -13,8 +13,6 @@ from nearshot.cli._warnings import print_warnings
 from nearshot.experiments.report import write_report
 from nearshot.experiments.results import LeftOutWarning, Results
 
-__all__ = ["Report"]
-
 
 @dataclass(frozen=True)
 class Report:

@@ -15,10 +15,9 @@ from nearshot.cli._tables import Entry, print_entries
 from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import describe_cost
-from nearshot.experiments.executors.base import Executor, check_gpus_per_run
+from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, rename_run_folders
-from nearshot.experiments.plan import plan_of
+from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, plan_of, rename_run_folders
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
 from nearshot.experiments.results import LeftOutWarning, Results
@@ -26,8 +25,6 @@ from nearshot.experiments.runner import Outcome
 from nearshot.experiments.scales import OWN, Scale, smaller
 from nearshot.text import counted
 from nearshot.training.run_folder import run_name
-
-__all__ = ["Reproduce"]
 
 WIDTH_OF_FILES = 120  # of tables that are not printed to a terminal
 
@@ -120,7 +117,6 @@ class Reproduce(ReproductionOptions):
 
     def _list(self, scale: Scale, console: Console) -> None:
         """Print the recipes, or the runs that --only chooses, and what is left to do."""
-        check_gpus_per_run(self.gpus_per_run)
         rename_run_folders(self.runs)
         results, n_seeds = Results(self.results), self.n_seeds(scale)
         n_at_once = LocalMachine(results, self.runs, small=True).n_at_once if scale.is_small else 1
@@ -135,29 +131,28 @@ class Reproduce(ReproductionOptions):
             plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
             cost = describe_cost((*plan.trained, *plan.again), results, n_at_once)
             again = f", {len(plan.again)} to train again" if plan.again else ""
-            left = f"; left: {cost}" if cost else ""
-            return f"{len(plan.done)} of {counted(len(jobs), 'run')} done{again}{left}"
+            return f"{len(plan.done)} of {counted(len(jobs), 'run')} done{again}{f'; left: {cost}' if cost else ''}"
 
         jobs = jobs_for(*recipes)
         if self.only:
             jobs = chosen_jobs(jobs, self.only)
-            states = plan_of(jobs, results, self.runs, train_again=self.train_again).states()
+            plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
+            names = {"done": plan.done, "trained, more to measure": plan.measured, "to train": plan.trained}
+            names |= {"to train again": plan.again, "skipped": plan.skipped}
+            states = {job.id: name for name, alike in names.items() for job in alike}
             entries = [Entry(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
             about_all = "Without --list, those that are not done are run."
         else:
-            entries = [
-                Entry(one.name, state(jobs_for(one)), f"{one.title} ({self._datasets(one, scale)})") for one in recipes
-            ]
+            entries = [Entry(one.name, state(jobs_for(one)), self._about(one, scale)) for one in recipes]
             about_all = "Recipes share runs, so that all cost less than their sum."
         if len(entries) > 1:
             entries.append(Entry("Together", state(jobs), about_all))
         print_entries(f"{scale.label}; {counted(n_seeds, 'seed')}", entries, console)
 
-    def _datasets(self, recipe: Recipe, scale: Scale) -> str:
-        if scale.dataset:
-            return scale.dataset
-        others = "" if self.dataset else ", ".join(recipe.datasets[1:])
-        return ", ".join(recipe.on(self.dataset)) + (f"; with --dataset also {others}" if others else "")
+    def _about(self, recipe: Recipe, scale: Scale) -> str:
+        others = "" if self.dataset or scale.dataset else ", ".join(recipe.datasets[1:])
+        datasets = scale.dataset or ", ".join(recipe.on(self.dataset))
+        return f"{recipe.title} ({datasets}{f'; with --dataset also {others}' if others else ''})"
 
 
 def _report_failures(outcome: Outcome, console: Console) -> None:

@@ -28,8 +28,6 @@ from nearshot.losses import nca_loss
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, file_name
 from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun
 
-__all__ = ["FINE_TUNED", "TREATMENTS", "measure", "measure_classes"]
-
 # How features are treated before they are classified (Section 3.1).
 TREATMENTS = {
     "centred and normalised": Treatment(centred=True, normalised=True),
@@ -55,12 +53,7 @@ def measure(
 ) -> dict[Measurement, Evaluation]:
     """Measure a finished run. Measurements are kept in the run's folder, and not repeated.
 
-    Args:
-        run: the run.
-        wanted: what to measure.
-        n_episodes: the number of episodes.
-        n_way: the classes of an episode.
-        adapted_episodes: the most episodes if the network or the features are adapted to each.
+    If the network or the features are adapted to each episode, there are at most `adapted_episodes`.
     """
     if run.unfinished is not None:
         raise InputError(f"Recipes measure finished runs only, and {run.run.path} is not one ({run.unfinished}).")

@@ -15,20 +15,13 @@ from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
-__all__ = ["ALL", "Found", "FoundAccuracy", "Recipe", "RecipeOutputs", "Wanted", "like", "outputs_of"]
-
 ALL = "all"  # of a recipe's datasets
 STANDS_FOR = "cifar-fs"  # a scale with a dataset of its own has the settings and statements of this one
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A run that a recipe needs, for every seed, and what to measure of it.
-
-    Attributes:
-        config: the settings; the seed is filled in.
-        measurements: beyond the validation accuracies, which every run has.
-    """
+    """A run that a recipe needs for every seed, and what to measure of it beyond validation."""
 
     config: TrainConfig
     measurements: tuple[Measurement, ...] = ()
@@ -36,12 +29,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class FoundAccuracy(PooledAccuracy):
-    """An accuracy over the available training seeds, which says so if they are fewer than were requested.
-
-    Attributes:
-        n_asked: how many seeds were requested.
-        runs: the runs that it was measured on, one per seed.
-    """
+    """An accuracy over the available training seeds, which says so if they are fewer than were requested."""
 
     n_asked: int = 1
     runs: tuple[RunResult, ...] = field(default=(), repr=False, compare=False)
@@ -56,9 +44,6 @@ class Found:
     """The available results of a scale and some seeds: what a recipe's outputs are made from.
 
     Attributes:
-        results: the folder.
-        scale: the size of the experiments.
-        seeds: the training seeds.
         episode: the episode that `pairs` draws.
         n_asked: how many seeds were requested, if `seeds` are only those that were run.
     """
@@ -135,8 +120,7 @@ class Recipe:
     def on(self, dataset: str | None, scale: Scale | None = None) -> tuple[str, ...]:
         """Return the datasets to run on: for None the recipe's first, for "all" each that it has.
 
-        A scale with a dataset of its own replaces them by that one. All recipes then have the settings of the same
-        dataset, so that they share runs.
+        A scale with a dataset of its own replaces them: all recipes have the same settings then, and share runs.
         """
         if scale is not None and scale.dataset is not None:
             return (STANDS_FOR if STANDS_FOR in self.datasets else self.datasets[0],)
@@ -150,13 +134,9 @@ class RecipeOutputs:
     """What a recipe makes of the results on a dataset.
 
     Attributes:
-        recipe: the recipe.
-        dataset: the dataset.
         found: the results that it was made from, with the seeds that were run.
-        runs: the runs that the recipe needs, as far as they are available.
-        n_wanted: how many runs it needs for these seeds.
+        runs: the runs that the recipe needs, as far as they are available; of `n_wanted`.
         tables: without the rows that nothing was run for; none if nothing was run.
-        figures: the same.
     """
 
     recipe: Recipe

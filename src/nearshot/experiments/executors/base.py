@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.jobs import InterruptedJobError, Job, do, run_lock
-from nearshot.experiments.results import Results
+from nearshot.experiments.jobs import InterruptedJobError, Job, LockedRunError, do, run_lock
+from nearshot.experiments.results import Results, RunResult
+from nearshot.text import print_message
 from nearshot.training import Hardware
-
-__all__ = ["BUSY", "SECONDS_TO_SAVE", "STOPPED", "Executor", "ThisProcess", "check_gpus_per_run"]
 
 SECONDS_TO_SAVE = 60.0
 SMALLEST_SHARE = 0.01  # of a GPU
-STOPPED, BUSY = 3, 4  # answers of a worker: stopped and saved; another process holds the lock
 
 
 class Executor(Protocol):
@@ -39,10 +41,7 @@ class Executor(Protocol):
         """Start a job."""
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs that ended since the last call, each with None or an error message.
-
-        The message is "" for a job that was stopped and saved, and `LOCKED` if another process holds its lock.
-        """
+        """Yield the jobs that ended since the last call, each with the outcome of `attempt`."""
 
     def stop(self) -> None:
         """Ask all jobs to save and stop, and wait for them; by default none runs between calls."""
@@ -54,6 +53,7 @@ class Executor(Protocol):
 
     def log_of(self, job: Job) -> Path:
         """Return the path of a job's log."""
+        return self.runs / job.id / "log.txt"
 
 
 class ThisProcess(Executor):
@@ -69,24 +69,46 @@ class ThisProcess(Executor):
 
     def start(self, job: Job) -> None:
         """Run the job to its end."""
-        folder, problem = self.runs / job.id, None
-        try:
-            with run_lock(folder):
-                self.results.put(do(job, folder, data_dir=self.data_dir, hardware=self.hardware, show=False))
-        except InterruptedJobError:
-            problem = ""
-        except NearshotError as error:
-            problem = str(error)
-        self._ended.append((job, problem))
+        where = {"data_dir": self.data_dir, "hardware": self.hardware}
+        self._ended.append((job, attempt(job, self.runs / job.id, self.results.put, **where, show=False)))  # type: ignore[arg-type]
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
         """Yield the jobs that ended."""
         ended, self._ended = self._ended, []
         return ended
 
-    def log_of(self, job: Job) -> Path:
-        """Return the path of a job's log: its metrics."""
-        return self.runs / job.id / "metrics.jsonl"
+
+def attempt(
+    job: Job,
+    run_folder: Path,
+    keep: Callable[[RunResult], None],
+    *,
+    data_dir: str | Path | None = None,
+    hardware: Hardware | None = None,
+    n_sharing: int = 1,
+    command: Sequence[str] | None = None,
+    show: bool | None = None,
+) -> str | None:
+    """Do a job as in `do`, holding its lock, and keep the result. Return None, or an error message.
+
+    The message is "" for a job that was stopped and saved, and `LOCKED` if another process holds its lock. The result
+    records the command that started the jobs, instead of this process's own.
+    """
+    before, sys.argv = sys.argv, list(command or sys.argv)
+    try:
+        with run_lock(run_folder):
+            print_message(f"on {socket.gethostname()}, process {os.getpid()}", show=show)
+            keep(do(job, run_folder, data_dir=data_dir, hardware=hardware, show=show, n_sharing=n_sharing))
+    except NearshotError as error:
+        if not isinstance(error, LockedRunError):  # the log of a locked run is another process's
+            print_message(error, show=show)
+        return "" if isinstance(error, InterruptedJobError) else str(error)
+    except Exception as error:  # any error belongs in the log, and the other jobs continue
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    finally:
+        sys.argv = before
+    return None
 
 
 def check_gpus_per_run(gpus_per_run: float) -> None:

@@ -11,41 +11,29 @@ import os
 import signal
 import socket
 import sys
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
-from nearshot.experiments.executors.base import SECONDS_TO_SAVE, Executor, check_gpus_per_run
-from nearshot.experiments.jobs import LOCKED, InterruptedJobError, Job, called, do, run_lock
+from nearshot.experiments.executors.base import SECONDS_TO_SAVE, Executor, attempt, check_gpus_per_run
+from nearshot.experiments.jobs import LOCKED, Job
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
 from nearshot.training import Hardware
 from nearshot.training.signals import handling
-
-__all__ = ["NodeReport", "RayCluster", "do_on_node"]
 
 RETRIES = 10  # of a job whose worker is lost; not for ever, since it may be the job that brings its worker down
 LINES_OF_LOG = 100
 SECONDS_TO_CONNECT = 10.0
 
 
-@dataclass(frozen=True)
-class NodeReport:
-    """What a node returns.
-
-    Attributes:
-        content: the content of the result, or None.
-        problem: the error message; "" for a job that was stopped and saved.
-        log: the end of the job's log.
-        node: the host's name.
-    """
+class NodeReport(NamedTuple):
+    """What a node returns: the result's content, the message of `attempt`, the end of the log, and the host's name."""
 
     content: dict[str, Any] | None
-    problem: str
+    problem: str | None
     log: str
     node: str
 
@@ -68,7 +56,9 @@ class RayCluster(Executor):
         self.n_sharing = runs_per_gpu(gpus_per_run)
         self.data_dir = None if data_dir is None else str(Path(data_dir).absolute())
         self.ray = connected_ray()
-        self._check_room()
+        if not self._room():
+            wanted = f"a CPU and {gpus_per_run:g} GPU" if gpus_per_run else "a CPU"
+            raise NearshotError(f"No node of the Ray cluster has {wanted} to give; --gpus-per-run 0 trains on CPUs.")
         # One process per job, so that no GPU memory stays allocated.
         options = {"num_cpus": 1, "num_gpus": gpus_per_run, "max_retries": RETRIES, "max_calls": 1}
         self.task = self.ray.remote(**options)(do_on_node)
@@ -97,7 +87,7 @@ class RayCluster(Executor):
                 continue
             del self.running[key]
             report = self._report(future)
-            if report.content is None and report.problem == "" and not self.stopping:
+            if report.problem == "" and not self.stopping:
                 self.start(job)
             else:
                 yield job, self._settle(job, report)
@@ -123,14 +113,12 @@ class RayCluster(Executor):
         return self.runs / job.id / "log-end.txt"
 
     def _report(self, future: Any) -> NodeReport:
-        errors = self.ray.exceptions
         try:
             report: NodeReport = self.ray.get(future)
-        except errors.TaskCancelledError:
+        except self.ray.exceptions.TaskCancelledError:
             return NodeReport(None, "", "", "Ray")
-        except errors.RayError as error:  # the worker was lost too often, or could not start
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            return NodeReport(None, lines[-1], str(error), "Ray")
+        except self.ray.exceptions.RayError as error:  # the worker was lost too often, or could not start
+            return NodeReport(None, str(error).strip().splitlines()[-1], str(error), "Ray")
         return report
 
     def _settle(self, job: Job, report: NodeReport) -> str | None:
@@ -141,8 +129,6 @@ class RayCluster(Executor):
                 self.results.put(RunResult(report.content))
             except FileFormatError as error:
                 problem = f"{error} Is another version of nearshot installed on {report.node}?"
-            else:
-                return None
         if problem and problem != LOCKED:
             self._end_of_log(job).parent.mkdir(parents=True, exist_ok=True)
             self._end_of_log(job).write_text(f"{report.log}\nThis is the end of the log on {report.node}.\n")
@@ -152,12 +138,6 @@ class RayCluster(Executor):
         needed = {"CPU": 1.0} | ({"GPU": self.gpus_per_run} if self.gpus_per_run else {})
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         return sum(min(int(there.get(name, 0) / much) for name, much in needed.items()) for there in nodes)
-
-    def _check_room(self) -> None:
-        if not self._room():
-            wanted = f"a CPU and {self.gpus_per_run:g} GPU" if self.gpus_per_run else "a CPU"
-            hint = "; --gpus-per-run 0 trains on CPUs" if self.gpus_per_run else ""
-            raise NearshotError(f"No node of the Ray cluster has {wanted} to give{hint}.")
 
 
 def connected_ray() -> Any:
@@ -199,44 +179,14 @@ def do_on_node(
     command: tuple[str, ...],
     n_sharing: int = 1,
 ) -> NodeReport:
-    """Run a job, or what is left of it, on the node where Ray started it.
-
-    Args:
-        job: as a dictionary.
-        run_folder: the run's folder, which has the log.
-        data_dir: the folder of prepared datasets.
-        hardware: the hardware to train on.
-        command: the command that started the jobs.
-        n_sharing: how many jobs share a GPU.
-    """
-    log, node = Path(run_folder) / "log.txt", socket.gethostname()
-
-    def train() -> RunResult:
-        return do(Job.from_dict(job), log.parent, data_dir=data_dir, hardware=hardware, n_sharing=n_sharing)
-
-    try:
-        with run_lock(log.parent):  # before anything is written to its log
-            return _do_in_log(train, log, command, node)
-    except NearshotError as error:  # such as a lock
-        return NodeReport(None, str(error), "", node)
-
-
-def _do_in_log(train: Callable[[], RunResult], log: Path, command: tuple[str, ...], node: str) -> NodeReport:
-    content, problem = None, ""
-    with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
-        sys.stderr.write(f"on {node}, process {os.getpid()}\n")
-        try:
-            with called(command), _saving_when_cancelled():
-                content = train().content
-        except InterruptedJobError as stopped:
-            sys.stderr.write(f"{stopped}\n")
-        except NearshotError as error:
-            sys.stderr.write(f"nearshot: {error}\n")
-            problem = str(error)
-        except Exception as error:  # any error belongs in the log, and the other jobs continue
-            traceback.print_exc()
-            problem = f"{type(error).__name__}: {error}"
-    return NodeReport(content, problem, _end_of(log), node)
+    """Run a job, or what is left of it, on the node where Ray started it, as in `attempt`."""
+    log, found = Path(run_folder) / "log.txt", list[RunResult]()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"data_dir": data_dir, "hardware": hardware, "n_sharing": n_sharing, "command": command}
+    with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file), _saving_when_cancelled():
+        problem = attempt(Job.from_dict(job), log.parent, found.append, **settings)  # type: ignore[arg-type]
+    end = "\n".join(log.read_text(errors="replace").splitlines()[-LINES_OF_LOG:])
+    return NodeReport(found[0].content if found else None, problem, end, socket.gethostname())
 
 
 def _saving_when_cancelled() -> AbstractContextManager[None]:
@@ -252,7 +202,3 @@ def _saving_when_cancelled() -> AbstractContextManager[None]:
         signal.raise_signal(signal.SIGTERM)
 
     return handling(ask, signal.SIGINT)
-
-
-def _end_of(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-LINES_OF_LOG:])
