@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,23 +19,18 @@ from nearshot.experiments.results import LeftOutWarning
 from nearshot.experiments.scales import QUICK
 
 
-def changed(**changes: Any) -> Callable[[str], str]:
-    return lambda text: json.dumps(json.loads(text) | changes)
+def changed(*path: str, **changes: Any) -> Callable[[str], str]:
+    """Change entries of a result, or of what is at a path in it."""
 
-
-def changed_config(**changes: Any) -> Callable[[str], str]:
-    return lambda text: json.dumps((content := json.loads(text)) | {"config": content["config"] | changes})
-
-
-def changed_accuracy(**changes: Any) -> Callable[[str], str]:
     def change(text: str) -> str:
         content = json.loads(text)
-        content["accuracies"]["val 5-shot centroid"] |= changes
+        functools.reduce(operator.getitem, path, content).update(changes)
         return json.dumps(content)
 
     return change
 
 
+ACCURACY = ("accuracies", "val 5-shot centroid")
 DAMAGES: dict[str, Callable[[str], str]] = {
     "a list": lambda text: "[]",
     "empty": lambda text: "",
@@ -42,13 +39,13 @@ DAMAGES: dict[str, Callable[[str], str]] = {
     "another format": changed(format="something else"),
     "an older format": changed(version=0),
     "no settings": changed(config=None),
-    "an unknown setting": changed_config(colour="blue"),
-    "an unknown method": changed_config(method="magic"),
-    "a seed of another type": changed_config(seed="first"),
+    "an unknown setting": changed("config", colour="blue"),
+    "an unknown method": changed("config", method="magic"),
+    "a seed of another type": changed("config", seed="first"),
     "an unheard-of measurement": changed(accuracies={"as good as can be": {}}),
-    "an accuracy without episodes": changed_accuracy(n_correct="????"),
-    "an accuracy without a mean": changed_accuracy(mean=None),
-    "an accuracy without an epoch": changed_accuracy(epoch=[]),
+    "an accuracy without episodes": changed(*ACCURACY, n_correct="????"),
+    "an accuracy without a mean": changed(*ACCURACY, mean=None),
+    "an accuracy without an epoch": changed(*ACCURACY, epoch=[]),
     "a log of words": changed(history=["long"]),
     "time in words": changed(images_per_second="fast"),
     "classes in words": changed(by_class={"val 5-shot centroid": "all"}),

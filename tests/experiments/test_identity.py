@@ -103,16 +103,12 @@ def test_a_result_is_found_by_its_settings_whatever_its_file_is_called(scale: ob
 
 
 def test_run_folders_of_an_earlier_version_are_renamed(tmp_path: Path) -> None:
-    for name in ("0" * 16, "1" * 16, "mine"):
+    config, old, damaged = TrainConfig(seed=3), "0" * 16, "1" * 16
+    for name in (old, "mine", damaged):
         (tmp_path / name).mkdir()
-    (tmp_path / "1".zfill(16)).mkdir()
-    config = TrainConfig(seed=3)
-    for name in ("0" * 16, "mine"):
-        (tmp_path / name / "config.json").write_text(json.dumps(config.as_dict()))
-    (tmp_path / ("1" * 16) / "config.json").write_text("{")
-    with run_lock(tmp_path / ("0" * 16)):
+        (tmp_path / name / "config.json").write_text("{" if name == damaged else json.dumps(config.as_dict()))
+    with run_lock(tmp_path / old):
         rename_run_folders(tmp_path)
     assert not (tmp_path / run_id(config)).exists()  # another process is at work there
     rename_run_folders(tmp_path)
-    assert (tmp_path / run_id(config) / "config.json").is_file()
-    assert sorted(one.name for one in tmp_path.glob("*")) == sorted(["1".zfill(16), "1" * 16, "mine", run_id(config)])
+    assert {one.name for one in tmp_path.iterdir()} == {damaged, "mine", run_id(config)}

@@ -203,14 +203,14 @@ def test_estimates_are_the_median_of_earlier_runs_on_a_gpu_alone(tmp_path: Path)
 
 
 def test_the_rest_of_a_run_takes_its_share_of_the_epochs(done: Path, tmp_path: Path) -> None:
-    results, runs = Results(done / "results"), tmp_path / "runs"
-    shutil.copytree(done / "runs", runs)
+    executor = ThisProcess(Results(done / "results"), tmp_path / "runs")
+    shutil.copytree(done / "runs", executor.runs)
     other = replace(tiny_job(), config=replace(tiny_job().config, steps_per_epoch=5, epochs=60))
-    ((whole, _),) = estimates([other], results)
-    assert seconds_left([tiny_job(), other], results, runs, "") == pytest.approx([SECONDS_TO_MEASURE, whole])
-    (runs / other.id).mkdir()
-    (runs / other.id / "metrics.jsonl").write_text("{}\n" * 45)
-    assert seconds_left([other], results, runs, "") == pytest.approx([whole / 4])
+    ((whole, _),) = estimates([other], executor.results)
+    assert seconds_left([tiny_job(), other], executor, "") == pytest.approx([SECONDS_TO_MEASURE, whole])
+    (executor.runs / other.id).mkdir()
+    (executor.runs / other.id / "metrics.jsonl").write_text("{}\n" * 45)
+    assert seconds_left([other], executor, "") == pytest.approx([whole / 4])
 
 
 @pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32", "--steps", "2"]])

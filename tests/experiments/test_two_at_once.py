@@ -94,17 +94,11 @@ def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
 
 @pytest.mark.slow
 def test_a_worker_that_comes_too_late_is_no_failure(tmp_path: Path) -> None:
-    results, runs, job = Results(tmp_path / "results"), tmp_path / "runs", tiny_job()
-    machine = LocalMachine(results, runs, tmp_path / "data")
+    machine, job = LocalMachine(Results(tmp_path / "results"), tmp_path / "runs", tmp_path / "data"), tiny_job()
     ended: list[tuple[Job, str | None]] = []
-
-    def has_ended() -> bool:
-        ended.extend(machine.ended())
-        return bool(ended)
-
-    with run_lock(runs / job.id):
+    with run_lock(machine.runs / job.id):
         machine.start(job)
-        until(has_ended)
+        until(lambda: bool(ended.extend(machine.ended()) or ended))  # type: ignore[func-returns-value]
     machine.close()
     assert ended == [(job, LOCKED)]
     assert machine.log_of(job).read_text() == ""

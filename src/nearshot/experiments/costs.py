@@ -7,8 +7,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.identity import batches_of
 from nearshot.experiments.jobs import Job, has_weights
 from nearshot.experiments.paper_configs import TRAINING_CLASSES
@@ -80,25 +80,20 @@ def describe_cost(jobs: Sequence[Job], results: Results, n_at_once: int = 1) -> 
     return f"{many} images, about {duration} on {statistics.mode(where for _, where in expected)}{parallel}"
 
 
-def seconds_left(jobs: Sequence[Job], results: Results, runs: Path, device: str) -> list[float]:
-    """Estimate how long the rest of each of some jobs takes on a device of its own."""
+def seconds_left(jobs: Sequence[Job], executor: Executor, device: str) -> list[float]:
+    """Estimate how long the rest of each of some jobs takes on a device that it may share with others."""
     left = []
-    for job, (seconds, _) in zip(jobs, estimates(jobs, results, device), strict=True):
-        run, share = RunFolder(runs / job.id), 1.0
+    for job, (seconds, _) in zip(jobs, estimates(jobs, executor.results, device), strict=True):
+        run, share = RunFolder(executor.runs / job.id), 1.0
         if not run.is_finished and run.metrics.is_file():
             share = max(1 - run.metrics.read_text().count("\n") / job.config.epochs, 1 / job.config.epochs)
-        left.append(SECONDS_TO_MEASURE if has_weights(run) else share * seconds)
+        left.append((SECONDS_TO_MEASURE if has_weights(run) else share * seconds) * executor.n_sharing)
     return left
 
 
 @dataclass
 class TimeLimit:
-    """A limit for jobs together, from now on: jobs that would not end in time are not started.
-
-    Attributes:
-        seconds: for all of them.
-        estimate: returns how long each of some jobs takes.
-    """
+    """A limit for jobs together, from now on: jobs that would not end in time by an estimate are not started."""
 
     seconds: float
     estimate: Callable[[Sequence[Job]], Sequence[float]]

@@ -12,13 +12,7 @@ from nearshot.training.config import BatchKind
 from nearshot.training.methods import batch_kind, resolve_method
 
 # Settings that change what is measured during training, but not the weights.
-VALIDATION_SETTINGS = (
-    "validate_every",
-    "validation_episodes",
-    "validation_shots",
-    "validation_way",
-    "validation_queries",
-)
+VALIDATION_SETTINGS = ("validate_every", *(f"validation_{name}" for name in ("episodes", "shots", "way", "queries")))
 LOSS_SETTINGS = ("background", "temperature", "learn_temperature", "distance")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -84,15 +84,11 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
     for seed in seeds:
         for recipe in recipes:
             for wanted in (one for chosen in recipe.on(dataset, scale) for one in recipe.wanted(chosen)):
-                config = replace(scale.change(wanted.config), seed=seed)
-                key = run_id(config)
-                if key in jobs:
-                    old = jobs[key]
-                    measurements = tuple(dict.fromkeys(old.measurements + wanted.measurements))
-                    names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
-                    jobs[key] = replace(old, measurements=measurements, wanted_by=names)
-                else:
-                    jobs[key] = Job(config, scale.name, wanted.measurements, (recipe.name,), scale.adapted_episodes)
+                new = Job(replace(scale.change(wanted.config), seed=seed), scale.name, (), (), scale.adapted_episodes)
+                old = jobs.get(new.id, new)
+                measurements = tuple(dict.fromkeys(old.measurements + wanted.measurements))
+                names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
+                jobs[new.id] = replace(old, measurements=measurements, wanted_by=names)
     return list(jobs.values())
 
 
@@ -113,16 +109,10 @@ def chosen_jobs(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Jobs by what is left to do.
+    """Jobs by what is left to do: nothing, to measure further, to train or resume, and to train again.
 
-    Attributes:
-        runs: the folder of run folders.
-        done: nothing is left.
-        measured: the weights are available, and more is to be measured.
-        trained: to train or to resume.
-        again: there is a result, but more is to be measured and the weights are gone. The run is trained again, and
-            everything is measured again.
-        skipped: the same, if training again is not wanted.
+    The last have a result, but more is to be measured and the weights are gone. The run is trained again and everything
+    measured again, or the job is skipped.
     """
 
     runs: Path
@@ -205,15 +195,10 @@ def do(
     evaluations = measure(trained, job.measurements, **asked, adapted_episodes=job.adapted_episodes)
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, **asked)
-    return result_of(
-        trained.run,
-        job.scale,
-        evaluations,
-        by_class=by_class,
-        training_seconds=trained_at - started if is_new else None,
-        measuring_seconds=time.perf_counter() - trained_at if is_new else None,
-        n_sharing=n_sharing,
-    )
+    times: dict[str, Any] = {"training_seconds": None, "measuring_seconds": None}
+    if is_new:
+        times = {"training_seconds": trained_at - started, "measuring_seconds": time.perf_counter() - trained_at}
+    return result_of(run, job.scale, evaluations, times | {"by_class": by_class, "n_sharing": n_sharing})
 
 
 def has_weights(run: RunFolder) -> bool:
@@ -250,13 +235,10 @@ def run_lock(run_folder: Path) -> Iterator[None]:
 
 
 def is_locked(run_folder: Path) -> bool:
-    """Return whether a process holds the lock of a run."""
-    if not (run_folder / LOCK).is_file():
-        return False
-    lock = FileLock(run_folder / LOCK)
-    try:
-        is_free = lock.acquire()
-    except NearshotError:
-        return False  # unknown; starting the run reports the reason
-    lock.release()
+    """Return whether a process holds the lock of a run; False if that is unknown: starting the run gives the reason."""
+    lock, is_free = FileLock(run_folder / LOCK), True
+    if (run_folder / LOCK).is_file():
+        with suppress(NearshotError):
+            is_free = lock.acquire()
+            lock.release()
     return not is_free

@@ -24,7 +24,7 @@ from nearshot.experiments.costs import TimeLimit, seconds_left
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine, n_cores
 from nearshot.experiments.identity import validation_id
-from nearshot.experiments.jobs import Job, JobPlan, chosen_jobs, jobs_of, plan_of, rename_run_folders
+from nearshot.experiments.jobs import JobPlan, chosen_jobs, jobs_of, plan_of, rename_run_folders
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
@@ -210,34 +210,26 @@ def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, min
     """Log the plan, run it, and write a summary with its duration."""
     for sentence in plan.sentences():
         print_line(console, sentence)
-    is_on_cpu = isinstance(executor, LocalMachine) and not executor.uses_gpus
-    environment = describe_environment(torch.device("cpu") if is_on_cpu else chosen_device())
-    began, limit = time.perf_counter(), None
-    if minutes is not None:
-
-        def expected(jobs: Sequence[Job]) -> list[float]:
-            alone = seconds_left(jobs, executor.results, plan.runs, str(environment["device"]))
-            return [seconds * executor.n_sharing for seconds in alone]
-
-        limit = TimeLimit(60 * minutes, expected)
-    if plan.left and isinstance(executor, LocalMachine):
-        executor.prepare(plan.left if limit is None else limit.allowed(plan.left))
-    if plan.left:  # runs take hours, and their results come last
-        try:
-            summary.parent.mkdir(parents=True, exist_ok=True)
-            TemporaryFile(dir=summary.parent).close()
-        except OSError as error:
-            raise NearshotError(f"Results cannot be written to {summary.parent}: {error.strerror}.") from error
-    outcome = run_jobs([*plan.done, *plan.left], executor, console=console, limit=limit)
     if not plan.left:
-        return outcome
+        return Outcome(done=list(plan.done))
+    device = torch.device("cpu") if executor.accelerator == "cpu" else chosen_device()
+    began, environment, limit = time.perf_counter(), describe_environment(device), None
+    if minutes is not None:
+        limit = TimeLimit(60 * minutes, lambda jobs: seconds_left(jobs, executor, str(environment["device"])))
+    if isinstance(executor, LocalMachine):
+        executor.prepare(plan.left if limit is None else limit.allowed(plan.left))
+    try:  # runs take hours, and their results come last
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=summary.parent).close()
+    except OSError as error:
+        raise NearshotError(f"Results cannot be written to {summary.parent}: {error.strerror}.") from error
+    outcome = run_jobs([*plan.done, *plan.left], executor, console=console, limit=limit)
     seconds, n_new = time.perf_counter() - began, len(outcome.done) - len(plan.done)
     print_line(console, f"Done: {n_new} of {counted(len(plan.left), 'run')} in {seconds / 60:.1f} minutes.")
-    others = {"Not started, as the time was too short": outcome.left}
-    others |= {"Still locked by another process": outcome.elsewhere}
-    for what, jobs in others.items():
-        if jobs:
-            print_line(console, f"{what}: {counted(len(jobs), 'run')}.")
+    if outcome.left:
+        print_line(console, f"Not started, as the time was too short: {counted(len(outcome.left), 'run')}.")
+    if outcome.elsewhere:
+        print_line(console, f"Still locked by another process: {counted(len(outcome.elsewhere), 'run')}.")
     content = {
         "seconds": round(seconds, 1),
         "done_before": len(plan.done),

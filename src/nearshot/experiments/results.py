@@ -280,22 +280,12 @@ def runs_per_gpu(gpus_per_run: float) -> int:
 
 
 def result_of(
-    run: RunFolder,
-    scale: str,
-    evaluations: dict[Measurement, Evaluation],
-    *,
-    by_class: dict[str, dict[str, float]] | None = None,
-    training_seconds: float | None = None,
-    measuring_seconds: float | None = None,
-    n_sharing: int = 1,
+    run: RunFolder, scale: str, evaluations: dict[Measurement, Evaluation], more: dict[str, Any] | None = None
 ) -> RunResult:
-    """Return the result of a finished run: its best validation accuracies, and the evaluations."""
+    """Return the result of a finished run: its best validation accuracies, the evaluations, and more entries."""
     content = run.read("result.json")
     config = TrainConfig.from_dict(content["config"])
-    accuracies = {}
-    for name, best in content["best"].items():
-        shots, classifier = name.split("-shot ")
-        accuracies[Measurement("val", int(shots), classifier).name] = best
+    accuracies = {f"val {name}": best for name, best in content["best"].items()}
     for wanted, evaluation in evaluations.items():
         epoch = int(re.findall(r"\d+", evaluation.weights)[0])  # epoch-0010.safetensors
         accuracies[wanted.name] = evaluation.accuracy.as_dict() | {"epoch": epoch, "measured": True}
@@ -306,24 +296,19 @@ def result_of(
     later = [(before, line) for before, line in pairwise(times) if not line.get("first")]
     later_seconds = sum(line["time"] - before["time"] for before, line in later)
     later_images = sum(line["seconds"] * line["images_per_second"] for _, line in later)
-    return RunResult(
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "id": run_id(config),
-            "scale": scale,
-            "config": config.as_dict(),
-            "fingerprints": content["fingerprints"],
-            "environment": content["environment"],
-            "seconds": sum(line["seconds"] for line in times),
-            "images_per_second": rates[len(rates) // 2],
-            "training_seconds": training_seconds,
-            "measuring_seconds": measuring_seconds,
-            "n_sharing": n_sharing,
-            "end_to_end_images_per_second": later_images / later_seconds if later_seconds > 0 else None,
-            "first_epoch_seconds": times[0].get("since_start"),
-            "accuracies": accuracies,
-            "by_class": by_class or {},
-            "history": [json.loads(line) for line in run.metrics.read_text().splitlines()],
-        }
-    )
+    found = {
+        "format": FORMAT,
+        "version": VERSION,
+        "id": run_id(config),
+        "scale": scale,
+        "config": config.as_dict(),
+        "fingerprints": content["fingerprints"],
+        "environment": content["environment"],
+        "seconds": sum(line["seconds"] for line in times),
+        "images_per_second": rates[len(rates) // 2],
+        "end_to_end_images_per_second": later_images / later_seconds if later_seconds > 0 else None,
+        "first_epoch_seconds": times[0].get("since_start"),
+        "accuracies": accuracies,
+        "history": [json.loads(line) for line in run.metrics.read_text().splitlines()],
+    }
+    return RunResult(found | (more or {}))

@@ -6,9 +6,9 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.jobs import InterruptedJobError, Job, LockedRunError, do, run_lock
@@ -16,6 +16,7 @@ from nearshot.experiments.results import Results, RunResult
 from nearshot.text import print_message
 from nearshot.training import Hardware
 
+LOG = "log.txt"  # in a run's folder
 SECONDS_TO_SAVE = 60.0
 SMALLEST_SHARE = 0.01  # of a GPU
 
@@ -26,12 +27,16 @@ class Executor(Protocol):
     Attributes:
         results: the folder of results.
         runs: the folder of run folders, which are named by the jobs' identities.
+        data_dir: the folder of prepared datasets.
         n_sharing: how many jobs share a GPU.
+        accelerator: what to train on, as in `Hardware`.
     """
 
     results: Results
     runs: Path
-    n_sharing: int
+    data_dir: str | Path | None
+    n_sharing: int = 1
+    accelerator: str = "auto"
 
     @property
     def n_at_once(self) -> int:
@@ -53,24 +58,36 @@ class Executor(Protocol):
 
     def log_of(self, job: Job) -> Path:
         """Return the path of a job's log."""
-        return self.runs / job.id / "log.txt"
+        return self.runs / job.id / LOG
+
+    def task_of(self, job: Job) -> dict[str, Any]:
+        """Return what `attempt` needs to do a job in another process, as JSON can hold it."""
+        return {
+            "job": job.as_dict(),
+            "run_folder": str((self.runs / job.id).absolute()),
+            "results": str(self.results.folder.absolute()),
+            "data_dir": None if self.data_dir is None else str(Path(self.data_dir).absolute()),
+            "accelerator": self.accelerator,
+            "n_sharing": self.n_sharing,
+            "command": sys.argv,
+        }
 
 
 class ThisProcess(Executor):
     """Run one job after the other in this process, for small jobs and for debugging."""
 
-    n_at_once = n_sharing = 1
+    n_at_once = 1
 
     def __init__(
         self, results: Results, runs: Path, data_dir: str | Path | None = None, hardware: Hardware | None = None
     ) -> None:
-        self.results, self.runs, self.data_dir, self.hardware = results, runs, data_dir, hardware
+        self.results, self.runs, self.data_dir = results, runs, data_dir
+        self.accelerator = (hardware or Hardware()).accelerator
         self._ended: list[tuple[Job, str | None]] = []
 
     def start(self, job: Job) -> None:
         """Run the job to its end."""
-        where = {"data_dir": self.data_dir, "hardware": self.hardware}
-        self._ended.append((job, attempt(job, self.runs / job.id, self.results.put, **where, show=False)))  # type: ignore[arg-type]
+        self._ended.append((job, attempt(self.task_of(job), self.results.put, show=False)))
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
         """Yield the jobs that ended."""
@@ -78,27 +95,19 @@ class ThisProcess(Executor):
         return ended
 
 
-def attempt(
-    job: Job,
-    run_folder: Path,
-    keep: Callable[[RunResult], None],
-    *,
-    data_dir: str | Path | None = None,
-    hardware: Hardware | None = None,
-    n_sharing: int = 1,
-    command: Sequence[str] | None = None,
-    show: bool | None = None,
-) -> str | None:
-    """Do a job as in `do`, holding its lock, and keep the result. Return None, or an error message.
+def attempt(task: dict[str, Any], keep: Callable[[RunResult], None], *, show: bool | None = None) -> str | None:
+    """Do the job of a task, holding its lock, and keep the result. Return None, or an error message.
 
     The message is "" for a job that was stopped and saved, and `LOCKED` if another process holds its lock. The result
     records the command that started the jobs, instead of this process's own.
     """
-    before, sys.argv = sys.argv, list(command or sys.argv)
+    job, run_folder, hardware = Job.from_dict(task["job"]), Path(task["run_folder"]), Hardware(task["accelerator"])
+    where = {"data_dir": task["data_dir"], "n_sharing": task["n_sharing"]}
+    before, sys.argv = sys.argv, list(task["command"])
     try:
         with run_lock(run_folder):
             print_message(f"on {socket.gethostname()}, process {os.getpid()}", show=show)
-            keep(do(job, run_folder, data_dir=data_dir, hardware=hardware, show=show, n_sharing=n_sharing))
+            keep(do(job, run_folder, hardware=hardware, show=show, **where))
     except NearshotError as error:
         if not isinstance(error, LockedRunError):  # the log of a locked run is another process's
             print_message(error, show=show)

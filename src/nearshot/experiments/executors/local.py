@@ -18,7 +18,7 @@ import torch
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
 from nearshot.errors import InputError
-from nearshot.experiments.executors.base import SECONDS_TO_SAVE, Executor, attempt, check_gpus_per_run
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt, check_gpus_per_run
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.results import Results, runs_per_gpu
 
@@ -58,9 +58,9 @@ class LocalMachine(Executor):
         numbers = [str(number) for number in range(torch.cuda.device_count())]
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(numbers)).split(",")[: len(numbers)]
         own = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if gpus and not gpus_per_run else {})
-        self.uses_gpus = bool(gpus) and gpus_per_run > 0
-        self.n_sharing = runs_per_gpu(gpus_per_run) if self.uses_gpus else 1
-        if self.uses_gpus:
+        self.accelerator = "cuda" if gpus and gpus_per_run else "cpu"
+        self.n_sharing = runs_per_gpu(gpus_per_run) if self.accelerator == "cuda" else 1
+        if self.accelerator == "cuda":
             self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(self.n_sharing) for gpu in gpus]
         elif small:
             threads_per_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
@@ -90,17 +90,9 @@ class LocalMachine(Executor):
         """Start a job on a free GPU or core."""
         log = self.log_of(job)
         log.parent.mkdir(parents=True, exist_ok=True)
-        task = {
-            "job": job.as_dict(),
-            "log": str(log),
-            "results": str(self.results.folder),
-            "data_dir": None if self.data_dir is None else str(self.data_dir),
-            "command": sys.argv,
-            "n_sharing": self.n_sharing,
-        }
         busy = [slot.gpu for slot in self.slots if slot.job is not None]
         free = min((slot for slot in self.slots if slot.job is None), key=lambda slot: busy.count(slot.gpu))
-        free.start(job, json.dumps(task), log)
+        free.start(job, json.dumps(self.task_of(job)), log)
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
         """Yield the jobs that ended."""
@@ -179,12 +171,10 @@ def work() -> None:
     answers = os.dup(1)
     for line in sys.stdin:
         task = json.loads(line)
-        log = Path(task["log"])
-        with log.open("ab") as file:  # also for libraries that write to the file descriptors
+        with Path(task["run_folder"], LOG).open("ab") as file:  # also for libraries that write to the descriptors
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        settings = {name: task[name] for name in ("data_dir", "n_sharing", "command")}
-        problem = attempt(Job.from_dict(task["job"]), log.parent, Results(task["results"]).put, **settings)
+        problem = attempt(task, Results(task["results"]).put)
         sys.stdout.flush()
         os.write(answers, f"{json.dumps(problem and problem[:500])}\n".encode())  # short enough to be written at once
 

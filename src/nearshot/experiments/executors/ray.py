@@ -10,18 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from nearshot.errors import FileFormatError, MissingExtraError, NearshotError
-from nearshot.experiments.executors.base import SECONDS_TO_SAVE, Executor, attempt, check_gpus_per_run
+from nearshot.errors import MissingExtraError, NearshotError
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt, check_gpus_per_run
 from nearshot.experiments.jobs import LOCKED, Job
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
-from nearshot.training import Hardware
 from nearshot.training.signals import handling
 
 RETRIES = 10  # of a job whose worker is lost; not for ever, since it may be the job that brings its worker down
@@ -41,20 +39,16 @@ class NodeReport(NamedTuple):
 class RayCluster(Executor):
     """The Ray cluster of this machine or of RAY_ADDRESS. No cluster is started.
 
-    Args:
-        results: the folder of results, which this process writes to.
-        runs: the folder of run folders, at the same path on all nodes.
-        data_dir: the folder of prepared datasets on the nodes; by default that of each node's environment.
-        gpus_per_run: the share of a GPU that a job takes; 0 trains on a CPU.
+    The arguments are those of `LocalMachine`. The folder of run folders has the same path on all nodes, and so has that
+    of prepared datasets, if it is given. This process writes the results.
     """
 
     def __init__(
         self, results: Results, runs: Path, data_dir: str | Path | None = None, *, gpus_per_run: float = 1.0
     ) -> None:
         check_gpus_per_run(gpus_per_run)
-        self.results, self.runs, self.gpus_per_run = results, runs, gpus_per_run
-        self.n_sharing = runs_per_gpu(gpus_per_run)
-        self.data_dir = None if data_dir is None else str(Path(data_dir).absolute())
+        self.results, self.runs, self.data_dir, self.gpus_per_run = results, runs, data_dir, gpus_per_run
+        self.n_sharing, self.accelerator = runs_per_gpu(gpus_per_run), "cuda" if gpus_per_run else "cpu"
         self.ray = connected_ray()
         if not self._room():
             wanted = f"a CPU and {gpus_per_run:g} GPU" if gpus_per_run else "a CPU"
@@ -73,10 +67,7 @@ class RayCluster(Executor):
     def start(self, job: Job) -> None:
         """Give a job to Ray, which starts it when there is room."""
         self._end_of_log(job).unlink(missing_ok=True)
-        hardware = Hardware(accelerator="cuda" if self.gpus_per_run else "cpu")
-        folder = str((self.runs / job.id).absolute())
-        named = self.task.options(name=job.name)  # in Ray's dashboard
-        future = named.remote(job.as_dict(), folder, self.data_dir, hardware, tuple(sys.argv), self.n_sharing)
+        future = self.task.options(name=job.name).remote(self.task_of(job))  # with a name in Ray's dashboard
         self.running[job.id] = (job, future)
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
@@ -89,8 +80,13 @@ class RayCluster(Executor):
             report = self._report(future)
             if report.problem == "" and not self.stopping:
                 self.start(job)
-            else:
-                yield job, self._settle(job, report)
+                continue
+            if report.content is not None:
+                self.results.put(RunResult(report.content))
+            elif report.problem not in ("", LOCKED):
+                self._end_of_log(job).parent.mkdir(parents=True, exist_ok=True)
+                self._end_of_log(job).write_text(f"{report.log}\nThis is the end of the log on {report.node}.\n")
+            yield job, report.problem
 
     def stop(self) -> None:
         """Ask all jobs to save and stop, wait for them, and end those that do not."""
@@ -107,7 +103,7 @@ class RayCluster(Executor):
     def log_of(self, job: Job) -> Path:
         """Return the path of a job's log; of a failed job its end, which is always on this machine."""
         end = self._end_of_log(job)
-        return end if end.is_file() else end.with_name("log.txt")
+        return end if end.is_file() else super().log_of(job)
 
     def _end_of_log(self, job: Job) -> Path:
         return self.runs / job.id / "log-end.txt"
@@ -118,21 +114,9 @@ class RayCluster(Executor):
         except self.ray.exceptions.TaskCancelledError:
             return NodeReport(None, "", "", "Ray")
         except self.ray.exceptions.RayError as error:  # the worker was lost too often, or could not start
-            return NodeReport(None, str(error).strip().splitlines()[-1], str(error), "Ray")
+            text = str(error).strip() or type(error).__name__
+            return NodeReport(None, text.splitlines()[-1], text, "Ray")
         return report
-
-    def _settle(self, job: Job, report: NodeReport) -> str | None:
-        """Write the result, or the end of the log; return the error message."""
-        problem = report.problem
-        if report.content is not None:
-            try:
-                self.results.put(RunResult(report.content))
-            except FileFormatError as error:
-                problem = f"{error} Is another version of nearshot installed on {report.node}?"
-        if problem and problem != LOCKED:
-            self._end_of_log(job).parent.mkdir(parents=True, exist_ok=True)
-            self._end_of_log(job).write_text(f"{report.log}\nThis is the end of the log on {report.node}.\n")
-        return problem
 
     def _room(self) -> int:
         needed = {"CPU": 1.0} | ({"GPU": self.gpus_per_run} if self.gpus_per_run else {})
@@ -171,20 +155,12 @@ def _check_address(address: str) -> None:
             raise OSError(f"nothing answers at {address} ({error}).") from error
 
 
-def do_on_node(
-    job: dict[str, Any],
-    run_folder: str,
-    data_dir: str | None,
-    hardware: Hardware,
-    command: tuple[str, ...],
-    n_sharing: int = 1,
-) -> NodeReport:
-    """Run a job, or what is left of it, on the node where Ray started it, as in `attempt`."""
-    log, found = Path(run_folder) / "log.txt", list[RunResult]()
+def do_on_node(task: dict[str, Any]) -> NodeReport:
+    """Do the job of a task, or what is left of it, on the node where Ray started it."""
+    log, found = Path(task["run_folder"], LOG), list[RunResult]()
     log.parent.mkdir(parents=True, exist_ok=True)
-    settings = {"data_dir": data_dir, "hardware": hardware, "n_sharing": n_sharing, "command": command}
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file), _saving_when_cancelled():
-        problem = attempt(Job.from_dict(job), log.parent, found.append, **settings)  # type: ignore[arg-type]
+        problem = attempt(task, found.append)
     end = "\n".join(log.read_text(errors="replace").splitlines()[-LINES_OF_LOG:])
     return NodeReport(found[0].content if found else None, problem, end, socket.gethostname())
 
