@@ -138,7 +138,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
     monkeypatch.setitem(FINE_TUNED, "fine-tuned", Adam(n_steps=0))
     for precision in ("float32", "bfloat16"):
-        run = opened(place, precision)  # type: ignore[arg-type]
+        run = opened(place, precision)
         plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in (None, "fine-tuned"))
         found = measure(run, (plain, tuned), **ASKED)
         first = found[plain].accuracy.per_episode[:6]

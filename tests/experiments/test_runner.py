@@ -123,6 +123,7 @@ def test_control_c_and_sigterm_save_and_the_same_call_resumes(
     assert n_before < metrics.read_text().count("\n") == LONG.epochs
 
 
+@pytest.mark.slow
 def test_small_jobs_share_a_process_and_one_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) -> None:
     jobs = [*(job_of(SHORT, seed=seed) for seed in range(2)), job_of(LONG), job_of(SHORT, dataset="missing")]
     executor = machine(tmp_path, data_dir, small=True)
@@ -227,7 +228,6 @@ def test_a_folder_that_is_not_writable_is_reported_before_anything_is_trained(da
     ("given", "message"),
     [
         ({"names": "pairs"}, r"names must be .*\['pairs'\]"),
-        ({"names": ["pairs"], "seeds": 1.5}, "seeds must be at least 1 .*1.5"),
         ({"names": ["pairs"], "seeds": 0}, "seeds must be at least 1 .*0"),
         ({"names": ["pairs"], "minutes": 0}, "minutes must be positive .*0"),
     ],

@@ -69,6 +69,7 @@ def test_each_is_trained_once_and_both_have_all(executor: ThisProcess, tmp_path:
     assert texts[1].count("done in") > 0  # while it waited, it ran others
 
 
+@pytest.mark.slow
 def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
     executor: ThisProcess, tmp_path: Path
 ) -> None:

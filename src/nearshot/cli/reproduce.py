@@ -21,7 +21,6 @@ from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, plan_of, rename
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
 from nearshot.experiments.results import LeftOutWarning, Results
-from nearshot.experiments.runner import Outcome
 from nearshot.experiments.scales import OWN, Scale, smaller
 from nearshot.text import counted
 from nearshot.training.run_folder import run_name
@@ -62,34 +61,41 @@ class Reproduce(ReproductionOptions):
 
     def run(self, console: Console) -> None:
         """Run, print the tables, and name the files; unreadable files are named and skipped."""
+        scale = smaller(self.input_size, self.steps, self.quick)
         with print_warnings(LeftOutWarning, others=True):
-            scale = smaller(self.input_size, self.steps, self.quick)
             if self.list:
                 self._list(scale, console)
             elif self.collect is not None:
                 self._collect(self.collect, scale, console)
-            elif not self.names and not self.all:
-                raise InputError("names must be given, or --all; --list shows them.")
-            else:
+            elif self.names or self.all:
                 self._reproduce(scale, console)
+            else:
+                raise InputError("names must be given, or --all; --list shows them.")
 
     def _reproduce(self, scale: Scale, console: Console) -> None:
         progress = Console(stderr=True, highlight=False)
         done = reproduce(self.names, self, scale=scale, executor=self._executor(scale), console=progress)
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = WIDTH_OF_FILES
-        for table in (*done.tables, *(done.claims if self.all else ())):
-            if table in done.claims:  # without the reasons, which are long
-                note = f"The reasons are in {table.name}.md, and in the page of `nearshot report`."
-                short = tuple(row[:3] for row in table.rows)
-                table = replace(table, headings=table.headings[:3], rows=short, notes=(*table.notes, note))  # noqa: PLW2901
+        tables = list(done.tables)
+        for claims in done.claims if self.all else ():  # without the reasons, which are long
+            note = f"The reasons are in {claims.name}.md, and in the page of `nearshot report`."
+            short = tuple(row[:3] for row in claims.rows)
+            tables.append(replace(claims, headings=claims.headings[:3], rows=short, notes=(*claims.notes, note)))
+        for table in tables:
             console.print(table.for_terminal(), soft_wrap=False, crop=False)
             console.print()
         if done.not_run:
             console.print(f"Nothing has been run yet for: {', '.join(done.not_run)}.")
         if done.files:
             console.print(f"{counted(len(done.files), 'file')} in {done.files[0].parent}.")
-        _report_failures(done.outcome, console)
+        failed, stopped = done.outcome.failed, done.outcome.stopped
+        for failure in failed:
+            console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
+        for job in stopped:
+            console.print(f"Stopped: {job.name}; the same command resumes it.")
+        if failed or stopped:
+            raise NearshotError(f"{len(failed)} runs failed, {len(stopped)} were stopped. Run the command again.")
 
     def _executor(self, scale: Scale) -> Executor:
         where = (Results(self.results), self.runs, self.data_dir)
@@ -107,12 +113,8 @@ class Reproduce(ReproductionOptions):
             console.print(f"{run_name(result.config)} ({result.id}){': ' if best else ''}{', '.join(best)}")
         for name in dict.fromkeys(result.scale for result in found):
             n_runs = sum(result.scale == name for result in found)
-            console.print(f"{counted(n_runs, 'run')} copied to the results in {self.results / name}.")
-            if name == OWN:
-                console.print(
-                    f"They are not of this scale ({scale.label}): they have another input size or validation, and are "
-                    "in no table of the paper."
-                )
+            why = f"; not of this scale ({scale.label}), they are in no table of the paper" if name == OWN else ""
+            console.print(f"{counted(n_runs, 'run')} copied to the results in {self.results / name}{why}.")
         console.print("nearshot report shows them all on one page.")
 
     def _list(self, scale: Scale, console: Console) -> None:
@@ -153,13 +155,3 @@ class Reproduce(ReproductionOptions):
         others = "" if self.dataset or scale.dataset else ", ".join(recipe.datasets[1:])
         datasets = scale.dataset or ", ".join(recipe.on(self.dataset))
         return f"{recipe.title} ({datasets}{f'; with --dataset also {others}' if others else ''})"
-
-
-def _report_failures(outcome: Outcome, console: Console) -> None:
-    for failure in outcome.failed:
-        console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
-    for job in outcome.stopped:
-        console.print(f"Stopped: {job.name}; the same command resumes it.")
-    parts = [f"{len(some)} {how}" for some, how in ((outcome.failed, "failed"), (outcome.stopped, "stopped")) if some]
-    if parts:
-        raise NearshotError(f"Not all runs are done: {', '.join(parts)}. Run the command again.")

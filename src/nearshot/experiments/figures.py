@@ -81,13 +81,8 @@ def panels(
 ) -> Drawing:
     """Draw panels of accuracies, one row per method, with columns for one and five shots.
 
-    Args:
-        found: the results.
-        methods: the names and titles of methods.
-        draw: draws a panel's lines, given its axes, the method and the number of shots.
-        xlabel: the label of the horizontal axes, which are logarithmic.
-        ticks: their ticks.
-        drawn: what shows the intervals, for the heading.
+    `methods` are names and titles. `draw` draws a panel's lines, given its axes, the method and the number of shots.
+    The horizontal axes are logarithmic. `drawn` says in the heading what shows the intervals.
     """
     drawing = new_drawing(9.5, 2.9 * len(methods) + 0.8)
     rows = drawing.subplots(len(methods), 2, squeeze=False, sharex=True)

@@ -8,7 +8,7 @@ from typing import Self
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
+from nearshot.evaluation import PooledAccuracy, pool_seeds
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import Scale
@@ -66,10 +66,6 @@ class Found:
         found = (self.results.get(replace(changed, seed=seed), self.scale.name) for seed in self.seeds)
         return [result for result in found if result is not None]
 
-    def accuracies(self, config: TrainConfig, measurement: Measurement) -> list[Accuracy]:
-        """Return an accuracy for each seed that has it."""
-        return [run.accuracy(measurement) for run in self.runs(config) if run.has(measurement)]
-
     def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:
         """Return the accuracy over the seeds that were run, with its runs; None if there are none."""
         runs = tuple(run for run in self.runs(config) if run.has(measurement))
@@ -102,12 +98,10 @@ class Recipe:
     """One table or figure.
 
     Attributes:
-        name: its name in `nearshot reproduce`.
         title: what it is, with the paper's table, figure or section.
         datasets: the datasets that it can be run on; the paper has it on the first, at least.
         wanted: the runs that it needs on a dataset.
-        tables: its tables, from the available results.
-        figures: its figures.
+        tables: its tables, from the available results; and its figures.
     """
 
     name: str
@@ -168,9 +162,5 @@ def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
 
 
 def like(where: str, dataset: str, papers: str) -> str:
-    """Return where the paper has something; for another dataset than the paper's, that it is like it.
-
-    >>> like("Figure 3", "mini-imagenet", "mini-imagenet"), like("Figure 3", "cifar-fs", "mini-imagenet")
-    ('Figure 3', 'like Figure 3, which is about mini-imagenet')
-    """
+    """Return where the paper has something; for another dataset than the paper's, that it is like it."""
     return where if dataset == papers else f"like {where}, which is about {papers}"

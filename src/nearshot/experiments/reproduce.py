@@ -15,7 +15,6 @@ import torch
 import tyro
 from rich.console import Console
 
-from nearshot.checks import is_integer
 from nearshot.devices import chosen_device
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, NearshotError, look_up
@@ -73,7 +72,7 @@ class ReproductionOptions:
     def n_seeds(self, scale: Scale) -> int:
         """Return the number of training seeds at a scale."""
         seeds = scale.n_seeds if self.seeds is None else self.seeds
-        if not is_integer(seeds) or seeds < 1:
+        if seeds < 1:
             raise InputError(f"seeds must be at least 1 (got {seeds}).")
         return seeds
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nearshot.errors import FileFormatError, NearshotError
+from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.evaluation import Accuracy
 from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.scales import OWN
@@ -276,6 +276,8 @@ def runs_per_gpu(gpus_per_run: float) -> int:
     >>> runs_per_gpu(0.5), runs_per_gpu(1 / 3), runs_per_gpu(0.4), runs_per_gpu(0)
     (2, 3, 2, 1)
     """
+    if gpus_per_run != 0 and not 0.01 <= gpus_per_run <= 1:
+        raise InputError(f"gpus_per_run must be 0, or between 0.01 and 1 (got {gpus_per_run}).")
     return int(1 / gpus_per_run + 1e-6) if gpus_per_run else 1
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -52,16 +52,12 @@ def run_jobs(jobs: Sequence[Job], executor: Executor, *, console: Console, limit
     A run locked by another process, such as the same command in another window, is skipped, then awaited. If that
     process ends without a result, the job runs here.
 
-    Args:
-        jobs: in the order in which to start them.
-        executor: where they run.
-        console: where progress is shown.
-        limit: jobs that would not end in time are not started. Jobs that were started are finished.
+    Jobs are started in their order. Those that would not end within the limit are not started.
     """
     queue = _Queue(jobs, executor, console, limit)
     with (
         Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
-        handling(_exit, signal.SIGTERM),
+        handling(lambda number, frame: sys.exit(128 + number), signal.SIGTERM),  # clusters send it; as on Ctrl-C
     ):
         try:
             while queue.has_work:
@@ -176,11 +172,6 @@ class _Queue:
             message = _last_line(self.executor.log_of(job))
             table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", message)
         live.update(table)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    """End this process on SIGTERM, which clusters send, in the same way as on Ctrl-C."""
-    raise SystemExit(128 + number)
 
 
 def _last_line(log: Path) -> str:

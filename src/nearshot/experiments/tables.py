@@ -148,27 +148,21 @@ class Table:
         number of seeds. The paper's formula is too small for models on the same episodes. After a difference of two
         accuracies come its interval, what it is over, the number of seeds, and the difference for each seed.
         """
-        more = [self._more_in_csv(place) for place in range(len(self.headings))]
-        headings = [
-            (name, *(f"{name} {kind}" for kind in kinds))
-            for name, kinds in zip(_unique(self.headings), more, strict=True)
-        ]
+        columns: list[list[float | str]] = []
+        for place, name in enumerate(_unique(self.headings)):
+            items = [item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows]
+            kinds: tuple[str, ...] = ()
+            if any(item.interval for item in items):
+                kinds = OF_DIFFERENCES
+            elif self.headings[place] != "difference" and any(item.accuracy for item in items):
+                kinds = INTERVALS
+            columns.append([name, *(str(item) if item.value is None else item.value for item in items)])
+            further = zip(*(item.further(kinds) for item in items), strict=True)
+            columns += [[f"{name} {kind}", *values] for kind, values in zip(kinds, further, strict=True)]
+        columns.append(["scale and seeds", *[self.label] * len(self.rows)])
         buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow([*(name for names in headings for name in names), "scale and seeds"])
-        for row in self.rows:
-            values: list[float | str] = []
-            for text, kinds in zip(row, more, strict=True):
-                item = text if isinstance(text, Cell) else Cell(text)
-                values += [str(item) if item.value is None else item.value, *item.further(kinds)]
-            writer.writerow([*values, self.label])
+        csv.writer(buffer, lineterminator="\n").writerows(zip(*columns, strict=True))
         return buffer.getvalue()
-
-    def _more_in_csv(self, place: int) -> tuple[str, ...]:
-        items = [item for row in self.rows if isinstance(item := row[place], Cell)]
-        if any(item.interval for item in items):
-            return OF_DIFFERENCES
-        return INTERVALS if self.headings[place] != "difference" and any(item.accuracy for item in items) else ()
 
     def _numbers(self) -> list[bool]:
         return [any(isinstance(row[i], Cell) for row in self.rows) for i in range(len(self.headings))]

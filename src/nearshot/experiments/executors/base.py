@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import NearshotError
 from nearshot.experiments.jobs import InterruptedJobError, Job, LockedRunError, do, run_lock
 from nearshot.experiments.results import Results, RunResult
 from nearshot.text import print_message
@@ -18,7 +18,6 @@ from nearshot.training import Hardware
 
 LOG = "log.txt"  # in a run's folder
 SECONDS_TO_SAVE = 60.0
-SMALLEST_SHARE = 0.01  # of a GPU
 
 
 class Executor(Protocol):
@@ -118,9 +117,3 @@ def attempt(task: dict[str, Any], keep: Callable[[RunResult], None], *, show: bo
     finally:
         sys.argv = before
     return None
-
-
-def check_gpus_per_run(gpus_per_run: float) -> None:
-    """Raise an error for a share of a GPU that no job can have."""
-    if gpus_per_run != 0 and not SMALLEST_SHARE <= gpus_per_run <= 1:
-        raise InputError(f"gpus_per_run must be 0, or between {SMALLEST_SHARE} and 1 (got {gpus_per_run}).")

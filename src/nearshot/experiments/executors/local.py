@@ -18,7 +18,7 @@ import torch
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
 from nearshot.errors import InputError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt, check_gpus_per_run
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.results import Results, runs_per_gpu
 
@@ -34,12 +34,7 @@ class LocalMachine(Executor):
     Each GPU has one job at a time, or several that share it, each in its own process. On a CPU, jobs run one after the
     other on all cores; small ones run in parallel, one core each, in processes that take several jobs.
 
-    Args:
-        results: the folder of results.
-        runs: the folder of run folders.
-        data_dir: the folder of prepared datasets.
-        small: whether one core is enough for a job.
-        gpus_per_run: the share of a GPU that a job takes; 0 trains on the CPU.
+    A job takes `gpus_per_run` of a GPU, or trains on the CPU if that is 0. If it is `small`, one core is enough.
     """
 
     n_at_once = 1
@@ -53,14 +48,13 @@ class LocalMachine(Executor):
         small: bool = False,
         gpus_per_run: float = 1.0,
     ) -> None:
-        check_gpus_per_run(gpus_per_run)
-        self.results, self.runs, self.data_dir = results, runs, data_dir
+        self.results, self.runs, self.data_dir, n_sharing = results, runs, data_dir, runs_per_gpu(gpus_per_run)
         numbers = [str(number) for number in range(torch.cuda.device_count())]
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(numbers)).split(",")[: len(numbers)]
         own = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if gpus and not gpus_per_run else {})
         self.accelerator = "cuda" if gpus and gpus_per_run else "cpu"
-        self.n_sharing = runs_per_gpu(gpus_per_run) if self.accelerator == "cuda" else 1
         if self.accelerator == "cuda":
+            self.n_sharing = n_sharing
             self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(self.n_sharing) for gpu in gpus]
         elif small:
             threads_per_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from nearshot.errors import MissingExtraError, NearshotError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt, check_gpus_per_run
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt
 from nearshot.experiments.jobs import LOCKED, Job
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
 from nearshot.training.signals import handling
@@ -46,7 +46,6 @@ class RayCluster(Executor):
     def __init__(
         self, results: Results, runs: Path, data_dir: str | Path | None = None, *, gpus_per_run: float = 1.0
     ) -> None:
-        check_gpus_per_run(gpus_per_run)
         self.results, self.runs, self.data_dir, self.gpus_per_run = results, runs, data_dir, gpus_per_run
         self.n_sharing, self.accelerator = runs_per_gpu(gpus_per_run), "cuda" if gpus_per_run else "cpu"
         self.ray = connected_ray()
