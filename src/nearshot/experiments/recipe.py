@@ -146,19 +146,14 @@ def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
     """Return the tables and figures of a recipe on a dataset: the only place where results become tables."""
     configs = [one.config for one in recipe.wanted(dataset)]
     there = found.of_seeds_that_ran(configs)
-    wanted = {
-        run_id(replace(found.scale.change(config), seed=seed)): None for seed in there.seeds for config in configs
-    }
+    changed = [found.scale.change(config) for config in configs]
+    wanted = {run_id(replace(config, seed=seed)): None for seed in there.seeds for config in changed}
     available = {run.id: run for config in configs for run in there.runs(config)}
     runs = tuple(available[name] for name in wanted if name in available)
     made = RecipeOutputs(recipe, dataset, there, runs, len(wanted))
-    if configs and not runs:
-        return made
-    tables = recipe.tables(there, dataset)
+    tables = recipe.tables(there, dataset) if runs or not configs else ()
     kept = [table.without_empty_rows() for table in tables if table.has_ours or (not configs and table.rows)]
-    if not kept:
-        return made
-    return replace(made, tables=tuple(kept), figures=tuple(recipe.figures(there, dataset)))
+    return replace(made, tables=tuple(kept), figures=tuple(recipe.figures(there, dataset))) if kept else made
 
 
 def like(where: str, dataset: str, papers: str) -> str:

@@ -198,10 +198,7 @@ class Results:
 
     def of_scale(self, scale: str) -> Iterator[RunResult]:
         """Yield the results of a scale."""
-        for path in sorted(self.folder.glob(f"{scale}/*/*.json")):
-            result = self._read(path)
-            if result is not None:
-                yield result
+        yield from filter(None, map(self._read, sorted(self.folder.glob(f"{scale}/*/*.json"))))
 
     def _find(self, path: Path) -> Path:
         """Return the file that holds the result of a path: itself, or one with the same settings and another name."""
@@ -266,8 +263,9 @@ def _read_result(path: Path) -> RunResult | None:
 
 def reason_of(error: Exception) -> str:
     """Return the reason why a file is unreadable, without a full stop."""
-    says_all = isinstance(error, NearshotError | ValueError)
-    return f"{error}".rstrip(".") if says_all else f"{type(error).__name__}: {error}"
+    return (
+        f"{error}".rstrip(".") if isinstance(error, NearshotError | ValueError) else f"{type(error).__name__}: {error}"
+    )
 
 
 def runs_per_gpu(gpus_per_run: float) -> int:

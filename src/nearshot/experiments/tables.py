@@ -142,11 +142,9 @@ class Table:
         )
 
     def as_csv(self) -> str:
-        """Return comma-separated values: numbers unrounded, and the scale in every row.
+        """Return comma-separated values: numbers unrounded, with all intervals, and the scale in every row.
 
-        After an accuracy come its intervals over episodes, between training seeds and as the paper computes it, and the
-        number of seeds. The paper's formula is too small for models on the same episodes. After a difference of two
-        accuracies come its interval, what it is over, the number of seeds, and the difference for each seed.
+        The paper's formula for intervals is too small for models on the same episodes, but comparable with its own.
         """
         columns: list[list[float | str]] = []
         for place, name in enumerate(_unique(self.headings)):

@@ -23,12 +23,7 @@ SECONDS_TO_SAVE = 60.0
 class Executor(Protocol):
     """Runs jobs and puts their results into a folder.
 
-    Attributes:
-        results: the folder of results.
-        runs: the folder of run folders, which are named by the jobs' identities.
-        data_dir: the folder of prepared datasets.
-        n_sharing: how many jobs share a GPU.
-        accelerator: what to train on, as in `Hardware`.
+    Run folders are named by the jobs' identities. `n_sharing` jobs share a GPU; `accelerator` is as in `Hardware`.
     """
 
     results: Results

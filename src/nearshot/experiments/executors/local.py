@@ -67,10 +67,7 @@ class LocalMachine(Executor):
         self.n_at_once = len(self.slots)
 
     def prepare(self, jobs: Iterable[Job]) -> None:
-        """Check the jobs' datasets, and prepare those that need no download, before several jobs try to.
-
-        The error lists all that are missing.
-        """
+        """Prepare datasets that need no download, before several jobs try to; the error lists all that are missing."""
         missing = []
         for dataset, side in dict.fromkeys((job.config.dataset, job.config.side) for job in jobs):
             try:
@@ -138,8 +135,10 @@ class _Slot:
         answer = self.process.stdout.read(10_000)  # None while it works, nothing if the process ended
         if answer is None:
             return
-        problem, status = (json.loads(answer), 0) if answer else (None, self.process.wait())
-        if not answer:
+        if answer:
+            problem = json.loads(answer)
+        else:
+            status = self.process.wait()
             problem = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
         job, self.job = self.job, None
         if not answer or not self.n_left:
