@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from nearshot.evaluation import Accuracy, Protocol
+from nearshot.evaluation import CLASSIFIERS, Accuracy, Protocol
 from nearshot.experiments.claims import CLAIMS, Verdict
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.recipe import Found
@@ -31,31 +31,15 @@ def put(
     episode_seed: int = 0,
 ) -> None:
     """Write a result whose every accuracy is about `mean`, a little more with each seed; some about `means`."""
-    everything = dict.fromkeys(
-        (
-            Measurement(split, shot, classifier)
-            for split in ("val", "test")
-            for shot in (1, 5)
-            for classifier in ("centroid", "soft", "knn")
-        ),
-        mean,
-    )
+    names = (f"{split} {shot}-shot {name}" for split in ("val", "test") for shot in (1, 5) for name in CLASSIFIERS)
+    everything = dict.fromkeys(map(Measurement.named, names), mean)
     accuracies = {}
     for one, about in (everything | (means or {})).items():
         chance = torch.Generator().manual_seed(one.n_shot)
         values = about + torch.randn(400, generator=chance, dtype=torch.float64)[:n_episodes]
-        protocol = Protocol(
-            n_way=5,
-            n_shot=one.n_shot,
-            n_query=15,
-            n_episodes=n_episodes,
-            seed=episode_seed,
-            episodes=f"{n_episodes} of {one.split}, seed {episode_seed}",
-            classifier=one.classifier,
-            centred=True,
-            normalised=True,
-            split=one.split,
-        )
+        episodes = f"{n_episodes} of {one.split}, seed {episode_seed}"
+        asked = (5, one.n_shot, 15, n_episodes, episode_seed, episodes, one.classifier, True, True)
+        protocol = Protocol(*asked, split=one.split)
         accuracy = Accuracy((values * 0.75).round() / 0.75, protocol)
         accuracies[one.name] = accuracy.as_dict() | {"epoch": 1}
     for seed in seeds:

@@ -18,7 +18,7 @@ from nearshot.evaluation import Adam, evaluate_features, sample_episodes
 from nearshot.experiments.measurement import FINE_TUNED, measure, measure_classes
 from nearshot.experiments.results import Measurement
 from nearshot.runs.evaluate import Request, evaluate_run
-from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun
+from nearshot.runs.network import TrainedNetwork, TrainedRun
 from nearshot.training import Hardware, train
 
 LAYERS = (2, 3)
@@ -137,15 +137,12 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
 ) -> None:
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
     monkeypatch.setitem(FINE_TUNED, "fine-tuned", Adam(n_steps=0))
-    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
-    for precision in precisions:
+    for precision in ("float32", "bfloat16"):
         run = opened(place, precision)
         plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in (None, "fine-tuned"))
         found = measure(run, (plain, tuned), **ASKED)
         first = found[plain].accuracy.per_episode[:6]
         assert torch.equal(found[tuned].accuracy.per_episode, first)
-        seen = {file.name.rsplit(",", 3)[1] for file in (place / "run").glob("evaluations/*.json")}
-        assert seen == {precision}
 
 
 def test_fewer_steps_are_other_measurements(place: Path) -> None:
@@ -154,14 +151,3 @@ def test_fewer_steps_are_other_measurements(place: Path) -> None:
     assert [one.name for one in found] == names
     told = [evaluation.accuracy.protocol.adapted or "" for evaluation in found.values()]
     assert [re.findall(r"\d+ steps?", text) for text in told] == [["5 steps"], ["2 steps"], ["1 step"]]
-
-
-def test_a_network_in_bfloat16_is_another_but_not_far(place: Path) -> None:
-    run = opened(place)
-    network = run.network(run.best_weights(5, "centroid"))
-    images = network.images(run.store("test"))[:20]
-    with torch.no_grad():
-        exact, rough = (InPrecision(network.backbone, bfloat16=word).features(images) for word in (False, True))
-    assert exact.dtype == rough.dtype == torch.float32
-    assert not torch.equal(exact, rough)
-    torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05 * float(exact.abs().max()))

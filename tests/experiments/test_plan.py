@@ -19,25 +19,13 @@ from tiny_jobs import CPU, tiny_job
 from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments import RECIPES, Results, reproduce
-from nearshot.experiments.costs import (
-    CORE_AT_28,
-    H200,
-    SECONDS_TO_MEASURE,
-    SECONDS_TO_START,
-    describe_cost,
-    estimates,
-    images_of,
-    rough_duration,
-    seconds_left,
-)
+from nearshot.experiments.costs import SECONDS_TO_MEASURE, describe_cost, estimates, seconds_left
 from nearshot.experiments.executors.base import ThisProcess
-from nearshot.experiments.jobs import Job, chosen_jobs, do, jobs_of
+from nearshot.experiments.jobs import Job, JobPlan, chosen_jobs, do, jobs_of, plan_of
 from nearshot.experiments.measurement import TREATMENTS
-from nearshot.experiments.plan import JobPlan, plan_of
 from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.results import Measurement, RunResult
 from nearshot.experiments.scales import PAPER, QUICK, smaller
-from nearshot.training import PRESETS
 
 MORE = Measurement("test", 1, "soft")
 
@@ -65,23 +53,13 @@ def test_jobs_are_classified_by_what_is_left(done: Path, tmp_path: Path) -> None
     assert plan_of([with_more(first)], results, runs) == JobPlan(runs, measured=(with_more(first),))
     assert plan_of([first], results, runs).sentences() == []
     gone = plan_of([with_more(first)], results, tmp_path)
-    assert gone.states() == {first.id: "to train again"}
     skipped = plan_of([with_more(first)], results, tmp_path, train_again=False)
-    assert (skipped.left, skipped.skipped, skipped.states()) == ((), gone.again, {first.id: "skipped"})
-
-
-def test_a_plan_counts_all_and_names_the_first_three(tmp_path: Path) -> None:
-    jobs = tuple(tiny_job(seed) for seed in range(8))
-    plan = JobPlan(tmp_path, jobs[:1], jobs[1:2], jobs[2:3], jobs[3:])
-    assert plan.left == jobs[1:]
-    names = ", ".join(job.name for job in jobs[3:6])
-    everything, more, again = plan.sentences()
-    assert everything == "8 runs: 1 done, 1 to train."
-    assert more.startswith("1 run to measure")
-    assert again.startswith("5 runs to train AGAIN: ")
-    assert again.endswith(f" ({names} and 2 more)")
-    assert replace(plan, again=jobs[3:6]).sentences()[2].endswith(f" ({names})")
-    assert replace(plan, again=(), skipped=jobs[3:]).sentences()[2].startswith("5 runs skipped: ")
+    assert (skipped.left, skipped.skipped) == ((), gone.again)
+    jobs = tuple(tiny_job(seed) for seed in range(9))
+    said = JobPlan(runs, jobs[:1], jobs[1:2], jobs[2:3], jobs[3:], jobs[:2]).sentences()
+    assert [text.split(" ", 2)[0] for text in said] == ["11", "1", "6", "2"]
+    assert all(job.name in said[2] for job in jobs[3:8])
+    assert said[2].endswith(" and 1 more).")
 
 
 def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(done: Path, tmp_path: Path) -> None:
@@ -101,7 +79,7 @@ def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(do
     assert all(after.has(one) for one in (*before.measurements, MORE))
 
 
-def test_a_finished_run_is_measured_without_its_checkpoint(done: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_measured_without_its_checkpoint_but_not_on_other_data(done: Path, tmp_path: Path) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
     job = with_more(tiny_job())
     run = tmp_path / "runs" / job.id
@@ -111,20 +89,11 @@ def test_a_finished_run_is_measured_without_its_checkpoint(done: Path, tmp_path:
     result = do(job, run, data_dir=done / "data", hardware=CPU, show=False)
     assert result.has(MORE)
     assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights
-    before = Results(done / "results").get(job.config, "tiny")
-    assert before is not None
-    assert result.history == before.history
-
-
-def test_a_finished_run_of_other_data_is_not_measured(done: Path, tmp_path: Path) -> None:
-    shutil.copytree(done / "runs", tmp_path / "runs")
-    job = with_more(tiny_job())
-    file = tmp_path / "runs" / job.id / "result.json"
-    result = json.loads(file.read_text())
-    result["fingerprints"]["val"] = "another"
-    file.write_text(json.dumps(result))
+    content = json.loads((run / "result.json").read_text())
+    content["fingerprints"]["val"] = "of other data"
+    (run / "result.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="val"):
-        do(job, tmp_path / "runs" / job.id, data_dir=done / "data", hardware=CPU, show=False)
+        do(job, run, data_dir=done / "data", hardware=CPU, show=False)
 
 
 def test_another_training_of_the_same_settings_puts_the_earlier_result_aside(done: Path, tmp_path: Path) -> None:
@@ -145,32 +114,24 @@ def test_another_training_of_the_same_settings_puts_the_earlier_result_aside(don
     assert json.loads(aside[0].read_text())["accuracies"] == first.content["accuracies"]
 
 
-def test_the_command_says_it_and_writes_a_summary(tmp_path: Path) -> None:
-    results = make_up(tmp_path / "results", ["classifiers"], QUICK)
-    said = io.StringIO()
+def test_the_command_says_what_it_trains_again_or_skips_and_writes_a_summary(tmp_path: Path) -> None:
+    results, said = make_up(tmp_path / "results", ["classifiers"], QUICK), io.StringIO()
 
     class Nowhere(ThisProcess):
         def start(self, job: Job) -> None:
             self._ended.append((job, "nowhere to train"))
 
     executor, console = Nowhere(results, tmp_path / "runs"), Console(file=said, width=1000)
+    options = ReproductionOptions(train_again=False, results=results.folder, runs=tmp_path / "runs")
+    done = reproduce(["adaptation"], options, scale=QUICK, executor=executor, console=console)
+    assert "1 run skipped" in said.getvalue()
+    assert [done.outcome.done, done.outcome.failed, done.outcome.left] == [[], [], []]
+    assert done.tables  # of what is available
     reproduce(["adaptation"], scale=QUICK, results=results.folder, executor=executor, console=console)
     assert "1 run to train AGAIN" in said.getvalue()
     summary = json.loads((results.folder / "quick" / "last-run.json").read_text())
     assert (summary["done"], summary["failed"], summary["trained_again"]) == (0, 1, 1)
-    assert summary["seconds"] >= 0
     assert summary["environment"]["torch"]
-
-
-def test_a_run_that_would_be_trained_again_can_be_skipped(tmp_path: Path) -> None:
-    results = make_up(tmp_path / "results", ["classifiers"], QUICK)
-    said, executor = io.StringIO(), ThisProcess(results, tmp_path / "runs")
-    options = ReproductionOptions(train_again=False, results=results.folder, runs=tmp_path / "runs")
-    done = reproduce(["adaptation"], options, scale=QUICK, executor=executor, console=Console(file=said))
-    assert "1 run skipped" in said.getvalue()
-    assert [done.outcome.done, done.outcome.failed, done.outcome.left] == [[], [], []]
-    assert not (tmp_path / "runs").exists()
-    assert done.tables  # of what is available
 
 
 def test_runs_are_chosen_by_name_in_the_order_of_the_patterns() -> None:
@@ -179,9 +140,8 @@ def test_runs_are_chosen_by_name_in_the_order_of_the_patterns() -> None:
     names = [job.name for job in chosen_jobs(jobs, ["*prototypical,seed=1", "cifar-fs-nca*", "*,seed=1"])]
     assert names[:3] == ["cifar-fs-prototypical,seed=1", "cifar-fs-nca", "cifar-fs-nca,seed=1"]
     assert len(names) == len(set(names)) == len(jobs) // 2 + 1
-    for pattern in ("nca", "a,b"):
-        with pytest.raises(InputError, match=f"{pattern!r}.*cifar-fs-matching, "):
-            chosen_jobs(jobs, [pattern])
+    with pytest.raises(InputError, match="'nca'.*cifar-fs-matching, "):
+        chosen_jobs(jobs, ["nca"])
     with pytest.raises(InputError, match="only"):
         chosen_jobs([], ["*"])
 
@@ -214,28 +174,15 @@ def test_a_name_that_is_none_is_refused() -> None:
         Measurement.named("5-shot")
 
 
-@pytest.mark.parametrize(
-    ("preset", "images"),
-    [
-        ("cifar-fs-nca", 240 * 75 * 512),
-        ("cifar-fs-prototypical-snell", 240 * 75 * 20 * 20),  # 400 images a batch, not 512
-        ("tiered-imagenet-nca", 150 * 439 * 1008),
-        ("tiered-imagenet-simpleshot", 150 * (448_695 // 1023) * 1023),
-    ],
-)
-def test_costs_count_the_images_that_batches_have(preset: str, images: int) -> None:
-    assert images_of(PRESETS[preset]) == images
-
-
 def test_every_scale_has_an_estimate_and_smaller_ones_cost_less(tmp_path: Path) -> None:
     results = Results(tmp_path)
     paper, small, trial, quick = (
-        sum(one.seconds for one in estimates(jobs_of(RECIPES.values(), None, scale, [0]), results)) / 3600
+        sum(seconds for seconds, _ in estimates(jobs_of(RECIPES.values(), None, scale, [0]), results)) / 3600
         for scale in (PAPER, smaller(input_size=32), smaller(steps=2), QUICK)
     )
     assert 5 < paper < 12
     assert 1.5 < small < paper / 2
-    assert 0.1 < trial < 0.5
+    assert trial < 0.1
     assert 0.1 < quick < 1
     assert describe_cost([], results) == ""
 
@@ -246,56 +193,24 @@ def test_estimates_are_the_median_of_earlier_runs_on_a_gpu_alone(tmp_path: Path)
     alone = [(100.0, 1, "Apple M9"), (200.0, 2, "an abacus"), (900.0, 1, "an abacus")]
     for job, (seconds, n_sharing, device) in zip(jobs, alone, strict=False):
         changes = {"scale": job.scale, "config": job.config.as_dict(), "environment": {"device": device}}
-        took = {"training_seconds": seconds * n_sharing, "measuring_seconds": seconds * n_sharing / 10}
+        took = {"training_seconds": seconds * n_sharing * 0.9, "measuring_seconds": seconds * n_sharing * 0.1}
         results.put(RunResult(made_up.content | changes | took | {"n_sharing": n_sharing}))
-    assert estimates(jobs[4:], results)[0] == pytest.approx((200.0, 20.0, "an abacus, as before"))
-    assert estimates(jobs[4:], results, "Apple M9")[0] == pytest.approx((100.0, 10.0, "Apple M9, as before"))
-    assert estimates(jobs[4:], results, "unheard of")[0].training == pytest.approx(200.0)
-    assert describe_cost(jobs[3:], results, 4).endswith("about 4 min on an abacus, as before, 2 at once")
-    assert describe_cost(jobs[4:], results, 4).endswith("about 4 min on an abacus, as before")
-    other = replace(jobs[4], config=replace(jobs[4].config, batch_size=2 * jobs[4].config.batch_size))
-    assert estimates([other], results)[0].training == pytest.approx(400.0)  # by other batch sizes, if need be
-    slow = made_up.content | {"scale": other.scale, "config": replace(other.config, seed=9).as_dict()}
-    results.put(RunResult(slow | {"training_seconds": 1000.0, "n_sharing": 1}))
-    assert estimates([other], results)[0].training == pytest.approx(1000.0)
+    assert estimates(jobs[4:], results)[0][0] == pytest.approx(200.0)
+    assert estimates(jobs[4:], results, "Apple M9")[0] == pytest.approx((100.0, "Apple M9, as before"))
+    assert estimates(jobs[4:], results, "unheard of")[0][0] == pytest.approx(200.0)
+    assert ", about 3 min on " in describe_cost(jobs[3:], results, 4)
+    assert describe_cost(jobs[3:], results, 4).endswith(", as before, 2 at once")
 
 
 def test_the_rest_of_a_run_takes_its_share_of_the_epochs(done: Path, tmp_path: Path) -> None:
-    results, runs = Results(done / "results"), tmp_path / "runs"
-    shutil.copytree(done / "runs", runs)
-    job = replace(tiny_job(), config=replace(tiny_job().config, steps_per_epoch=5))
-    other = replace(job, config=replace(job.config, epochs=60))
-    (whole,) = estimates([other], results)
-    assert seconds_left([tiny_job(), other], results, runs, "") == pytest.approx([whole.measuring, whole.seconds])
-    (runs / other.id).mkdir()
-    (runs / other.id / "metrics.jsonl").write_text("{}\n" * 45)
-    assert seconds_left([other], results, runs, "") == pytest.approx([whole.training / 4 + whole.measuring])
-    adapting = replace(tiny_job(), measurements=(Measurement("val", 5, "centroid", adapted="fine-tuned"),))
-    assert seconds_left([adapting], results, runs, "") == [SECONDS_TO_MEASURE]  # no earlier run tells
-
-
-@pytest.mark.parametrize(
-    ("preset", "backbone", "side", "rate", "where"),
-    [
-        ("glyphs-nca", "conv4", 28, CORE_AT_28, "a CPU core"),
-        ("glyphs-nca", "conv4", 56, CORE_AT_28 / 4, "a CPU core"),
-        ("cifar-fs-nca", "resnet12", 84, H200[84], "an H200"),
-        ("cifar-fs-nca", "resnet12", 32, H200[32], "an H200"),
-    ],
-)
-def test_without_results_estimates_are_by_known_machines(
-    preset: str, backbone: str, side: int, rate: float, where: str, tmp_path: Path
-) -> None:
-    job = replace(tiny_job(), config=replace(PRESETS[preset], backbone=backbone, input_size=side))
-    expected = images_of(job.config) / rate + SECONDS_TO_START
-    assert estimates([job], Results(tmp_path)) == [pytest.approx((expected, 0.0, where))]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "1 min"), (89, "1 min"), (91, "2 min"), (3590, "60 min"), (3600, "1.0 h")]
-)
-def test_a_duration_is_in_whole_minutes_or_tenths_of_hours(seconds: float, words: str) -> None:
-    assert rough_duration(seconds) == words
+    executor = ThisProcess(Results(done / "results"), tmp_path / "runs")
+    shutil.copytree(done / "runs", executor.runs)
+    other = replace(tiny_job(), config=replace(tiny_job().config, steps_per_epoch=5, epochs=60))
+    ((whole, _),) = estimates([other], executor.results)
+    assert seconds_left([tiny_job(), other], executor, "") == pytest.approx([SECONDS_TO_MEASURE, whole])
+    (executor.runs / other.id).mkdir()
+    (executor.runs / other.id / "metrics.jsonl").write_text("{}\n" * 45)
+    assert seconds_left([other], executor, "") == pytest.approx([whole / 4])
 
 
 @pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32", "--steps", "2"]])

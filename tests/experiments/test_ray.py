@@ -6,81 +6,54 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from tiny import prepare_tiny
-from tiny_jobs import CPU, tiny_job
+from tiny_jobs import CPU, QUIET, tiny_job
 
 from nearshot.experiments import Results
-from nearshot.experiments.executors.base import Executor, ThisProcess
+from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.executors.ray import RayCluster
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.runner import Outcome, run_jobs
 
 pytestmark = pytest.mark.slow
 
-QUIET = Console(quiet=True)
 EPOCHS = 60  # long enough to be interrupted and killed
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    prepare_tiny(folder)
-    return folder
+class Watched(RayCluster):
+    """A cluster on which something happens once, as soon as it can."""
 
-
-class Watched:
-    """An executor at which something happens once, as soon as it can."""
-
-    n_sharing = 1
-
-    def __init__(self, executor: RayCluster, happens: Callable[[], bool]) -> None:
-        self.executor, self.happens, self.happened = executor, happens, False
-        self.results, self.runs = executor.results, executor.runs
+    def __init__(self, *where: Any, happens: Callable[[], bool] = lambda: True, gpus_per_run: float = 0) -> None:
+        super().__init__(*where, gpus_per_run=gpus_per_run)
+        self.happens, self.happened = happens, False
         self.started: list[str] = []
-
-    @property
-    def n_at_once(self) -> int:
-        return self.executor.n_at_once
 
     def start(self, job: Job) -> None:
         self.started.append(job.id)
-        self.executor.start(job)
+        super().start(job)
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
         self.happened = self.happened or self.happens()
-        return self.executor.ended()
-
-    def stop(self) -> None:
-        self.executor.stop()
-
-    def close(self) -> None:
-        self.executor.close()
-
-    def log_of(self, job: Job) -> Path:
-        return self.executor.log_of(job)
+        return super().ended()
 
 
 class TwoNodes:
     """A cluster whose second node can be killed, and the folders of some jobs."""
 
-    def __init__(self, cluster: Any, second: Any, folder: Path, data: Path) -> None:
-        self.cluster, self.second, self.data = cluster, second, data
+    def __init__(self, cluster: Any, second: Any, folder: Path) -> None:
+        self.cluster, self.second, self.data = cluster, second, folder / "data"
+        prepare_tiny(self.data)
         self.orphans: set[str] = set()
         self.runs, self.results = folder / "runs", Results(folder / "results")
 
-    def executor(self, gpus_per_run: float = 0) -> RayCluster:
-        return RayCluster(self.results, self.runs, self.data, gpus_per_run=gpus_per_run)
-
-    def run(self, jobs: list[Job], happens: Callable[[], bool]) -> tuple[Outcome, Watched]:
-        executor = Watched(self.executor(), happens)
+    def run(self, jobs: list[Job], happens: Callable[[], bool] = lambda: True) -> tuple[Outcome, Watched]:
+        executor = Watched(self.results, self.runs, self.data, happens=happens)
         return run_jobs(jobs, executor, console=QUIET), executor
 
     def log(self, job: Job) -> list[str]:
@@ -89,7 +62,7 @@ class TwoNodes:
 
     def on_second(self, job: Job) -> bool:
         """Whether a job's last process is the second node's."""
-        processes = [line.split()[-1] for line in self.log(job) if line.startswith("on ")]
+        processes = [line.split()[-1] for line in self.log(job) if line.startswith("nearshot: on ")]
         return bool(processes) and processes[-1] in workers(self.second)
 
     def kill_second(self) -> None:
@@ -116,30 +89,12 @@ def wait_for_the_end_of(processes: set[str]) -> None:
         time.sleep(0.1)
 
 
-def never() -> bool:
-    return False
-
-
 def interrupt() -> bool:
     raise KeyboardInterrupt
 
 
-@dataclass
-class Story:
-    """What happened: interrupted, run again while a node was killed and one job was broken, mended and run again."""
-
-    nodes: TwoNodes
-    jobs: list[Job]
-    interrupted: list[Job]
-    killed: Job
-    outcome: Outcome
-    again: Outcome
-    started_again: list[str]
-    reference: ThisProcess
-
-
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[TwoNodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -149,7 +104,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[TwoN
         environment.setenv("RAY_ADDRESS", cluster.address)
         try:
             second = cluster.add_node(num_cpus=1, num_gpus=0)
-            both = TwoNodes(cluster, second, tmp_path_factory.mktemp("ray"), data)
+            both = TwoNodes(cluster, second, tmp_path_factory.mktemp("ray"))
             yield both
             left = both.orphans.union(*(workers(node) for node in cluster.list_all_nodes()))
         finally:
@@ -158,14 +113,21 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[TwoN
         wait_for_the_end_of(left)
 
 
-@pytest.fixture(scope="module")
-def story(nodes: TwoNodes, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def test_as_many_jobs_at_once_as_nodes_have_room_for(nodes: TwoNodes) -> None:
+    for gpus_per_run, n_at_once in ((0, 2), (1, 1), (0.25, 1)):  # the GPU's node has CPUs for one
+        executor = Watched(nodes.results, nodes.runs, nodes.data, gpus_per_run=gpus_per_run)
+        assert executor.n_at_once == n_at_once
+
+
+def test_jobs_survive_ctrl_c_the_loss_of_a_node_and_a_broken_job(nodes: TwoNodes, tmp_path: Path) -> None:
+    """Interrupted; run again while a node is killed and one job is broken; mended and run again."""
     jobs = [tiny_job(seed, epochs=EPOCHS) for seed in range(4)]
     *good, broken = jobs
 
     with pytest.raises(KeyboardInterrupt):
         nodes.run(good, lambda: all(len(nodes.log(one)) > 4 for one in good[:2]) and interrupt())
-    interrupted = [one for one in good if (nodes.runs / one.id / "checkpoint.pt").is_file()]
+    assert [one for one in good if (nodes.runs / one.id / "checkpoint.pt").is_file()] == good[:2]
+    assert [sum("was stopped" in line for line in nodes.log(one)) for one in good] == [1, 1, 0]
     assert not list(nodes.results)
 
     damaged = nodes.runs / broken.id / "checkpoint.pt"
@@ -181,35 +143,14 @@ def story(nodes: TwoNodes, tmp_path_factory: pytest.TempPathFactory) -> Story:
         return bool(killed)
 
     outcome, _ = nodes.run(jobs, kill)
-    damaged.unlink()
-    again, executor = nodes.run(jobs, never)
-
-    folder = tmp_path_factory.mktemp("reference")
-    reference = ThisProcess(Results(folder / "results"), folder / "runs", nodes.data, CPU)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as on a node that gives a job one CPU; sums over threads are rounded otherwise
-    run_jobs(jobs, reference, console=QUIET)
-    torch.set_num_threads(threads)
-    return Story(nodes, jobs, interrupted, killed[0], outcome, again, executor.started, reference)
-
-
-def test_as_many_jobs_at_once_as_nodes_have_room_for(nodes: TwoNodes) -> None:
-    assert nodes.executor().n_at_once == 2
-    assert nodes.executor(gpus_per_run=1).n_at_once == 1
-    assert nodes.executor(gpus_per_run=0.25).n_at_once == 1  # of four places on the GPU, its node has CPUs for one
-
-
-def test_ctrl_c_leaves_checkpoints(story: Story) -> None:
-    assert story.interrupted == story.jobs[:2]
-    for one in story.interrupted:
-        stopped = [line for line in story.nodes.log(one) if "was stopped" in line]
-        assert len(stopped) == 1
-
-
-def test_a_job_survives_the_loss_of_its_node_and_goes_on_from_its_checkpoint(story: Story) -> None:
+    assert {one.id for one in outcome.done} == {one.id for one in good}
+    [failure] = outcome.failed
+    assert failure.job == broken
+    assert "is not a checkpoint, or is damaged" in failure.text
+    assert failure.log.name == "log-end.txt"
     epochs: list[list[int]] = []  # of each time that it was started
-    for line in story.nodes.log(story.killed):
-        if line.startswith("on "):
+    for line in nodes.log(killed[0]):
+        if line.startswith("nearshot: on "):
             epochs.append([])
         elif line.startswith("epoch "):
             epochs[-1].append(int(line.split()[1].split("/")[0]))
@@ -219,31 +160,21 @@ def test_a_job_survives_the_loss_of_its_node_and_goes_on_from_its_checkpoint(sto
     assert lost[0] <= last[0] <= lost[-1] + 1
     assert last[-1] == EPOCHS
 
-
-def test_a_failed_job_is_reported_and_the_others_finish(story: Story) -> None:
-    *good, broken = story.jobs
-    assert {one.id for one in story.outcome.done} == {one.id for one in good}
-    [failure] = story.outcome.failed
-    assert failure.job == broken
-    assert "is not a checkpoint, or is damaged" in failure.text
-    assert failure.log.name == "log-end.txt"
-
-
-def test_again_does_only_what_failed(story: Story) -> None:
-    assert story.started_again == [story.jobs[-1].id]
-    assert not story.again.failed
-    assert len(story.again.done) == len(story.jobs)
-
-
-def test_results_are_those_of_one_process_bit_by_bit(story: Story) -> None:
-    for one in story.jobs:
-        ours, theirs = (side.results.get(one.config, one.scale) for side in (story.nodes, story.reference))
+    damaged.unlink()
+    again, executor = nodes.run(jobs)
+    assert executor.started == [broken.id]
+    assert not again.failed
+    assert len(again.done) == len(jobs)
+    reference = ThisProcess(Results(tmp_path / "results"), tmp_path / "runs", nodes.data, CPU)
+    run_jobs(jobs, reference, console=QUIET)  # tests have one thread, as a node that gives a job one CPU
+    for one in jobs:
+        ours, theirs = (side.results.get(one.config, one.scale) for side in (nodes, reference))
         assert ours is not None
         assert theirs is not None
         for part in ("id", "config", "fingerprints", "accuracies", "history"):
             assert ours.content[part] == theirs.content[part], part
-        for file in (story.reference.runs / one.id / "weights").iterdir():
-            weights = load_file(story.nodes.runs / one.id / "weights" / file.name)
+        for file in (reference.runs / one.id / "weights").iterdir():
+            weights = load_file(nodes.runs / one.id / "weights" / file.name)
             for name, there in load_file(file).items():
                 assert torch.equal(weights[name], there), name
 
@@ -261,7 +192,7 @@ def test_a_gpu_that_torch_cannot_see_is_a_failure_and_not_a_slow_run(nodes: TwoN
 
 def test_a_job_that_was_stopped_by_its_node_goes_on(nodes: TwoNodes, tmp_path: Path) -> None:
     """A node that is shut down sends SIGTERM, on which a training saves and stops."""
-    results, runs = Results(tmp_path / "results"), tmp_path / "runs"
+    runs = tmp_path / "runs"
     one = tiny_job(9, epochs=EPOCHS)
     log = runs / one.id / "log.txt"
 
@@ -272,9 +203,9 @@ def test_a_job_that_was_stopped_by_its_node_goes_on(nodes: TwoNodes, tmp_path: P
         subprocess.run(["kill", "-TERM", lines[0].split()[-1]], check=True)  # noqa: S607
         return True
 
-    executor: Executor = Watched(RayCluster(results, runs, nodes.data, gpus_per_run=0), terminate)
+    executor = Watched(Results(tmp_path / "results"), runs, nodes.data, happens=terminate)
     outcome = run_jobs([one], executor, console=QUIET)
     assert outcome.done == [one]
     lines = log.read_text().splitlines()
     assert sum("was stopped" in line for line in lines) == 1
-    assert sum(line.startswith("on ") for line in lines) == 2
+    assert sum(line.startswith("nearshot: on ") for line in lines) == 2

@@ -1,19 +1,25 @@
-"""Results: what is read from a run's files."""
+"""Results: what is read from a run's files, and files that cannot be read."""
 
 from __future__ import annotations
 
+import functools
 import json
-import time
+import operator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up import make_up
 from settings import TINY
 from tiny import prepare_tiny
 
-from nearshot.experiments.jobs import Job, do
-from nearshot.experiments.results import Measurement, Results, RunResult, result_of
+from nearshot.cli import main
+from nearshot.experiments import RECIPES
+from nearshot.experiments.jobs import Job, do, jobs_of, plan_of
+from nearshot.experiments.results import LeftOutWarning, Measurement, Results, RunResult, result_of
+from nearshot.experiments.scales import QUICK
 from nearshot.training import RunFolder, train
 
 
@@ -26,11 +32,11 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
     assert lines[0]["since_start"] > lines[0]["seconds"]
     measured = result_of(run, "tiny", {}).content
     assert 0 < measured["end_to_end_images_per_second"] <= max(line["images_per_second"] for line in lines[1:])
-    # The third epoch is the first of a process that went on an hour later; 100 images an epoch.
+    # The third epoch is the first of a process that resumed an hour later; 100 images an epoch.
     times = [(10.0, 0.0), (2.0, 4.0), (9.0, 3604.0), (2.0, 3608.0)]
     with run.timing.open("w") as file:
-        for epoch, (seconds, time) in enumerate(times, 1):
-            line = {"epoch": epoch, "time": time, "seconds": seconds, "images_per_second": 100 / seconds}
+        for epoch, (seconds, since) in enumerate(times, 1):
+            line = {"epoch": epoch, "time": since, "seconds": seconds, "images_per_second": 100 / seconds}
             file.write(json.dumps(line | ({"first": True, "since_start": 15.0} if epoch in (1, 3) else {})) + "\n")
     known = result_of(run, "tiny", {}).content
     assert known["end_to_end_images_per_second"] == pytest.approx(200 / 8)
@@ -53,6 +59,7 @@ def test_a_result_knows_how_many_shared_its_gpu(words: list[str], n_sharing: int
     assert RunResult(content | {"environment": environment}).n_sharing == n_sharing
     assert RunResult(content).n_sharing == 1
     assert RunResult(content | {"environment": environment, "n_sharing": 3}).n_sharing == 3  # if it says so itself
+    assert RunResult(content | {"job_seconds": 100.0}).training_seconds == 100  # as older results have it
 
 
 def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Path) -> None:
@@ -81,23 +88,92 @@ def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Pa
 def test_the_time_of_measuring_is_known_where_a_run_was_measured_once(tmp_path: Path) -> None:
     prepare_tiny(tmp_path / "data")
     results, config = Results(tmp_path / "results"), replace(TINY, epochs=2, validation_episodes=10)
-
-    def done(*wanted: Measurement, n_sharing: int) -> RunResult:
+    found = []
+    for wanted, n_sharing in (((), 2), ((Measurement("test", 5, "centroid"),), 1)):
         job = Job(config, "tiny", wanted, ("a test",))
         results.put(do(job, tmp_path / "run", data_dir=tmp_path / "data", show=False, n_sharing=n_sharing))
-        found = results.get(config, "tiny")
-        assert found is not None
-        return found
-
-    began = time.perf_counter()
-    first = done(n_sharing=2)
-    assert first.training_seconds is not None
-    assert first.measuring_seconds is not None
-    assert 0 < first.training_seconds + first.measuring_seconds <= time.perf_counter() - began
-    later = done(Measurement("test", 5, "centroid"), n_sharing=1)
+        found += list(results)
+    first, later = found
+    assert first.training_seconds > 0 < first.measuring_seconds  # type: ignore[operator]
     assert (later.training_seconds, later.measuring_seconds, later.n_sharing) == (first.training_seconds, None, 2)
 
 
-def test_results_that_do_not_tell_measuring_apart_are_read() -> None:
-    content = {"format": "nearshot-result", "version": 1, "scale": "", "history": [], "job_seconds": 100.0}
-    assert (RunResult(content).training_seconds, RunResult(content).measuring_seconds) == (100.0, None)
+def changed(*path: str, **changes: Any) -> Callable[[str], str]:
+    """Change entries of a result, or of what is at a path in it."""
+
+    def change(text: str) -> str:
+        content = json.loads(text)
+        functools.reduce(operator.getitem, path, content).update(changes)
+        return json.dumps(content)
+
+    return change
+
+
+ACCURACY = ("accuracies", "val 5-shot centroid")
+DAMAGES: dict[str, Callable[[str], str]] = {
+    "a list": lambda text: "[]",
+    "empty": lambda text: "",
+    "cut": lambda text: text[: len(text) // 2],
+    "deep": lambda text: "[" * 100_000,
+    "another format": changed(format="something else"),
+    "an older format": changed(version=0),
+    "no settings": changed(config=None),
+    "an unknown setting": changed("config", colour="blue"),
+    "an unknown method": changed("config", method="magic"),
+    "a seed of another type": changed("config", seed="first"),
+    "an unheard-of measurement": changed(accuracies={"as good as can be": {}}),
+    "an accuracy without episodes": changed(*ACCURACY, n_correct="????"),
+    "an accuracy without a mean": changed(*ACCURACY, mean=None),
+    "an accuracy without an epoch": changed(*ACCURACY, epoch=[]),
+    "a log of words": changed(history=["long"]),
+    "time in words": changed(images_per_second="fast"),
+    "classes in words": changed(by_class={"val 5-shot centroid": "all"}),
+}
+
+
+def damage(results: Results, how: Callable[[str], str]) -> Path:
+    job = jobs_of([RECIPES["schedule"]], None, QUICK, [0])[1]
+    path = results.path(job.config, QUICK.name)
+    path.write_text(how(path.read_text()))
+    return path
+
+
+@pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_result_is_named_once_and_counts_as_not_done(how: Callable[[str], str], tmp_path: Path) -> None:
+    path = damage(make_up(tmp_path, ["schedule"], QUICK), how)
+    results, jobs = Results(tmp_path), jobs_of([RECIPES["schedule"]], None, QUICK, [0])
+    with pytest.warns(LeftOutWarning) as warned:
+        plan = plan_of(jobs, results, tmp_path / "runs")
+    assert len(list(results)) == len(list(results.of_scale("quick"))) == len(jobs) - 1  # without another word
+    assert [job.id for job in plan.trained] == [path.stem]
+    (said,) = [str(one.message) for one in warned]
+    assert said.startswith(f"{path} is damaged or")
+
+
+def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = damage(make_up(tmp_path, ["schedule"], QUICK), DAMAGES["a list"])
+    where = ["--results", str(tmp_path)]
+    commands = [["report"], ["reproduce", "schedule", "--quick", "--tables-only"], ["reproduce", "--list", "--quick"]]
+    for command in commands:
+        assert main([*command, *where]) == 0
+        captured = capsys.readouterr()
+        assert captured.err.count(str(path)) == 1
+        assert captured.err.startswith(f"nearshot: warning: {path} is damaged or")
+    assert "3 of 4 runs done" in captured.out
+    assert (tmp_path / "report.html").is_file()
+    assert (tmp_path / "tables" / "quick" / "schedule-glyphs.md").is_file()
+
+
+def test_a_newer_nearshots_result_is_not_lost(tmp_path: Path) -> None:
+    whole = make_up(tmp_path, ["schedule"], QUICK)
+    job = jobs_of([RECIPES["schedule"]], None, QUICK, [0])[1]
+    good = whole.get(job.config, QUICK.name)
+    path = damage(whole, changed(version=2))
+    newer = path.read_bytes()
+    results = Results(tmp_path)
+    with pytest.warns(LeftOutWarning, match="format 2"):
+        assert not job.is_done(results)
+    assert good is not None
+    results.put(good)  # it was trained again
+    assert job.is_done(results)
+    assert (path.parent / "earlier" / f"{path.stem}-1.json").read_bytes() == newer

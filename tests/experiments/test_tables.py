@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 import statistics
 from collections import Counter
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from made_up import make_up
 from rich.console import Console
 
-from nearshot.cli import main
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.paired import paired_difference
@@ -36,8 +34,8 @@ from nearshot.experiments.recipe import Found, outputs_of
 from nearshot.experiments.recipes.batch_size import IN_FIGURE
 from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.scales import PAPER, QUICK, smaller
-from nearshot.experiments.tables import Cell, Table, difference, signed
+from nearshot.experiments.scales import PAPER, smaller
+from nearshot.experiments.tables import Cell, Table, difference
 from nearshot.training import PRESETS
 from nearshot.training.run_folder import run_name
 
@@ -71,7 +69,6 @@ def test_a_cell_says_where_seeds_are_missing(results: Results, seeds: tuple[int,
     [
         ((0, 1, 2), (0, 1), "; 2 training seeds, of 3 asked for", " (2 seeds: "),
         ((1, 5, 6), (1,), "; training seed 1, of 3 asked for", ""),
-        ((0, 1), (0, 1), "; 2 training seeds", " (2 seeds: "),
         ((1,), (1,), "; training seed 1", ""),
     ],
 )
@@ -84,7 +81,6 @@ def test_seeds_that_no_training_has_are_told_once(
     assert table.rows == RECIPES["batch-size"].tables(Found(results, PAPER, there), "cifar-fs")[0].rows
     measured = [str(item) for row in table.rows for item in row if isinstance(item, Cell) and item.accuracy]
     accuracies = [text for text in measured if "±" in text]
-    assert len(accuracies) > 20
     assert all((" (" in text) == bool(cells) and cells in text for text in accuracies)
 
 
@@ -100,7 +96,7 @@ def test_a_seed_that_one_training_has_is_missed_of_the_others(tmp_path: Path) ->
     assert said == ["2 seeds"] + ["1 of 2 seeds)"] * (len(table.rows) - 1)
 
 
-def test_the_order_of_the_batch_sizes_is_held_against_the_papers(results: Results, tmp_path: Path) -> None:
+def test_the_order_of_the_batch_sizes_is_held_against_the_papers(results: Results) -> None:
     own, of_matching = RECIPES["batch-size"].tables(Found(results, PAPER, (0, 1)), "cifar-fs")
     kept = [row for row in own.rows if not str(row[3]).endswith("*")]
     expected = []
@@ -109,18 +105,9 @@ def test_the_order_of_the_batch_sizes_is_held_against_the_papers(results: Result
         ranks = [[sum(a > b for b in side) + (side.count(a) - 1) / 2 for a in side] for side in (ours, paper)]
         expected.append(statistics.correlation(*ranks))
     assert len(kept) == 20
-    assert expected[0] != expected[1]
-    assert own.notes[-1].startswith("Rank correlation with the paper's accuracies at 84×84, over 20 rows: ")
     said = [float(number) for number in re.findall(r"(-?\d\.\d\d) with", own.notes[-1].replace("−", "-"))]
     assert said == pytest.approx(expected, abs=0.006)
     assert not any("Rank" in note for note in of_matching.notes)  # of which the paper has no numbers
-    small = make_up(tmp_path, ["batch-size"], QUICK)
-    other = RECIPES["batch-size"].tables(Found(small, QUICK, (0,)), "cifar-fs")[0]
-    assert not other.notes  # on other data, it would say nothing
-    results_of_some = make_up(tmp_path / "some", ["batch-size"], PAPER, dataset="cifar-fs")
-    results_of_some.path(figure_config("cifar-fs", "nca", 128), "paper").unlink()
-    table = RECIPES["batch-size"].tables(Found(results_of_some, PAPER, (0,)), "cifar-fs")[0]
-    assert not any("Rank" in note for note in table.notes)
 
 
 def test_every_training_tells_how_good_it_is(results: Results) -> None:
@@ -162,7 +149,7 @@ def test_csv_has_all_intervals_and_the_number_of_seeds(results: Results) -> None
     one_seed = RECIPES["batch-size"].tables(Found(results, PAPER, (0,)), "cifar-fs")[0]
     _, first, *_ = csv.reader(io.StringIO(one_seed.as_csv()))
     assert first[header.index("1-shot ± between seeds")] == ""
-    assert not any(math.isnan(float(value)) for value in first if value.replace(".", "").isdigit())
+    assert "nan" not in one_seed.as_csv()
 
 
 def test_the_doubtful_numbers_of_the_paper_are_marked(results: Results) -> None:
@@ -177,41 +164,22 @@ def test_the_doubtful_numbers_of_the_paper_are_marked(results: Results) -> None:
 
 
 def _shown(table: Table, width: int) -> str:
-    console = Console(width=width, file=io.StringIO())
+    console = Console(width=width, file=(text := io.StringIO()))
     console.print(table.for_terminal(), crop=False)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return text.getvalue()
 
 
-@pytest.fixture(scope="module")
-def our_tables() -> list[Table]:
-    """All tables of the repository's own results."""
+def test_numbers_are_whole_in_a_terminal() -> None:
+    """Our own tables are as wide as the terminal, but for those with ten columns and more."""
     found = [Found(Results(ROOT / "results"), scale, (0, 1, 2)) for scale in (PAPER, smaller(input_size=32))]
-    return [
-        table for one in found for recipe in RECIPES.values() for table in outputs_of(recipe, one, "cifar-fs").tables
-    ]
-
-
-@pytest.mark.parametrize("width", [80, 132])
-def test_numbers_are_whole_in_a_terminal(width: int, our_tables: list[Table]) -> None:
-    """Tables are as wide as the terminal, but for those with ten columns and more."""
-    assert len(our_tables) > 15
-    for table in our_tables:
-        shown = _shown(table, width)
+    tables = [table for one in found for name in RECIPES for table in outputs_of(RECIPES[name], one, "cifar-fs").tables]
+    assert len(tables) > 15
+    for table in tables:
+        shown = _shown(table, 80)
         if not table.name.startswith("runs"):
-            assert max(len(line.rstrip()) for line in shown.splitlines()) <= width + 2, table.name
-        words = set(shown.split())
+            assert max(len(line.rstrip()) for line in shown.splitlines()) <= 82, table.name
         numbers = [str(item).replace("± ", "±") for row in table.rows for item in row if isinstance(item, Cell)]
-        assert {word for text in numbers for word in text.split()} <= words, table.name
-
-
-def test_a_file_has_120_columns(
-    results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    command = ["reproduce", "batch-size", "--tables-only", "--dataset", "cifar-fs", "--results", str(results.folder)]
-    assert main(command) == 0
-    assert 80 < max(map(len, capsys.readouterr().out.splitlines())) <= 120
+        assert {word for text in numbers for word in text.split()} <= set(shown.split()), table.name
 
 
 @given(
@@ -258,31 +226,12 @@ def test_csv_has_the_intervals_of_differences(tmp_path: Path) -> None:
         by_seed = [float(number) for number in row["5-shot test by seed"].split()]
         assert by_seed == list(expected.by_seed or [expected.difference])
         assert "5-shot test paper ±" not in row
+        assert str(RECIPES["comparison"].tables(found, "cifar-fs")[1].rows[1][3]) == "+0.63"  # 72.49 less 71.86
         header, plain, layers, *_ = csv.reader(io.StringIO(RECIPES["adaptation"].tables(found, "cifar-fs")[0].as_csv()))
-        gained = dict(zip(header, layers, strict=True))
-        assert float(gained["1-shot paired difference ±"]) > 0
-        assert (gained["1-shot paired difference ± is over"], gained["1-shot paired difference seeds"]) == (
-            over,
-            str(len(seeds)),
-        )
-        assert dict(zip(header, plain, strict=True))["1-shot paired difference ±"] == ""
-
-
-def test_who_is_ahead_is_told_by_split_and_seed(tmp_path: Path) -> None:
-    made_up = make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs", seeds=3)
-    found = Found(made_up, PAPER, (0, 1, 2))
-    table = RECIPES["comparison"].tables(found, "cifar-fs")[1]
-    assert [str(row[0]) for row in table.rows][:2] == ["NCA − PN", "NCA − MN"]
-    soft = Measurement("test", 1, "soft")
-    nca, matching = (found.accuracies(PRESETS[f"cifar-fs-{name}"], soft) for name in ("nca", "matching"))
-    by_seed = [float((a.per_episode - b.per_episode).mean()) for a, b in zip(nca, matching, strict=True)]
-    told = str(table.rows[1][2])  # 1-shot, test
-    assert told.endswith(f"({', '.join(map(signed, by_seed))})")
-    assert told.startswith(f"{signed(sum(by_seed) / 3)} ± ")
-    assert str(table.rows[1][3]) == "+0.63"  # 72.49 less 71.86
-    one_seed = RECIPES["comparison"].tables(Found(made_up, PAPER, (1,)), "cifar-fs")[1]
-    assert str(one_seed.rows[1][2]).startswith(f"{signed(by_seed[1])} ± ")
-    assert "(" not in str(one_seed.rows[1][2])
+        gained, column = dict(zip(header, layers, strict=True)), "1-shot paired difference"
+        assert float(gained[f"{column} ±"]) > 0
+        assert (gained[f"{column} ± is over"], gained[f"{column} seeds"]) == (over, str(len(seeds)))
+        assert dict(zip(header, plain, strict=True))[f"{column} ±"] == ""
 
 
 def test_a_note_goes_with_the_row_that_it_is_about(results: Results, tmp_path: Path) -> None:
@@ -292,12 +241,8 @@ def test_a_note_goes_with_the_row_that_it_is_about(results: Results, tmp_path: P
     table = RECIPES["batch-size"].tables(Found(few, PAPER, (0,)), "cifar-fs")[0].without_empty_rows()
     assert [str(row[1]) for row in table.rows] == ["NCA", "PN 5-shot m+n=16"]
     assert table.notes == ("19 rows are not run yet, and left out.",)
-
-
-def test_marks_are_only_for_what_the_paper_has(tmp_path: Path) -> None:
-    empty = RECIPES["batch-size"].tables(Found(Results(tmp_path), PAPER, (0,)), "mini-imagenet")[0]
+    empty = RECIPES["batch-size"].tables(Found(Results(tmp_path / "empty"), PAPER, (0,)), "mini-imagenet")[0]
     assert "*" not in empty.as_csv()
-    assert empty.notes == ()
 
 
 def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> None:
@@ -366,51 +311,38 @@ def test_episodes_keep_more_positives_than_their_share_of_pairs(tmp_path: Path) 
     assert positives["NCA", "40 %"] == "204"
     assert positives["PN 5-shot m+n=16", "43.1 %"] == positives["MN 5-shot m+n=16", "43.1 %"] == "880"
     assert "has 509 on average, and 5-shot episodes with m+n=16 have 880, in 43 % of the pairs" in table.notes[0]
-    quick = RECIPES["pair-subsampling"].tables(Found(Results(tmp_path), QUICK, (0,)), "cifar-fs")[0]
-    assert quick.notes == ()  # letters' shuffled batches were not counted
-    assert str(quick.rows[0][2]) == "–"
 
 
 def test_the_papers_numbers_have_the_papers_digits() -> None:
-    quoted = QUOTED["MetaOptNet-SVM"]["cifar-fs"]
-    assert list(map(str, quoted)) == ["72.0 ± 0.7", "84.2 ± 0.5"]
     assert str(QUOTED["Shot-Free"]["cifar-fs"][0]) == "69.2"
     assert str(QUOTED["TADAM"]["mini-imagenet"][0]) == "58.50 ± 0.30"
     of_nca = ADAPTATION["NCA"]["mini-imagenet"][1]
     assert (str(of_nca), of_nca.digits, of_nca.mean, of_nca.interval95) == ("78.3 ± 0.14", 1, 78.3, 0.14)
-    assert str(CLASSIFIERS_TABLE["mini-imagenet"]["centroid"][1]) == "78.30 ± 0.10"
 
 
 def test_a_difference_has_no_more_digits_than_the_papers_number(results: Results) -> None:
-    config, measurement = figure_config("cifar-fs", "nca", 512), Measurement("val", 5, "centroid")
-    ours = Found(results, PAPER, (0,)).pooled(config, measurement)
+    ours = Found(results, PAPER, (0,)).pooled(figure_config("cifar-fs", "nca", 512), Measurement("val", 5, "centroid"))
     assert ours is not None
     paper = Number.as_printed(f"{ours.mean + 1.17:.1f} ± 0.14")
-    shown = difference(ours, paper)
-    assert shown.value == ours.mean - paper.mean  # in CSV
-    assert str(shown) == f"−{paper.mean - ours.mean:.1f}"
+    assert difference(ours, paper).value == ours.mean - paper.mean  # in CSV
+    assert str(difference(ours, paper)) == f"−{paper.mean - ours.mean:.1f}"
     assert str(difference(ours, Number(paper.mean))) == f"−{paper.mean - ours.mean:.2f}"
 
 
 def test_section_3_2_is_further_off_than_it_says() -> None:
     """How much worse 1-shot with m+n = 16 and 32 are than the lowest line of Figure 2, in the best case."""
-    least = {}
+    least = []
     for images in (16, 32):
         gaps = []
         for row in BATCH_SIZE_TABLE:
             if row.shape is not None and (row.shape.n_shot, row.shape.images_per_class) == (1, images):
-                shown = [
-                    other.accuracy
-                    for other in BATCH_SIZE_TABLE
-                    if other.batch_size == row.batch_size
-                    and other.shape is not None
-                    and (other.shape.n_shot, other.shape.images_per_class) in IN_FIGURE
-                ]
-                gaps += [min(one[i].mean for one in shown) - row.accuracy[i].mean for i in (0, 1)]
+                alike = (one for one in BATCH_SIZE_TABLE if one.shape and one.batch_size == row.batch_size)
+                shown = [one for one in alike if (one.shape.n_shot, one.shape.images_per_class) in IN_FIGURE]  # type: ignore[union-attr]
+                gaps += [min(one.accuracy[i].mean for one in shown) - row.accuracy[i].mean for i in (0, 1)]
         assert len(gaps) == 6
-        least[images] = min(gaps)
+        least.append(min(gaps))
     erratum = next(erratum for erratum in ERRATA if erratum.where.startswith("Section 3.2"))
-    assert f"{least[16]:.1f} and {least[32]:.1f} points" in erratum.follows
+    assert f"{least[0]:.1f} and {least[1]:.1f} points" in erratum.follows
 
 
 def test_errata_quote_what_the_tables_have() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tiny import prepare_tiny
-from tiny_jobs import tiny_job
+from tiny_jobs import QUIET, tiny_job
 
 from nearshot.experiments.costs import TimeLimit
 from nearshot.experiments.executors.base import ThisProcess
@@ -33,7 +33,7 @@ WAITING = "is locked by another process"
 
 
 def another(folder: Path, *, epochs: int, seeds: list[int]) -> subprocess.Popen[str]:
-    command = [sys.executable, str(TESTS / "experiments" / "one_of_two.py"), str(folder), str(epochs)]
+    command = [sys.executable, str(TESTS / "experiments" / "tiny_jobs.py"), str(folder), str(epochs)]
     return subprocess.Popen([*command, *map(str, seeds)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
 
 
@@ -69,6 +69,7 @@ def test_each_is_trained_once_and_both_have_all(executor: ThisProcess, tmp_path:
     assert texts[1].count("done in") > 0  # while it waited, it ran others
 
 
+@pytest.mark.slow
 def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
     executor: ThisProcess, tmp_path: Path
 ) -> None:
@@ -94,17 +95,11 @@ def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
 
 @pytest.mark.slow
 def test_a_worker_that_comes_too_late_is_no_failure(tmp_path: Path) -> None:
-    results, runs, job = Results(tmp_path / "results"), tmp_path / "runs", tiny_job()
-    machine = LocalMachine(results, runs, tmp_path / "data")
+    machine, job = LocalMachine(Results(tmp_path / "results"), tmp_path / "runs", tmp_path / "data"), tiny_job()
     ended: list[tuple[Job, str | None]] = []
-
-    def has_ended() -> bool:
-        ended.extend(machine.ended())
-        return bool(ended)
-
-    with run_lock(runs / job.id):
+    with run_lock(machine.runs / job.id):
         machine.start(job)
-        until(has_ended)
+        until(lambda: bool(ended.extend(machine.ended()) or ended))  # type: ignore[func-returns-value]
     machine.close()
     assert ended == [(job, LOCKED)]
     assert machine.log_of(job).read_text() == ""
@@ -122,12 +117,12 @@ def test_a_locked_run_is_not_awaited_beyond_the_time_limit(executor: ThisProcess
     assert said.getvalue().count(WAITING) == 1
     assert not is_locked(runs / job.id)
     assert not is_locked(runs / "never")
-    assert run_jobs([job], executor, console=Console(quiet=True)).done == [job]
+    assert run_jobs([job], executor, console=QUIET).done == [job]
 
 
 def test_a_run_that_cannot_be_locked_fails_with_the_reason(executor: ThisProcess) -> None:
     lock = executor.runs / tiny_job().id / LOCK
     lock.mkdir(parents=True)
     assert not is_locked(lock.parent)
-    (failure,) = run_jobs([tiny_job()], executor, console=Console(quiet=True)).failed
+    (failure,) = run_jobs([tiny_job()], executor, console=QUIET).failed
     assert str(lock) in failure.text

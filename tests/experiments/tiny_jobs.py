@@ -1,18 +1,25 @@
-"""Jobs that take seconds, on the tiny dataset."""
+"""Jobs that take seconds, on the tiny dataset; as a program, a process that runs some of them.
+
+python tiny_jobs.py FOLDER EPOCHS SEED…
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+from rich.console import Console
 from settings import TINY
 
+from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.jobs import Job
-from nearshot.experiments.results import Measurement
+from nearshot.experiments.results import Measurement, Results
+from nearshot.experiments.runner import run_jobs
 from nearshot.training import Hardware
 
-__all__ = ["CPU", "tiny_job"]
-
 CPU = Hardware(accelerator="cpu")
+QUIET = Console(quiet=True)
 
 
 def tiny_job(seed: int = 0, *, epochs: int = 2) -> Job:
@@ -20,3 +27,10 @@ def tiny_job(seed: int = 0, *, epochs: int = 2) -> Job:
     config = replace(TINY, epochs=epochs, seed=seed, validate_every=20, validation_shots=(1,))
     wanted = (Measurement("val", 1, "centroid"), Measurement("test", 1, "centroid"))
     return Job(config, "tiny", wanted, ("test",))
+
+
+if __name__ == "__main__":
+    folder, epochs, *seeds = sys.argv[1:]
+    jobs = [tiny_job(int(seed), epochs=int(epochs)) for seed in seeds]
+    executor = ThisProcess(Results(f"{folder}/results"), Path(folder, "runs"), f"{folder}/data")
+    sys.exit(len(jobs) - len(run_jobs(jobs, executor, console=Console(file=sys.stdout)).done))

@@ -9,8 +9,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-__all__ = ["Entry", "print_entries"]
-
 
 class Entry(NamedTuple):
     """Something to choose: its name, how far it is, and what it is."""

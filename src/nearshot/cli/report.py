@@ -13,16 +13,14 @@ from nearshot.cli._warnings import print_warnings
 from nearshot.experiments.report import write_report
 from nearshot.experiments.results import LeftOutWarning, Results
 
-__all__ = ["Report"]
-
 
 @dataclass(frozen=True)
 class Report:
     """Make one page of HTML of all results: tables, figures, claims and the runs behind them.
 
-    The page is one file that needs no network. Click a heading to sort a table, or type to filter it. A number links to
-    its runs, with their curves, episodes, classes, configuration and environment. Results that are not at the paper's
-    scale are labelled.
+    The page is one file that needs no network: tables can be sorted and filtered, and a number links to its runs, with
+    their curves, episodes, classes, configuration and environment. Results that are not at the paper's scale are
+    labelled.
 
     Examples: nearshot reproduce schedule --quick; nearshot report; nearshot report --output report.html
     """

@@ -15,19 +15,15 @@ from nearshot.cli._tables import Entry, print_entries
 from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import describe_cost
-from nearshot.experiments.executors.base import Executor, check_gpus_per_run
+from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, rename_run_folders
-from nearshot.experiments.plan import plan_of
+from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, plan_of, rename_run_folders
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
 from nearshot.experiments.results import LeftOutWarning, Results
-from nearshot.experiments.runner import Outcome
 from nearshot.experiments.scales import OWN, Scale, smaller
 from nearshot.text import counted
 from nearshot.training.run_folder import run_name
-
-__all__ = ["Reproduce"]
 
 WIDTH_OF_FILES = 120  # of tables that are not printed to a terminal
 
@@ -65,34 +61,41 @@ class Reproduce(ReproductionOptions):
 
     def run(self, console: Console) -> None:
         """Run, print the tables, and name the files; unreadable files are named and skipped."""
+        scale = smaller(self.input_size, self.steps, self.quick)
         with print_warnings(LeftOutWarning, others=True):
-            scale = smaller(self.input_size, self.steps, self.quick)
             if self.list:
                 self._list(scale, console)
             elif self.collect is not None:
                 self._collect(self.collect, scale, console)
-            elif not self.names and not self.all:
-                raise InputError("names must be given, or --all; --list shows them.")
-            else:
+            elif self.names or self.all:
                 self._reproduce(scale, console)
+            else:
+                raise InputError("names must be given, or --all; --list shows them.")
 
     def _reproduce(self, scale: Scale, console: Console) -> None:
         progress = Console(stderr=True, highlight=False)
         done = reproduce(self.names, self, scale=scale, executor=self._executor(scale), console=progress)
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = WIDTH_OF_FILES
-        for table in (*done.tables, *(done.claims if self.all else ())):
-            if table in done.claims:  # without the reasons, which are long
-                note = f"The reasons are in {table.name}.md, and in the page of `nearshot report`."
-                short = tuple(row[:3] for row in table.rows)
-                table = replace(table, headings=table.headings[:3], rows=short, notes=(*table.notes, note))  # noqa: PLW2901
+        tables = list(done.tables)
+        for claims in done.claims if self.all else ():  # without the reasons, which are long
+            note = f"The reasons are in {claims.name}.md, and in the page of `nearshot report`."
+            short = tuple(row[:3] for row in claims.rows)
+            tables.append(replace(claims, headings=claims.headings[:3], rows=short, notes=(*claims.notes, note)))
+        for table in tables:
             console.print(table.for_terminal(), soft_wrap=False, crop=False)
             console.print()
         if done.not_run:
             console.print(f"Nothing has been run yet for: {', '.join(done.not_run)}.")
         if done.files:
             console.print(f"{counted(len(done.files), 'file')} in {done.files[0].parent}.")
-        _report_failures(done.outcome, console)
+        failed, stopped = done.outcome.failed, done.outcome.stopped
+        for failure in failed:
+            console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
+        for job in stopped:
+            console.print(f"Stopped: {job.name}; the same command resumes it.")
+        if failed or stopped:
+            raise NearshotError(f"{len(failed)} runs failed, {len(stopped)} were stopped. Run the command again.")
 
     def _executor(self, scale: Scale) -> Executor:
         where = (Results(self.results), self.runs, self.data_dir)
@@ -110,17 +113,12 @@ class Reproduce(ReproductionOptions):
             console.print(f"{run_name(result.config)} ({result.id}){': ' if best else ''}{', '.join(best)}")
         for name in dict.fromkeys(result.scale for result in found):
             n_runs = sum(result.scale == name for result in found)
-            console.print(f"{counted(n_runs, 'run')} copied to the results in {self.results / name}.")
-            if name == OWN:
-                console.print(
-                    f"They are not of this scale ({scale.label}): they have another input size or validation, and are "
-                    "in no table of the paper."
-                )
+            why = f"; not of this scale ({scale.label}), they are in no table of the paper" if name == OWN else ""
+            console.print(f"{counted(n_runs, 'run')} copied to the results in {self.results / name}{why}.")
         console.print("nearshot report shows them all on one page.")
 
     def _list(self, scale: Scale, console: Console) -> None:
         """Print the recipes, or the runs that --only chooses, and what is left to do."""
-        check_gpus_per_run(self.gpus_per_run)
         rename_run_folders(self.runs)
         results, n_seeds = Results(self.results), self.n_seeds(scale)
         n_at_once = LocalMachine(results, self.runs, small=True).n_at_once if scale.is_small else 1
@@ -135,36 +133,25 @@ class Reproduce(ReproductionOptions):
             plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
             cost = describe_cost((*plan.trained, *plan.again), results, n_at_once)
             again = f", {len(plan.again)} to train again" if plan.again else ""
-            left = f"; left: {cost}" if cost else ""
-            return f"{len(plan.done)} of {counted(len(jobs), 'run')} done{again}{left}"
+            return f"{len(plan.done)} of {counted(len(jobs), 'run')} done{again}{f'; left: {cost}' if cost else ''}"
 
         jobs = jobs_for(*recipes)
         if self.only:
             jobs = chosen_jobs(jobs, self.only)
-            states = plan_of(jobs, results, self.runs, train_again=self.train_again).states()
+            plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
+            names = {"done": plan.done, "trained, more to measure": plan.measured, "to train": plan.trained}
+            names |= {"to train again": plan.again, "skipped": plan.skipped}
+            states = {job.id: name for name, alike in names.items() for job in alike}
             entries = [Entry(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
             about_all = "Without --list, those that are not done are run."
         else:
-            entries = [
-                Entry(one.name, state(jobs_for(one)), f"{one.title} ({self._datasets(one, scale)})") for one in recipes
-            ]
+            entries = [Entry(one.name, state(jobs_for(one)), self._about(one, scale)) for one in recipes]
             about_all = "Recipes share runs, so that all cost less than their sum."
         if len(entries) > 1:
             entries.append(Entry("Together", state(jobs), about_all))
         print_entries(f"{scale.label}; {counted(n_seeds, 'seed')}", entries, console)
 
-    def _datasets(self, recipe: Recipe, scale: Scale) -> str:
-        if scale.dataset:
-            return scale.dataset
-        others = "" if self.dataset else ", ".join(recipe.datasets[1:])
-        return ", ".join(recipe.on(self.dataset)) + (f"; with --dataset also {others}" if others else "")
-
-
-def _report_failures(outcome: Outcome, console: Console) -> None:
-    for failure in outcome.failed:
-        console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
-    for job in outcome.stopped:
-        console.print(f"Stopped: {job.name}; the same command resumes it.")
-    parts = [f"{len(some)} {how}" for some, how in ((outcome.failed, "failed"), (outcome.stopped, "stopped")) if some]
-    if parts:
-        raise NearshotError(f"Not all runs are done: {', '.join(parts)}. Run the command again.")
+    def _about(self, recipe: Recipe, scale: Scale) -> str:
+        others = "" if self.dataset or scale.dataset else ", ".join(recipe.datasets[1:])
+        datasets = scale.dataset or ", ".join(recipe.on(self.dataset))
+        return f"{recipe.title} ({datasets}{f'; with --dataset also {others}' if others else ''})"

@@ -12,8 +12,6 @@ from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.recipe import Found
 from nearshot.styles import COLOURS, MARKERS
 
-__all__ = ["NEGATIVE", "POSITIVE", "dots", "heading", "line_with_band", "new_drawing", "panels", "style_of"]
-
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 FACES = ("black", "white", "#D55E00")  # of the dots of three groups, distinct in grey too
 GRID: dict[str, Any] = {"color": "0.85", "linewidth": 0.6, "zorder": 0.5}
@@ -43,9 +41,7 @@ def line_with_band(
     there = [(x, accuracy) for x, accuracy in points if accuracy is not None]
     if not there:
         return
-    xs = [x for x, _ in there]
-    means = [accuracy.mean for _, accuracy in there]
-    half = [_half(accuracy) for _, accuracy in there]
+    xs, means, half = zip(*((x, accuracy.mean, _half(accuracy)) for x, accuracy in there), strict=True)
     if len(there) == 1:
         axes.errorbar(xs, means, half, label=label, capsize=3, **{**style, "linestyle": "none"})
         return
@@ -85,13 +81,8 @@ def panels(
 ) -> Drawing:
     """Draw panels of accuracies, one row per method, with columns for one and five shots.
 
-    Args:
-        found: the results.
-        methods: the names and titles of methods.
-        draw: draws a panel's lines, given its axes, the method and the number of shots.
-        xlabel: the label of the horizontal axes, which are logarithmic.
-        ticks: their ticks.
-        drawn: what shows the intervals.
+    `methods` are names and titles. `draw` draws a panel's lines, given its axes, the method and the number of shots.
+    The horizontal axes are logarithmic. `drawn` says in the heading what shows the intervals.
     """
     drawing = new_drawing(9.5, 2.9 * len(methods) + 0.8)
     rows = drawing.subplots(len(methods), 2, squeeze=False, sharex=True)
@@ -112,15 +103,9 @@ def panels(
     for axes in rows[-1]:
         axes.set_xlabel(xlabel, fontsize=9)
     if named:
-        drawing.legend(
-            named.values(),
-            named.keys(),
-            loc="outside lower center",
-            ncols=len(named) if len(named) < 5 else 3,
-            fontsize=9,
-            frameon=False,
-            handlelength=3,
-        )
+        look: dict[str, Any] = {"fontsize": 9, "frameon": False, "handlelength": 3}
+        n_columns = len(named) if len(named) < 5 else 3
+        drawing.legend(named.values(), named.keys(), loc="outside lower center", ncols=n_columns, **look)
     drawing.suptitle(heading(found, drawn), fontsize=8)
     return drawing
 
@@ -136,16 +121,10 @@ def dots(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledA
         there = [(place, accuracy) for place, accuracy in enumerate(values) if accuracy is not None]
         if not there:
             continue
-        axes.errorbar(
-            [accuracy.mean for _, accuracy in there],
-            [place + 0.26 * (number - (len(groups) - 1) / 2) for place, _ in there],
-            xerr=[_half(accuracy) for _, accuracy in there],
-            label=group,
-            **{**style_of(number), "linestyle": "none"},
-            markerfacecolor=FACES[number % len(FACES)],
-            elinewidth=1,
-            capsize=2,
-        )
+        means, half = [accuracy.mean for _, accuracy in there], [_half(accuracy) for _, accuracy in there]
+        places = [place + 0.26 * (number - (len(groups) - 1) / 2) for place, _ in there]
+        look = {**style_of(number), "linestyle": "none", "markerfacecolor": FACES[number % len(FACES)]}
+        axes.errorbar(means, places, xerr=half, label=group, **look, elinewidth=1, capsize=2)
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_ylim(len(names) - 0.5, -0.5)  # the first on top
     axes.tick_params(axis="y", length=0)

@@ -11,25 +11,13 @@ from nearshot.training import TrainConfig
 from nearshot.training.config import BatchKind
 from nearshot.training.methods import batch_kind, resolve_method
 
-__all__ = ["VALIDATION_SETTINGS", "batches_of", "has_own_loss", "resolved", "run_id", "validation_id"]
-
 # Settings that change what is measured during training, but not the weights.
-VALIDATION_SETTINGS = (
-    "validate_every",
-    "validation_episodes",
-    "validation_shots",
-    "validation_way",
-    "validation_queries",
-)
+VALIDATION_SETTINGS = ("validate_every", *(f"validation_{name}" for name in ("episodes", "shots", "way", "queries")))
 LOSS_SETTINGS = ("background", "temperature", "learn_temperature", "distance")
 
 
 def has_own_loss(config: TrainConfig) -> bool:
-    """Return whether a run's loss is a user's own function, of which files hold the name only.
-
-    >>> has_own_loss(TrainConfig(method="own-triplet-6759a127")), has_own_loss(TrainConfig(method="nca"))
-    (True, False)
-    """
+    """Return whether a run's loss is a user's own function, of which files hold the name only."""
     return config.method_name.startswith("own-")
 
 
@@ -82,9 +70,6 @@ def run_id(config: TrainConfig) -> str:
     """Return a short hash of the resolved settings that differ from the defaults.
 
     A new setting therefore leaves the identities of all earlier runs unchanged, as long as it has its default.
-
-    >>> run_id(TrainConfig(batches="episodes", least_images=8)) == run_id(TrainConfig(batches="episodes"))
-    False
     """
     return _hash_of_changes(_flat(resolved(config)), type(config))[:16]
 
@@ -103,13 +88,11 @@ def _hash_of_changes(settings: dict[str, Any], kind: type[TrainConfig]) -> str:
 
 @functools.cache
 def _defaults(kind: type[TrainConfig]) -> dict[str, Any]:
-    """Return the resolved value of each setting by default, and the plain one of those that NCA does not use."""
     default = kind()
     return _flat(default.as_dict()) | _flat(resolved(default))
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with those of the augmentation one by one."""
     inner = settings["augmentation"]
     plain = {name: value for name, value in settings.items() if name != "augmentation"}
     return plain | {f"augmentation.{name}": value for name, value in inner.items()}

@@ -1,12 +1,11 @@
-"""Jobs: the runs that recipes need, each once, and how one is done."""
+"""Jobs: the runs that recipes need, each once, what is left to do of them, and how one is done."""
 
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -14,33 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.identity import VALIDATION_SETTINGS, run_id
+from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import DAMAGED, Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
 from nearshot.io import FileLock
 from nearshot.runs.network import TrainedRun
+from nearshot.text import counted, format_list
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import open_splits
 from nearshot.training.checkpoint import check_same_training
 from nearshot.training.run_folder import run_name
-
-__all__ = [
-    "LOCKED",
-    "InterruptedJobError",
-    "Job",
-    "LockedRunError",
-    "called",
-    "chosen_jobs",
-    "do",
-    "has_weights",
-    "is_locked",
-    "jobs_of",
-    "rename_run_folders",
-    "run_lock",
-]
-
 
 LOCKED = "Another process holds the lock of this run."
 LOCK = ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
@@ -56,15 +40,7 @@ class LockedRunError(NearshotError):
 
 @dataclass(frozen=True)
 class Job:
-    """A run, what to measure of it, and the recipes that need it.
-
-    Attributes:
-        config: the settings, with a seed.
-        scale: the scale's name.
-        measurements: what to measure beyond validation.
-        wanted_by: the names of the recipes.
-        adapted_episodes: the number of episodes for adapted features.
-    """
+    """A run with its seed, what to measure of it beyond validation, and the names of the recipes that need it."""
 
     config: TrainConfig
     scale: str
@@ -108,36 +84,83 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
     for seed in seeds:
         for recipe in recipes:
             for wanted in (one for chosen in recipe.on(dataset, scale) for one in recipe.wanted(chosen)):
-                config = replace(scale.change(wanted.config), seed=seed)
-                key = run_id(config)
-                if key in jobs:
-                    old = jobs[key]
-                    measurements = tuple(dict.fromkeys(old.measurements + wanted.measurements))
-                    names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
-                    jobs[key] = replace(old, measurements=measurements, wanted_by=names)
-                else:
-                    jobs[key] = Job(config, scale.name, wanted.measurements, (recipe.name,), scale.adapted_episodes)
+                new = Job(replace(scale.change(wanted.config), seed=seed), scale.name, (), (), scale.adapted_episodes)
+                old = jobs.get(new.id, new)
+                measurements = tuple(dict.fromkeys(old.measurements + wanted.measurements))
+                names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
+                jobs[new.id] = replace(old, measurements=measurements, wanted_by=names)
     return list(jobs.values())
 
 
 def chosen_jobs(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
-    """Return the jobs whose name matches a pattern, such as `*,seed=1`, in the order of the patterns.
+    """Return the jobs whose name matches a pattern, such as `*,seed=1`, in the order of the patterns; all without any.
 
-    Without patterns, all of them. A pattern that matches no job is an error that lists the names.
+    A pattern that matches no job is an error that lists the names.
     """
-    if not patterns:
-        return list(jobs)
-    if not jobs:
-        raise InputError("only must be empty here: these recipes need no runs.")
-    chosen: dict[str, Job] = {}
+    chosen = {} if patterns else {job.id: job for job in jobs}
     for pattern in patterns:
         matching = {job.id: job for job in jobs if fnmatchcase(job.name, pattern)}
         if not matching:
-            names = ", ".join(sorted({job.name for job in jobs}))
-            several = " (several patterns are separated by spaces)" if "," in pattern else ""
-            raise InputError(f"only must match a run, but {pattern!r} matches none{several}. The runs are: {names}.")
+            names = ", ".join(sorted({job.name for job in jobs})) or "none, as these recipes need no runs"
+            raise InputError(f"only must match a run, but {pattern!r} matches none. The runs are: {names}.")
         chosen |= matching
     return list(chosen.values())
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """Jobs by what is left to do: nothing, to measure further, to train or resume, and to train again.
+
+    The last have a result, but more is to be measured and the weights are gone. The run is trained again and everything
+    measured again, or the job is skipped.
+    """
+
+    runs: Path
+    done: tuple[Job, ...] = ()
+    measured: tuple[Job, ...] = ()
+    trained: tuple[Job, ...] = ()
+    again: tuple[Job, ...] = ()
+    skipped: tuple[Job, ...] = ()
+
+    @property
+    def left(self) -> tuple[Job, ...]:
+        """All jobs to do; measuring first, since it is quick."""
+        return (*self.measured, *self.trained, *self.again)
+
+    def sentences(self) -> list[str]:
+        """Return what is going to happen, one sentence each; none if all is done."""
+        if not self.left and not self.skipped:
+            return []
+        n_all = len(self.done) + len(self.left) + len(self.skipped)
+        said = [f"{counted(n_all, 'run')}: {len(self.done)} done, {len(self.trained)} to train."]
+        about = {
+            "to measure further; the weights are available": self.measured,
+            f"to train AGAIN: there are results, but more is to be measured, and the weights are not in {self.runs}. "
+            "Everything is measured again; earlier results are moved to folders named earlier": self.again,
+            "skipped: there are results, but to measure more they would have to be trained again": self.skipped,
+        }
+        for what, jobs in about.items():
+            if jobs:
+                said.append(f"{counted(len(jobs), 'run')} {what} ({format_list([job.name for job in jobs], str)}).")
+        return said
+
+
+def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_again: bool = True) -> JobPlan:
+    """Classify jobs by what is left to do; unless `train_again`, runs whose weights are gone are skipped."""
+    done, measured, trained, again = [], [], [], []
+    for job in jobs:
+        result = results.get(job.config, job.scale)
+        if job.is_done(results):
+            done.append(job)
+        elif has_weights(RunFolder(Path(runs) / job.id)):
+            measured.append(job)
+        elif result is None:
+            trained.append(job)
+        else:
+            both = tuple(dict.fromkeys((*job.measurements, *result.measurements)))
+            again.append(replace(job, measurements=both))
+    plan = JobPlan(Path(runs), tuple(done), tuple(measured), tuple(trained), tuple(again))
+    return plan if train_again else replace(plan, again=(), skipped=plan.again)
 
 
 def do(
@@ -149,77 +172,38 @@ def do(
     show: bool | None = None,
     n_sharing: int = 1,
 ) -> RunResult:
-    """Train and measure a run, or what is left of it, and return the result.
-
-    Args:
-        job: the job.
-        run_folder: the folder of the run.
-        data_dir: the folder of prepared datasets.
-        hardware: the hardware to train on.
-        show: whether to show progress.
-        n_sharing: how many jobs share the GPU.
-    """
-    started, is_new = time.perf_counter(), not (run_folder / "config.json").is_file()
-    config = _started_as(run_folder, job.config)
-    run = RunFolder(run_folder)
+    """Train and measure a run, or what is left of it, and return the result; `n_sharing` jobs share the GPU."""
+    started, run, config = time.perf_counter(), RunFolder(run_folder), job.config
+    is_new = not (run_folder / "config.json").is_file()
+    if not is_new:  # equivalent settings may be written otherwise
+        begun = run.read_config()
+        is_same = run_id(begun) == run_id(config) and validation_id(begun) == validation_id(config)
+        config = begun if is_same else config
     if has_weights(run):
         stores = open_splits(config, data_dir)
         check_same_training(run.read("result.json"), config, {name: one.fingerprint for name, one in stores.items()})
     else:
-        outcome = train(
-            config,
-            folder=run_folder,
-            data_dir=data_dir,
-            hardware=hardware,
-            resume=not run.is_finished,
-            overwrite=run.is_finished,
-            show=show,
-        )
+        where: dict[str, Any] = {"folder": run_folder, "data_dir": data_dir, "hardware": hardware, "show": show}
+        outcome = train(config, **where, resume=not run.is_finished, overwrite=run.is_finished)
         if not outcome.finished:
             raise InterruptedJobError(f"{job.name} was stopped. Run the same command to resume it.")
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
     trained = TrainedRun(run_folder, data_dir=data_dir, device=device, precision="float32")
-    n_episodes, n_way = config.validation_episodes, config.validation_way
-    evaluations = measure(
-        trained, job.measurements, n_episodes=n_episodes, n_way=n_way, adapted_episodes=job.adapted_episodes
-    )
+    asked = {"n_episodes": config.validation_episodes, "n_way": config.validation_way}
+    evaluations = measure(trained, job.measurements, **asked, adapted_episodes=job.adapted_episodes)
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
-    by_class = measure_classes(trained, splits, n_episodes=n_episodes, n_way=n_way)
-    return result_of(
-        trained.run,
-        job.scale,
-        evaluations,
-        by_class=by_class,
-        training_seconds=trained_at - started if is_new else None,
-        measuring_seconds=time.perf_counter() - trained_at if is_new else None,
-        n_sharing=n_sharing,
-    )
+    by_class = measure_classes(trained, splits, **asked)
+    times: dict[str, Any] = {"training_seconds": None, "measuring_seconds": None}
+    if is_new:
+        times = {"training_seconds": trained_at - started, "measuring_seconds": time.perf_counter() - trained_at}
+    return result_of(run, job.scale, evaluations, times | {"by_class": by_class, "n_sharing": n_sharing})
 
 
 def has_weights(run: RunFolder) -> bool:
     """Return whether a run is finished and the weights of its best epochs are available."""
     return run.is_finished and all(run.weights_of(int(best["epoch"])).is_file() for best in run.read_best().values())
-
-
-def _started_as(run_folder: Path, config: TrainConfig) -> TrainConfig:
-    """Return the settings that the run was started with, if they are equivalent."""
-    if not (run_folder / "config.json").is_file():
-        return config
-    started_as = RunFolder(run_folder).read_config()
-    alike = all(getattr(started_as, name) == getattr(config, name) for name in VALIDATION_SETTINGS)
-    return started_as if alike and run_id(started_as) == run_id(config) else config
-
-
-@contextmanager
-def called(command: tuple[str, ...]) -> Iterator[None]:
-    """Record this command in results, instead of the worker's own."""
-    before, sys.argv = sys.argv, list(command)
-    try:
-        yield
-    finally:
-        sys.argv = before
 
 
 def rename_run_folders(runs: Path) -> None:
@@ -251,13 +235,10 @@ def run_lock(run_folder: Path) -> Iterator[None]:
 
 
 def is_locked(run_folder: Path) -> bool:
-    """Return whether a process holds the lock of a run."""
-    if not (run_folder / LOCK).is_file():
-        return False
-    lock = FileLock(run_folder / LOCK)
-    try:
-        is_free = lock.acquire()
-    except NearshotError:
-        return False  # unknown; starting the run reports the reason
-    lock.release()
+    """Return whether a process holds the lock of a run; False if that is unknown: starting the run gives the reason."""
+    lock, is_free = FileLock(run_folder / LOCK), True
+    if (run_folder / LOCK).is_file():
+        with suppress(NearshotError):
+            is_free = lock.acquire()
+            lock.release()
     return not is_free

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearshot.data import Store
-from nearshot.errors import InputError
+from nearshot.errors import InputError, look_up
 from nearshot.evaluation import (
     Accuracy,
     Adam,
@@ -28,8 +28,6 @@ from nearshot.losses import nca_loss
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, file_name
 from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun
 
-__all__ = ["FINE_TUNED", "TREATMENTS", "measure", "measure_classes"]
-
 # How features are treated before they are classified (Section 3.1).
 TREATMENTS = {
     "centred and normalised": Treatment(centred=True, normalised=True),
@@ -38,11 +36,7 @@ TREATMENTS = {
     "raw": Treatment(centred=False, normalised=False),
 }
 # How a network is fine-tuned on a support set: as in the paper, and with fewer steps.
-FINE_TUNED = {
-    "fine-tuned": Adam(),
-    "fine-tuned 2 steps": Adam(n_steps=2),
-    "fine-tuned 1 step": Adam(n_steps=1),
-}
+FINE_TUNED = {"fine-tuned": Adam(), "fine-tuned 2 steps": Adam(n_steps=2), "fine-tuned 1 step": Adam(n_steps=1)}
 
 
 def measure(
@@ -55,12 +49,7 @@ def measure(
 ) -> dict[Measurement, Evaluation]:
     """Measure a finished run. Measurements are kept in the run's folder, and not repeated.
 
-    Args:
-        run: the run.
-        wanted: what to measure.
-        n_episodes: the number of episodes.
-        n_way: the classes of an episode.
-        adapted_episodes: the most episodes if the network or the features are adapted to each.
+    If the network or the features are adapted to each episode, there are at most `adapted_episodes`.
     """
     if run.unfinished is not None:
         raise InputError(f"Recipes measure finished runs only, and {run.run.path} is not one ({run.unfinished}).")
@@ -97,7 +86,6 @@ def measure_classes(
 
 
 def _measured(run: TrainedRun, one: Measurement, request: Request) -> Evaluation:
-    """Return the evaluation of treated or adapted features from the run's folder, or measure it."""
     weights, store = run.best_weights(one.n_shot, one.classifier), run.store(one.split)
     name = file_name(run, request, weights, store, also=(one.adapted or one.treatment,))
     if not (run.run.path / "evaluations" / name).is_file():
@@ -126,28 +114,20 @@ def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store
         return evaluate_features(network.features(store, one.layers), store.labels, **asked)
     if one.adapted == "mahalanobis":
         return evaluate_mahalanobis(network.features(store, one.layers), store.labels, loss=nca_loss, **asked)
-    if one.adapted in FINE_TUNED:
-        return evaluate_fine_tuned(
-            network.network(one.layers),
-            network.images(store),
-            store.labels,
-            loss=nca_loss,
-            features=layers_of if one.layers else None,
-            optimiser=FINE_TUNED[one.adapted],
-            inductive=True,
-            # torch has no batch norm in bfloat16 for several episodes at once.
-            episodes_at_once=1 if network.bfloat16 else None,
-            **asked,
-        )
-    known = ", ".join((*FINE_TUNED, "mahalanobis"))
-    raise InputError(f"adapted must be one of {known} (got {one.adapted!r}).")
+    return evaluate_fine_tuned(
+        network.network(one.layers),
+        network.images(store),
+        store.labels,
+        loss=nca_loss,
+        features=layers_of if one.layers else None,  # type: ignore[arg-type]  # the network is one
+        optimiser=look_up(FINE_TUNED, one.adapted, "adaptation"),
+        inductive=True,
+        # torch has no batch norm in bfloat16 for several episodes at once.
+        episodes_at_once=1 if network.bfloat16 else None,
+        **asked,
+    )
 
 
-def layers_of(network: nn.Module, images: Tensor) -> Tensor:
-    """Return the features of a network's layers; fine-tuning goes through its embedding alone, as in the paper.
-
-    The name of this function is part of the stored protocols, so it must stay.
-    """
-    if not isinstance(network, InPrecision):
-        raise InputError("Features of several layers need a backbone.")
+def layers_of(network: InPrecision, images: Tensor) -> Tensor:
+    """Return the features of a network's layers. The name of this function is part of stored protocols: keep it."""
     return network.features(images)

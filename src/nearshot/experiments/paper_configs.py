@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from nearshot.training import PRESETS, TrainConfig
-
-__all__ = ["BATCH_SIZES", "SHOTS", "TITLES", "TRAINING_CLASSES", "episodes_of", "figure_config", "simpleshot_schedule"]
 
 BATCH_SIZES = (128, 256, 512)
 SHOTS = (1, 5)
@@ -18,16 +17,8 @@ def figure_config(
     dataset: str, method: str, batch_size: int, *, shot: int = 5, images_per_class: int = 16
 ) -> TrainConfig:
     """Return the settings of Figures 2 to 4: 120 epochs, no projection, no temperature."""
-    preset = PRESETS[f"{dataset}-prototypical"]
-    return replace(
-        preset,
-        method=method,
-        epochs=120,
-        batch_size=batch_size,
-        n_shot=shot,
-        images_per_class=images_per_class,
-        steps_per_epoch=None,
-    )
+    shape: dict[str, Any] = {"batch_size": batch_size, "n_shot": shot, "images_per_class": images_per_class}
+    return replace(PRESETS[f"{dataset}-prototypical"], method=method, epochs=120, steps_per_epoch=None, **shape)
 
 
 def episodes_of(config: TrainConfig) -> TrainConfig:

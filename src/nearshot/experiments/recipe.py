@@ -8,14 +8,12 @@ from typing import Self
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
+from nearshot.evaluation import PooledAccuracy, pool_seeds
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
-
-__all__ = ["ALL", "Found", "FoundAccuracy", "Recipe", "RecipeOutputs", "Wanted", "like", "outputs_of"]
 
 ALL = "all"  # of a recipe's datasets
 STANDS_FOR = "cifar-fs"  # a scale with a dataset of its own has the settings and statements of this one
@@ -23,12 +21,7 @@ STANDS_FOR = "cifar-fs"  # a scale with a dataset of its own has the settings an
 
 @dataclass(frozen=True)
 class Wanted:
-    """A run that a recipe needs, for every seed, and what to measure of it.
-
-    Attributes:
-        config: the settings; the seed is filled in.
-        measurements: beyond the validation accuracies, which every run has.
-    """
+    """A run that a recipe needs for every seed, and what to measure of it beyond validation."""
 
     config: TrainConfig
     measurements: tuple[Measurement, ...] = ()
@@ -36,12 +29,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class FoundAccuracy(PooledAccuracy):
-    """An accuracy over the available training seeds, which says so if they are fewer than were requested.
-
-    Attributes:
-        n_asked: how many seeds were requested.
-        runs: the runs that it was measured on, one per seed.
-    """
+    """An accuracy over the available training seeds, which says so if they are fewer than were requested."""
 
     n_asked: int = 1
     runs: tuple[RunResult, ...] = field(default=(), repr=False, compare=False)
@@ -56,9 +44,6 @@ class Found:
     """The available results of a scale and some seeds: what a recipe's outputs are made from.
 
     Attributes:
-        results: the folder.
-        scale: the size of the experiments.
-        seeds: the training seeds.
         episode: the episode that `pairs` draws.
         n_asked: how many seeds were requested, if `seeds` are only those that were run.
     """
@@ -80,10 +65,6 @@ class Found:
         changed = self.scale.change(config)
         found = (self.results.get(replace(changed, seed=seed), self.scale.name) for seed in self.seeds)
         return [result for result in found if result is not None]
-
-    def accuracies(self, config: TrainConfig, measurement: Measurement) -> list[Accuracy]:
-        """Return an accuracy for each seed that has it."""
-        return [run.accuracy(measurement) for run in self.runs(config) if run.has(measurement)]
 
     def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:
         """Return the accuracy over the seeds that were run, with its runs; None if there are none."""
@@ -117,12 +98,10 @@ class Recipe:
     """One table or figure.
 
     Attributes:
-        name: its name in `nearshot reproduce`.
         title: what it is, with the paper's table, figure or section.
         datasets: the datasets that it can be run on; the paper has it on the first, at least.
         wanted: the runs that it needs on a dataset.
-        tables: its tables, from the available results.
-        figures: its figures.
+        tables: its tables, from the available results; and its figures.
     """
 
     name: str
@@ -135,8 +114,7 @@ class Recipe:
     def on(self, dataset: str | None, scale: Scale | None = None) -> tuple[str, ...]:
         """Return the datasets to run on: for None the recipe's first, for "all" each that it has.
 
-        A scale with a dataset of its own replaces them by that one. All recipes then have the settings of the same
-        dataset, so that they share runs.
+        A scale with a dataset of its own replaces them: all recipes have the same settings then, and share runs.
         """
         if scale is not None and scale.dataset is not None:
             return (STANDS_FOR if STANDS_FOR in self.datasets else self.datasets[0],)
@@ -150,13 +128,9 @@ class RecipeOutputs:
     """What a recipe makes of the results on a dataset.
 
     Attributes:
-        recipe: the recipe.
-        dataset: the dataset.
         found: the results that it was made from, with the seeds that were run.
-        runs: the runs that the recipe needs, as far as they are available.
-        n_wanted: how many runs it needs for these seeds.
+        runs: the runs that the recipe needs, as far as they are available; of `n_wanted`.
         tables: without the rows that nothing was run for; none if nothing was run.
-        figures: the same.
     """
 
     recipe: Recipe
@@ -172,25 +146,16 @@ def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
     """Return the tables and figures of a recipe on a dataset: the only place where results become tables."""
     configs = [one.config for one in recipe.wanted(dataset)]
     there = found.of_seeds_that_ran(configs)
-    wanted = {
-        run_id(replace(found.scale.change(config), seed=seed)): None for seed in there.seeds for config in configs
-    }
+    changed = [found.scale.change(config) for config in configs]
+    wanted = {run_id(replace(config, seed=seed)): None for seed in there.seeds for config in changed}
     available = {run.id: run for config in configs for run in there.runs(config)}
     runs = tuple(available[name] for name in wanted if name in available)
     made = RecipeOutputs(recipe, dataset, there, runs, len(wanted))
-    if configs and not runs:
-        return made
-    tables = recipe.tables(there, dataset)
+    tables = recipe.tables(there, dataset) if runs or not configs else ()
     kept = [table.without_empty_rows() for table in tables if table.has_ours or (not configs and table.rows)]
-    if not kept:
-        return made
-    return replace(made, tables=tuple(kept), figures=tuple(recipe.figures(there, dataset)))
+    return replace(made, tables=tuple(kept), figures=tuple(recipe.figures(there, dataset))) if kept else made
 
 
 def like(where: str, dataset: str, papers: str) -> str:
-    """Return where the paper has something; for another dataset than the paper's, that it is like it.
-
-    >>> like("Figure 3", "mini-imagenet", "mini-imagenet"), like("Figure 3", "cifar-fs", "mini-imagenet")
-    ('Figure 3', 'like Figure 3, which is about mini-imagenet')
-    """
+    """Return where the paper has something; for another dataset than the paper's, that it is like it."""
     return where if dataset == papers else f"like {where}, which is about {papers}"

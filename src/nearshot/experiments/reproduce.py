@@ -15,7 +15,6 @@ import torch
 import tyro
 from rich.console import Console
 
-from nearshot.checks import is_integer
 from nearshot.devices import chosen_device
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, NearshotError, look_up
@@ -23,9 +22,8 @@ from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.costs import TimeLimit, seconds_left
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine, n_cores
-from nearshot.experiments.identity import VALIDATION_SETTINGS
-from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, rename_run_folders
-from nearshot.experiments.plan import JobPlan, plan_of
+from nearshot.experiments.identity import validation_id
+from nearshot.experiments.jobs import JobPlan, chosen_jobs, jobs_of, plan_of, rename_run_folders
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
@@ -74,7 +72,7 @@ class ReproductionOptions:
     def n_seeds(self, scale: Scale) -> int:
         """Return the number of training seeds at a scale."""
         seeds = scale.n_seeds if self.seeds is None else self.seeds
-        if not is_integer(seeds) or seeds < 1:
+        if seeds < 1:
             raise InputError(f"seeds must be at least 1 (got {seeds}).")
         return seeds
 
@@ -96,13 +94,9 @@ class _Settings(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """What was regenerated.
+    """What was regenerated: how the runs ended, tables, figures, and all files that were written.
 
     Attributes:
-        outcome: how the runs ended.
-        tables: the tables.
-        figures: the figures.
-        files: all files that were written.
         claims: the paper's statements and our verdicts, one table per dataset with runs.
         not_run: recipes without any run, with the datasets, such as "supcon (mini-imagenet)".
     """
@@ -135,8 +129,10 @@ def reproduce(
         settings: single options, as keywords.
     """
     options = replace(options or ReproductionOptions(), **settings)  # type: ignore[arg-type]
-    _check(names, options, scale)
-    episode = EpisodeShape(*options.episode) if options.episode else None
+    if isinstance(names, str):
+        raise InputError(f"names must be a list (got {names!r}). Write [{names!r}].")
+    if options.minutes is not None and not options.minutes > 0:
+        raise InputError(f"minutes must be positive (got {options.minutes:g}).")
     recipes, seeds = chosen_recipes(names, options.dataset, scale), range(options.n_seeds(scale))
     results, runs = Results(options.results), Path(options.runs)
     outcome = Outcome()
@@ -147,7 +143,7 @@ def reproduce(
         executor = executor or LocalMachine(results, runs, options.data_dir, small=scale.is_small)
         summary = results.folder / scale.name / "last-run.json"
         outcome = _run(plan, executor, console or Console(stderr=True), summary, options.minutes)
-    found = Found(results, scale, tuple(seeds), episode)
+    found = Found(results, scale, tuple(seeds), EpisodeShape(*options.episode) if options.episode else None)
     made = [outputs_of(recipe, found, on) for recipe in recipes for on in recipe.on(options.dataset, scale)]
     tables = tuple(table for one in made for table in one.tables)
     figures = tuple(figure for one in made for figure in one.figures)
@@ -168,17 +164,13 @@ def chosen_recipes(names: Sequence[str], dataset: str | None = None, scale: Scal
     """Return recipes by name; without names all, or all that run on the dataset."""
     if dataset is not None and scale.dataset is not None:
         raise InputError(f"dataset must be left out here: the quick form runs on {scale.dataset} (got {dataset!r}).")
-    named = [look_up(RECIPES, name, "recipe") for name in names]
-    for recipe in named:
-        if dataset not in (None, ALL, *recipe.datasets):
-            on = ", ".join(recipe.datasets)
-            raise InputError(f"dataset must be one of {on} or {ALL} for {recipe.name} (got {dataset!r}).")
-    if named:
-        return named
-    if dataset is not None:
-        known = dict.fromkeys((*(one for recipe in RECIPES.values() for one in recipe.datasets), ALL))
-        look_up(known, dataset, "dataset of the paper")
-    return [recipe for recipe in RECIPES.values() if dataset in (None, ALL, *recipe.datasets)]
+    recipes = [look_up(RECIPES, name, "recipe") for name in names] or list(RECIPES.values())
+    if dataset is None:
+        return recipes
+    everything = tuple(one for recipe in recipes for one in recipe.datasets)
+    for known in [recipe.datasets for recipe in recipes] if names else [everything]:
+        look_up(dict.fromkeys((*known, ALL)), dataset, "dataset of the paper")
+    return [recipe for recipe in recipes if dataset in (ALL, *recipe.datasets)]
 
 
 def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunResult]:
@@ -210,42 +202,27 @@ def _fits(config: TrainConfig, scale: Scale) -> bool:
     """Return whether a run has the input size and the validation of a scale."""
     expected = scale.change(replace(config, input_size=PAPER_SIZE))
     defaults = scale.change(TrainConfig(input_size=PAPER_SIZE))
-    return expected.input_size == config.input_size and all(
-        getattr(config, name) == getattr(defaults, name) for name in VALIDATION_SETTINGS
-    )
-
-
-def _check(names: Sequence[str], options: ReproductionOptions, scale: Scale) -> None:
-    for name, several in (("names", names), ("only", options.only)):
-        if isinstance(several, str):
-            raise InputError(f"{name} must be a list (got {several!r}). Write [{several!r}].")
-    if not isinstance(scale, Scale):
-        raise InputError(f"scale must come from nearshot.experiments.scales.smaller(…) (got {scale!r}).")
-    if options.minutes is not None and not options.minutes > 0:
-        raise InputError(f"minutes must be positive (got {options.minutes:g}).")
+    return expected.input_size == config.input_size and validation_id(config) == validation_id(defaults)
 
 
 def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, minutes: float | None) -> Outcome:
     """Log the plan, run it, and write a summary with its duration."""
     for sentence in plan.sentences():
         print_line(console, sentence)
-    is_on_cpu = isinstance(executor, LocalMachine) and not executor.uses_gpus
-    environment = describe_environment(torch.device("cpu") if is_on_cpu else chosen_device())
-    began, limit = time.perf_counter(), None
-    if minutes is not None:
-
-        def expected(jobs: Sequence[Job]) -> list[float]:
-            alone = seconds_left(jobs, executor.results, plan.runs, str(environment["device"]))
-            return [seconds * executor.n_sharing for seconds in alone]
-
-        limit = TimeLimit(60 * minutes, expected)
-    if plan.left and isinstance(executor, LocalMachine):
-        executor.prepare(plan.left if limit is None else limit.allowed(plan.left))
-    if plan.left:
-        _check_writable(summary.parent)
-    outcome = run_jobs([*plan.done, *plan.left], executor, console=console, limit=limit)
     if not plan.left:
-        return outcome
+        return Outcome(done=list(plan.done))
+    device = torch.device("cpu") if executor.accelerator == "cpu" else chosen_device()
+    began, environment, limit = time.perf_counter(), describe_environment(device), None
+    if minutes is not None:
+        limit = TimeLimit(60 * minutes, lambda jobs: seconds_left(jobs, executor, str(environment["device"])))
+    if isinstance(executor, LocalMachine):
+        executor.prepare(plan.left if limit is None else limit.allowed(plan.left))
+    try:  # runs take hours, and their results come last
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=summary.parent).close()
+    except OSError as error:
+        raise NearshotError(f"Results cannot be written to {summary.parent}: {error.strerror}.") from error
+    outcome = run_jobs([*plan.done, *plan.left], executor, console=console, limit=limit)
     seconds, n_new = time.perf_counter() - began, len(outcome.done) - len(plan.done)
     print_line(console, f"Done: {n_new} of {counted(len(plan.left), 'run')} in {seconds / 60:.1f} minutes.")
     if outcome.left:
@@ -266,13 +243,3 @@ def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, min
     with atomic_write(summary) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
     return outcome
-
-
-def _check_writable(folder: Path) -> None:
-    """Create a folder and check that it is writable: runs take hours, and their results come last."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise NearshotError(f"Results cannot be written to {folder}: {error.strerror}.") from error

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nearshot.errors import FileFormatError, NearshotError
+from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.evaluation import Accuracy
 from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.scales import OWN
@@ -21,30 +21,13 @@ from nearshot.runs.evaluate import Evaluation
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.config import dataset_name
 
-__all__ = [
-    "DAMAGED",
-    "LeftOutWarning",
-    "Measurement",
-    "Results",
-    "RunResult",
-    "reason_of",
-    "result_of",
-    "runs_per_gpu",
-]
+__all__ = ["LeftOutWarning", "Measurement", "Results", "RunResult"]
 
 FORMAT, VERSION = "nearshot-result", 1
 # The entries that tables and the report read, and their types.
-NEEDED: dict[str, tuple[type, ...]] = {
-    "scale": (str,),
-    "config": (dict,),
-    "fingerprints": (dict,),
-    "environment": (dict,),
-    "seconds": (int, float),
-    "images_per_second": (int, float),
-    "accuracies": (dict,),
-    "history": (list,),
-}
-# What reading a damaged file may raise.
+NEEDED: dict[str, Any] = dict.fromkeys(("config", "fingerprints", "environment", "accuracies"), dict)
+NEEDED |= {"scale": str, "history": list, "seconds": (int, float), "images_per_second": (int, float)}
+# Reading a damaged file may raise these.
 DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
@@ -69,10 +52,11 @@ class Measurement:
     @property
     def name(self) -> str:
         """The name in a result file."""
-        layers = f"layers {'+'.join(map(str, self.layers))}" if self.layers else ""
-        parts = [self.split, f"{self.n_shot}-shot", self.classifier, layers, self.adapted or ""]
+        parts = [self.split, f"{self.n_shot}-shot", self.classifier]
+        parts += [f"layers {'+'.join(map(str, self.layers))}"] if self.layers else []
+        parts += [self.adapted] if self.adapted else []
         parts += [self.treatment] if self.treatment != "centred and normalised" else []
-        return " ".join(part for part in parts if part)
+        return " ".join(parts)
 
     @classmethod
     def named(cls, name: str) -> Measurement:
@@ -88,13 +72,19 @@ class Measurement:
         )
         if parts is None:
             raise FileFormatError(f"{name!r} is not a measurement.")
-        layers = tuple(map(int, (parts["layers"] or "").split("+"))) if parts["layers"] else ()
+        layers = tuple(map(int, re.findall(r"\d+", parts["layers"] or "")))
         treatment = parts["treatment"] or "centred and normalised"
         return cls(parts["split"], int(parts["shots"]), parts["classifier"], layers, parts["adapted"], treatment)
 
 
 class RunResult:
-    """The result of a run: its settings, its log and its accuracies, each with all episodes."""
+    """The result of a run: its settings, its log and its accuracies, each with all episodes.
+
+    Attributes:
+        by_class: accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; older results have none.
+        training_seconds: with start-up and validation, in older results also measuring; None if the run was resumed.
+        measuring_seconds: None if it is not known for all of it.
+    """
 
     def __init__(self, content: dict[str, Any]) -> None:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -104,6 +94,10 @@ class RunResult:
         self.content = content
         self.scale: str = content["scale"]
         self.history: list[dict[str, Any]] = content["history"]
+        self.device = str(content.get("environment", {}).get("device", "an unknown device"))
+        self.by_class: dict[str, dict[str, float]] = content.get("by_class", {})
+        self.training_seconds: float | None = content.get("training_seconds", content.get("job_seconds"))
+        self.measuring_seconds: float | None = content.get("measuring_seconds")
 
     def check(self) -> None:
         """Raise an error if anything that tables and reports read is missing or of the wrong type."""
@@ -117,8 +111,7 @@ class RunResult:
             _ = self.accuracy(one), self.epoch(one), float(stored["mean"]), float(stored["interval95"] or 0)
         for line in self.history:
             _ = float(line["epoch"]), float(line.get("loss") or 0), dict(line.get("validation") or {})
-        for classes in self.by_class.values():
-            _ = {str(name): float(accuracy) for name, accuracy in classes.items()}
+        _ = [float(accuracy) for classes in self.by_class.values() for accuracy in classes.values()]
         _ = self.n_sharing, float(self.training_seconds or 0), float(self.measuring_seconds or 0)
 
     @cached_property
@@ -142,30 +135,12 @@ class RunResult:
         return float(self.content["seconds"])
 
     @property
-    def training_seconds(self) -> float | None:
-        """The duration of training with start-up and validation; None if the run was resumed.
-
-        Older results have the sum with measuring, under the name job_seconds.
-        """
-        return self.content.get("training_seconds", self.content.get("job_seconds"))
-
-    @property
-    def measuring_seconds(self) -> float | None:
-        """The duration of measuring; None if it is not known for all of it."""
-        return self.content.get("measuring_seconds")
-
-    @property
-    def device(self) -> str:
-        """The device of training."""
-        return str(self.content.get("environment", {}).get("device", "an unknown device"))
-
-    @property
     def n_sharing(self) -> int:
         """How many runs shared the GPU; in older results the option of the command tells."""
         if "n_sharing" in self.content:
             return int(self.content["n_sharing"])
-        command = self.content.get("environment", {}).get("command") or []
-        found = re.search(r"--gpus-per-run[ =]([\d.]+)", " ".join(map(str, command)))
+        command = " ".join(map(str, self.content.get("environment", {}).get("command") or []))
+        found = re.search(r"--gpus-per-run[ =]([\d.]+)", command)
         return runs_per_gpu(float(found[1])) if found else 1
 
     @property
@@ -180,11 +155,6 @@ class RunResult:
     def accuracy(self, wanted: Measurement) -> Accuracy:
         """Return a measured accuracy."""
         return Accuracy.from_dict(self.content["accuracies"][wanted.name])
-
-    @property
-    def by_class(self) -> dict[str, dict[str, float]]:
-        """Accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; older results have none."""
-        return dict(self.content.get("by_class", {}))
 
     def epoch(self, wanted: Measurement) -> int:
         """Return the epoch whose weights were measured."""
@@ -228,10 +198,7 @@ class Results:
 
     def of_scale(self, scale: str) -> Iterator[RunResult]:
         """Yield the results of a scale."""
-        for path in sorted(self.folder.glob(f"{scale}/*/*.json")):
-            result = self._read(path)
-            if result is not None:
-                yield result
+        yield from filter(None, map(self._read, sorted(self.folder.glob(f"{scale}/*/*.json"))))
 
     def _find(self, path: Path) -> Path:
         """Return the file that holds the result of a path: itself, or one with the same settings and another name."""
@@ -239,11 +206,7 @@ class Results:
             return path
         for other in sorted(path.parent.glob("*.json")):
             result = self._read(other)
-            if (
-                result is not None
-                and path.stem.startswith(result.id)
-                and self.path(result.config, result.scale) == path
-            ):
+            if result and path.stem.startswith(result.id) and self.path(result.config, result.scale) == path:
                 return other
         return path
 
@@ -266,52 +229,43 @@ class Results:
             return result.content
         merged = dict(result.content)
         if result.training_seconds is None:
-            times = {"training_seconds": old.training_seconds, "measuring_seconds": None, "n_sharing": old.n_sharing}
-            merged |= times
+            merged |= {"training_seconds": old.training_seconds, "measuring_seconds": None, "n_sharing": old.n_sharing}
         for name in ("accuracies", "by_class"):
             merged[name] = before.get(name, {}) | merged.get(name, {})
         # Validation may run in another precision, so it never replaces a measurement.
-        measured = {name: one for name, one in before["accuracies"].items() if one.get("measured")}
-        merged["accuracies"] |= {
-            name: one for name, one in measured.items() if not merged["accuracies"][name].get("measured")
-        }
+        for name, one in before["accuracies"].items():
+            if one.get("measured") and not merged["accuracies"][name].get("measured"):
+                merged["accuracies"][name] = one
         return merged
 
     def _read(self, path: Path) -> RunResult | None:
         """Read a result, from the cache if the file is unchanged; if it is unreadable, warn once and return None."""
         changed = path.stat().st_mtime_ns
         if path not in self._cache or self._cache[path][0] != changed:
-            read = _read_result(path)
-            if isinstance(read, str):
-                warnings.warn(read, LeftOutWarning, stacklevel=3)
-            self._cache[path] = (changed, None if isinstance(read, str) else read)
+            self._cache[path] = (changed, _read_result(path))
         return self._cache[path][1]
 
 
-def _read_result(path: Path) -> RunResult | str:
-    """Return a file's result, or the reason why it is unreadable."""
+def _read_result(path: Path) -> RunResult | None:
     try:
-        content = json.loads(path.read_text())
-        version = content.get("version") if isinstance(content, dict) and content.get("format") == FORMAT else None
-        if isinstance(version, int) and version > VERSION:
-            return (
-                f"{path} was written by a newer nearshot (format {version}; this one reads {VERSION}) and counts as "
-                "not done; update nearshot to read it."
-            )
-        result = RunResult(content)
+        result = RunResult(json.loads(path.read_text()))
         result.check()
     except DAMAGED as error:
-        return (
-            f"{path} is damaged ({reason_of(error)}) and counts as not done; delete it, or let nearshot reproduce "
-            "train it again."
+        warnings.warn(
+            f"{path} is damaged or of a newer nearshot ({reason_of(error)}) and counts as not done. Training the run "
+            "again moves this file to the folder earlier.",
+            LeftOutWarning,
+            stacklevel=4,
         )
+        return None
     return result
 
 
 def reason_of(error: Exception) -> str:
     """Return the reason why a file is unreadable, without a full stop."""
-    says_all = isinstance(error, NearshotError | ValueError)
-    return f"{error}".rstrip(".") if says_all else f"{type(error).__name__}: {error}"
+    return (
+        f"{error}".rstrip(".") if isinstance(error, NearshotError | ValueError) else f"{type(error).__name__}: {error}"
+    )
 
 
 def runs_per_gpu(gpus_per_run: float) -> int:
@@ -320,58 +274,41 @@ def runs_per_gpu(gpus_per_run: float) -> int:
     >>> runs_per_gpu(0.5), runs_per_gpu(1 / 3), runs_per_gpu(0.4), runs_per_gpu(0)
     (2, 3, 2, 1)
     """
+    if gpus_per_run != 0 and not 0.01 <= gpus_per_run <= 1:
+        raise InputError(f"gpus_per_run must be 0, or between 0.01 and 1 (got {gpus_per_run}).")
     return int(1 / gpus_per_run + 1e-6) if gpus_per_run else 1
 
 
 def result_of(
-    run: RunFolder,
-    scale: str,
-    evaluations: dict[Measurement, Evaluation],
-    *,
-    by_class: dict[str, dict[str, float]] | None = None,
-    training_seconds: float | None = None,
-    measuring_seconds: float | None = None,
-    n_sharing: int = 1,
+    run: RunFolder, scale: str, evaluations: dict[Measurement, Evaluation], more: dict[str, Any] | None = None
 ) -> RunResult:
-    """Return the result of a finished run: its best validation accuracies, and the evaluations."""
+    """Return the result of a finished run: its best validation accuracies, the evaluations, and more entries."""
     content = run.read("result.json")
     config = TrainConfig.from_dict(content["config"])
-    accuracies = {}
-    for name, best in content["best"].items():
-        shots, classifier = name.split("-shot ")
-        accuracies[Measurement("val", int(shots), classifier).name] = best
+    accuracies = {f"val {name}": best for name, best in content["best"].items()}
     for wanted, evaluation in evaluations.items():
-        epoch = int(evaluation.weights.removeprefix("epoch-").removesuffix(".safetensors"))
+        epoch = int(re.findall(r"\d+", evaluation.weights)[0])  # epoch-0010.safetensors
         accuracies[wanted.name] = evaluation.accuracy.as_dict() | {"epoch": epoch, "measured": True}
     timing = [json.loads(line) for line in run.timing.read_text().splitlines()]
     times = list({line["epoch"]: line for line in timing}.values())  # if an epoch was rerun, its latest timing
     rates = sorted(line["images_per_second"] for line in times)
-    return RunResult(
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "id": run_id(config),
-            "scale": scale,
-            "config": config.as_dict(),
-            "fingerprints": content["fingerprints"],
-            "environment": content["environment"],
-            "seconds": sum(line["seconds"] for line in times),
-            "images_per_second": rates[len(rates) // 2],
-            "training_seconds": training_seconds,
-            "measuring_seconds": measuring_seconds,
-            "n_sharing": n_sharing,
-            "end_to_end_images_per_second": _end_to_end(times),
-            "first_epoch_seconds": times[0].get("since_start"),
-            "accuracies": accuracies,
-            "by_class": by_class or {},
-            "history": [json.loads(line) for line in run.metrics.read_text().splitlines()],
-        }
-    )
-
-
-def _end_to_end(times: list[dict[str, Any]]) -> float | None:
-    """Return the images per second including validation and checkpoints, without the first epoch of each process."""
+    # Including validation and checkpoints, without the first epoch of each process.
     later = [(before, line) for before, line in pairwise(times) if not line.get("first")]
-    seconds = sum(line["time"] - before["time"] for before, line in later)
-    images = sum(line["seconds"] * line["images_per_second"] for _, line in later)
-    return images / seconds if seconds > 0 else None
+    later_seconds = sum(line["time"] - before["time"] for before, line in later)
+    later_images = sum(line["seconds"] * line["images_per_second"] for _, line in later)
+    found = {
+        "format": FORMAT,
+        "version": VERSION,
+        "id": run_id(config),
+        "scale": scale,
+        "config": config.as_dict(),
+        "fingerprints": content["fingerprints"],
+        "environment": content["environment"],
+        "seconds": sum(line["seconds"] for line in times),
+        "images_per_second": rates[len(rates) // 2],
+        "end_to_end_images_per_second": later_images / later_seconds if later_seconds > 0 else None,
+        "first_epoch_seconds": times[0].get("since_start"),
+        "accuracies": accuracies,
+        "history": [json.loads(line) for line in run.metrics.read_text().splitlines()],
+    }
+    return RunResult(found | (more or {}))

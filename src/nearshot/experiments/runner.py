@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import statistics
+import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -24,8 +23,7 @@ from nearshot.training.signals import handling
 __all__ = ["Failure", "Outcome", "run_jobs"]
 
 SECONDS_BETWEEN_TABLES = 0.5
-SECONDS_BETWEEN_CHECKS = 1.0  # of runs that other processes hold
-MOST_SECONDS_BETWEEN_CHECKS = 60.0
+SECONDS_BETWEEN_CHECKS = 5.0  # of runs that other processes hold
 
 
 @dataclass(frozen=True)
@@ -48,28 +46,18 @@ class Outcome:
     elsewhere: list[Job] = field(default_factory=list)
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    executor: Executor,
-    *,
-    console: Console,
-    limit: TimeLimit | None = None,
-) -> Outcome:
+def run_jobs(jobs: Sequence[Job], executor: Executor, *, console: Console, limit: TimeLimit | None = None) -> Outcome:
     """Run all jobs that are not done. A job that fails does not stop the rest; Ctrl-C and SIGTERM leave all resumable.
 
     A run locked by another process, such as the same command in another window, is skipped, then awaited. If that
     process ends without a result, the job runs here.
 
-    Args:
-        jobs: in the order in which to start them.
-        executor: where they run.
-        console: where progress is shown.
-        limit: jobs that would not end in time are not started. Jobs that were started are finished.
+    Jobs are started in their order. Those that would not end within the limit are not started.
     """
     queue = _Queue(jobs, executor, console, limit)
     with (
         Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
-        handling(_exit, signal.SIGTERM),
+        handling(lambda number, frame: sys.exit(128 + number), signal.SIGTERM),  # clusters send it; as on Ctrl-C
     ):
         try:
             while queue.has_work:
@@ -83,7 +71,7 @@ def run_jobs(
         finally:
             executor.close()
     queue.outcome.left += queue.waiting
-    queue.outcome.elsewhere += queue.held.values()
+    queue.outcome.elsewhere += [job for job, _ in queue.held.values()]
     return queue.outcome
 
 
@@ -96,26 +84,28 @@ class _Queue:
         is_done = {job.id: job.is_done(executor.results) for job in jobs}
         self.outcome = Outcome(done=[job for job in jobs if is_done[job.id]])
         self.waiting = [job for job in jobs if not is_done[job.id]]
-        self.running: dict[str, tuple[Job, float]] = {}
-        self.held: dict[str, Job] = {}  # by other processes
-        self._n_tries: Counter[str] = Counter()
-        self._next_check: dict[str, float] = {}
-        self._allowed = self._in_time()
-        self._seconds: list[float] = []  # that jobs took
-        self._next_table = time.monotonic()
+        self.allowed = self._in_time()
+        self.running: dict[str, tuple[Job, float]] = {}  # since when
+        self.held: dict[str, tuple[Job, float]] = {}  # by other processes; when to check again
+        self.were_held: set[str] = set()
+        self.seconds: list[float] = []  # that jobs took
+        self.next_table = time.monotonic()
+
+    def _in_time(self) -> list[Job]:
+        return list(self.waiting) if self.limit is None else self.limit.allowed(self.waiting)
 
     @property
     def has_work(self) -> bool:
         """Whether there is a job to start or to wait for; other processes are not awaited beyond the limit."""
         is_time = self.limit is None or self.limit.left > 0
-        return bool(self._allowed or self.running or (self.held and is_time))
+        return bool(self.allowed or self.running or (self.held and is_time))
 
     def start_jobs(self) -> None:
         """Start jobs for which there is room and time."""
-        while self._allowed and len(self.running) < self.executor.n_at_once:
-            job = self._allowed.pop(0)
+        while self.allowed and len(self.running) < self.executor.n_at_once:
+            job = self.allowed.pop(0)
             self.waiting.remove(job)
-            if job.is_done(self.executor.results) or self._is_locked(job):
+            if job.is_done(self.executor.results) or is_locked(self.executor.runs / job.id):
                 self._hold(job)
             else:
                 self.running[job.id] = (job, time.monotonic())
@@ -129,54 +119,27 @@ class _Queue:
             if problem == LOCKED:
                 self._hold(job)
             else:
-                self._seconds.append(seconds)
+                self.seconds.append(seconds)
                 self._end(job, problem, f"in {seconds:.0f} s")
-        now = time.monotonic()
-        for job in list(self.held.values()):
+        for job, next_check in list(self.held.values()):
             if job.is_done(self.executor.results):
                 del self.held[job.id]
                 self._end(job, None, "by another process")
-            elif now >= self._next_check[job.id]:
-                self._next_check[job.id] = now + SECONDS_BETWEEN_CHECKS
-                if not self._is_locked(job):
-                    self.waiting.append(self.held.pop(job.id))
+            elif time.monotonic() >= next_check:
+                del self.held[job.id]
+                if is_locked(self.executor.runs / job.id):
+                    self._hold(job)
+                else:
+                    self.waiting.append(job)
         if (len(self.waiting), len(self.running)) != before:
-            self._allowed = self._in_time()
-
-    def show(self, live: Live) -> None:
-        """Show a table of the running jobs, at most twice a second."""
-        now = time.monotonic()
-        if now < self._next_table:
-            return
-        self._next_table = now + SECONDS_BETWEEN_TABLES
-        n_later = len(self.waiting) - len(self._allowed)
-        parts = [f"{len(self.outcome.done)} done", f"{len(self.running)} running", f"{len(self._allowed)} left"]
-        parts += [f"{len(self.held)} in another process"] if self.held else []
-        parts += [f"about {rough_duration(self._seconds_left(now))} to go"] if self._seconds or self.limit else []
-        parts += [f"{n_later} for another time"] if n_later else []
-        parts += [f"{len(self.outcome.failed)} failed"] if self.outcome.failed else []
-        table = Table(title=", ".join(parts))
-        for heading in ("running", "for", "since", "last message"):
-            table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
-        for job, started in self.running.values():
-            message = _last_line(self.executor.log_of(job))
-            table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", message)
-        live.update(table)
-
-    def _in_time(self) -> list[Job]:
-        return list(self.waiting) if self.limit is None else self.limit.allowed(self.waiting)
-
-    def _is_locked(self, job: Job) -> bool:
-        return is_locked(self.executor.runs / job.id)
+            self.allowed = self._in_time()
 
     def _hold(self, job: Job) -> None:
-        """Leave a job to another process; say so once, and check it less often each time it was tried in vain."""
-        self.held[job.id] = job
-        pause = min(SECONDS_BETWEEN_CHECKS * 2 ** self._n_tries[job.id], MOST_SECONDS_BETWEEN_CHECKS)
-        self._next_check[job.id] = time.monotonic() + pause
-        self._n_tries[job.id] += 1
-        if self._n_tries[job.id] == 1 and not job.is_done(self.executor.results):
+        """Leave a job to another process, and say so once."""
+        self.held[job.id] = (job, time.monotonic() + SECONDS_BETWEEN_CHECKS)
+        if job.id not in self.were_held and not job.is_done(self.executor.results):
             print_line(self.console, f"{job.name} is locked by another process; waiting for it.")
+        self.were_held.add(job.id)
 
     def _end(self, job: Job, problem: str | None, how: str) -> None:
         if problem is None:
@@ -189,18 +152,26 @@ class _Queue:
             state = "done" if problem is None else "stopped" if problem == "" else "failed"
             print_line(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {state} {how}")
 
-    def _seconds_left(self, now: float) -> float:
-        """Estimate the time that is left, by the estimates of the limit or by the jobs that ended."""
-        expected = {} if self.limit is None else self.limit.expected
-        usual = statistics.fmean(self._seconds or [0.0])
-        running = [max(expected.get(job.id, usual) - (now - started), 0.0) for job, started in self.running.values()]
-        together = sum(running) + sum(expected.get(job.id, usual) for job in self._allowed)
-        return max([together / self.executor.n_at_once, *running])
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    """End this process on SIGTERM, which clusters send, in the same way as on Ctrl-C."""
-    raise SystemExit(128 + number)
+    def show(self, live: Live) -> None:
+        """Show a table of the running jobs, at most twice a second."""
+        now = time.monotonic()
+        if now < self.next_table:
+            return
+        self.next_table = now + SECONDS_BETWEEN_TABLES
+        n_left, n_later = len(self.allowed), len(self.waiting) - len(self.allowed)
+        seconds = statistics.fmean(self.seconds or [0.0]) * (len(self.running) + n_left) / self.executor.n_at_once
+        parts = [f"{len(self.outcome.done)} done", f"{len(self.running)} running", f"{n_left} left"]
+        parts += [f"{len(self.held)} in another process"] if self.held else []
+        parts += [f"about {rough_duration(seconds)} to go"] if seconds else []
+        parts += [f"{n_later} for another time"] if n_later else []
+        parts += [f"{len(self.outcome.failed)} failed"] if self.outcome.failed else []
+        table = Table(title=", ".join(parts))
+        for heading in ("running", "for", "since", "last message"):
+            table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
+        for job, started in self.running.values():
+            message = _last_line(self.executor.log_of(job))
+            table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", message)
+        live.update(table)
 
 
 def _last_line(log: Path) -> str:

@@ -23,14 +23,12 @@ class Scale:
     """A size of experiments.
 
     Attributes:
-        name: the folder of its results.
         label: what every table and figure says about it.
         change: returns the settings for the paper's ones.
         dataset: its only dataset; None for the paper's.
         is_papers: whether its numbers may be compared with the paper's as a reproduction.
         adapted_episodes: the number of episodes for networks and features that adapt to each.
         is_small: whether one CPU core is enough for a run.
-        n_seeds: the number of training seeds by default.
     """
 
     name: str
@@ -72,26 +70,16 @@ def _quick(config: TrainConfig) -> TrainConfig:
 
 PAPER = Scale("paper", "the paper's setting", lambda config: config, is_papers=True)
 """The paper's own setting."""
-QUICK = Scale(
-    "quick",
+QUICK_LABEL = (
     "QUICK: glyphs at 28×28, Conv-4 with 32 channels, 100 steps for 120 epochs, half the batch, 100 episodes where "
-    "something adapts to each; not a reproduction",
-    _quick,
-    dataset="glyphs",
-    adapted_episodes=100,
-    is_small=True,
-    n_seeds=1,
+    "something adapts to each; not a reproduction"
 )
+QUICK = Scale("quick", QUICK_LABEL, _quick, dataset="glyphs", adapted_episodes=100, is_small=True, n_seeds=1)
 """A small form of everything, for a CPU."""
 
 
 def smaller(input_size: int | None = None, steps: int | None = None, quick: bool = False) -> Scale:
-    """Return a scale with smaller images, or with few steps per run for a trial.
-
-    Args:
-        input_size: the side of the images, instead of the paper's 84.
-        steps: the number of steps of each run.
-        quick: the quick form: letters, a small network and a hundred steps, for a CPU.
+    """Return a scale with images of another side, with few steps per run for a trial, or of the quick form on a CPU.
 
     >>> smaller(input_size=32).label
     "32×32 inputs instead of the paper's 84×84; not a reproduction"
@@ -114,11 +102,7 @@ def smaller(input_size: int | None = None, steps: int | None = None, quick: bool
 
 
 def scale_named(name: str) -> Scale | None:
-    """Return the scale of a folder's name, or None for one that `smaller` does not make.
-
-    >>> scale_named("32px-20-steps").label
-    "20 STEPS A RUN, a trial; 32×32 inputs instead of the paper's 84×84; not a reproduction"
-    """
+    """Return the scale of a folder's name, such as 32px-20-steps, or None for one that `smaller` does not make."""
     parts = re.fullmatch(r"(?:paper|(?P<quick>quick)|(?P<size>\d+)px)(?:-(?P<steps>\d+)-steps)?", name)
     if parts is None:
         return None

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Drawing
@@ -18,8 +19,6 @@ from rich.text import Text
 from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.paper import Number
 from nearshot.io import atomic_write
-
-__all__ = ["Cell", "Figure", "Interval", "Row", "Table", "beside", "cell", "difference", "marked", "signed"]
 
 MISSING = "–"
 SHORTER = {"difference": "diff.", "paired difference": "paired", "row": "#"}  # headings in a terminal
@@ -33,13 +32,7 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Interval:
-    """The uncertainty of a difference between two of our accuracies.
-
-    Attributes:
-        half: half its 95 % interval.
-        over: what the interval is over, such as "episodes".
-        by_seed: the difference of each training seed.
-    """
+    """Half the 95 % interval of a difference between two accuracies, what it is over, and each seed's difference."""
 
     half: float
     over: str
@@ -48,11 +41,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
+    """A cell of a table: what is shown, and the number behind it, for sorting and CSV.
 
     Attributes:
-        text: what is shown.
-        value: the number behind it, for sorting and CSV.
         accuracy: the accuracy that it shows, which has the runs behind it.
         interval: of a difference between two of our accuracies.
     """
@@ -68,7 +59,7 @@ class Cell:
         return self.accuracy is not None or self.interval is not None
 
     def further(self, kinds: Sequence[str]) -> list[float | str]:
-        """Return the values for the columns `INTERVALS` or `OF_DIFFERENCES` in CSV; empty where there are none."""
+        """Return the values of further columns in CSV; empty where there are none."""
         accuracy, interval = self.accuracy, self.interval
         if kinds == OF_DIFFERENCES and interval is not None:
             return [interval.half, interval.over, len(interval.by_seed), " ".join(map(str, interval.by_seed))]
@@ -86,16 +77,7 @@ Row = tuple[Cell | str, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its title and notes.
-
-    Attributes:
-        name: a file name.
-        title: a sentence, with where the paper has it.
-        label: the scale and seeds; below the title in every form.
-        headings: of the columns.
-        rows: cells, or plain texts.
-        notes: sentences under the table.
-    """
+    """A table, with the scale and seeds (`label`) below its title in every form, and sentences under it (`notes`)."""
 
     name: str
     title: str
@@ -123,26 +105,18 @@ class Table:
 
     def for_terminal(self) -> RichTable:
         """Return the table for rich to print. Texts fold; numbers and intervals stay in one piece, however narrow."""
+        left: dict[str, Any] = {"title_justify": "left", "caption_justify": "left"}
+        frame: dict[str, Any] = {"show_edge": False, "pad_edge": False, "padding": (0, 1, 0, 0)}
+        caption = Text("\n".join(self.notes)) if self.notes else None
         shown = RichTable(
-            title=Text(f"{self.title}\n{self.label}"),
-            caption=Text("\n".join(self.notes)) if self.notes else None,
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-            title_justify="left",
-            caption_justify="left",
+            title=Text(f"{self.title}\n{self.label}"), caption=caption, box=box.SIMPLE_HEAD, **frame, **left
         )
         texts = [[str(item).replace("± ", "±") for item in row] for row in self.rows]
         for place, (heading, is_number) in enumerate(zip(self.headings, self._numbers(), strict=True)):
             title = SHORTER.get(heading, heading)
             longest = max(len(word) for text in (title, *(row[place] for row in texts)) for word in (*text.split(), ""))
-            shown.add_column(
-                Text(title),
-                justify="right" if is_number else "left",
-                overflow="fold",
-                min_width=longest if is_number else min(longest, LEAST_TEXT),
-            )
+            width, side = (longest, "right") if is_number else (min(longest, LEAST_TEXT), "left")
+            shown.add_column(Text(title), justify=side, overflow="fold", min_width=width)  # type: ignore[arg-type]
         for row in texts:
             shown.add_row(*map(Text, row))
         return shown
@@ -168,49 +142,36 @@ class Table:
         )
 
     def as_csv(self) -> str:
-        """Return comma-separated values: numbers unrounded, and the scale in every row.
+        """Return comma-separated values: numbers unrounded, with all intervals, and the scale in every row.
 
-        Column names are unique. After an accuracy come its intervals over episodes, between training seeds and as the
-        paper computes it, and the number of seeds. The paper's formula is too small for models on the same episodes,
-        but comparable with the paper's intervals. After a difference of two accuracies come its interval, what it is
-        over, the number of seeds, and the difference for each seed.
+        The paper's formula for intervals is too small for models on the same episodes, but comparable with its own.
         """
-        more = [self._more_in_csv(place) for place in range(len(self.headings))]
-        headings = [
-            (name, *(f"{name} {kind}" for kind in kinds))
-            for name, kinds in zip(_unique(self.headings), more, strict=True)
-        ]
+        columns: list[list[float | str]] = []
+        for place, name in enumerate(_unique(self.headings)):
+            items = [item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows]
+            kinds: tuple[str, ...] = ()
+            if any(item.interval for item in items):
+                kinds = OF_DIFFERENCES
+            elif self.headings[place] != "difference" and any(item.accuracy for item in items):
+                kinds = INTERVALS
+            columns.append([name, *(str(item) if item.value is None else item.value for item in items)])
+            further = zip(*(item.further(kinds) for item in items), strict=True)
+            columns += [[f"{name} {kind}", *values] for kind, values in zip(kinds, further, strict=True)]
+        columns.append(["scale and seeds", *[self.label] * len(self.rows)])
         buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow([*(name for names in headings for name in names), "scale and seeds"])
-        for row in self.rows:
-            values: list[float | str] = []
-            for text, kinds in zip(row, more, strict=True):
-                item = text if isinstance(text, Cell) else Cell(text)
-                values += [str(item) if item.value is None else item.value, *item.further(kinds)]
-            writer.writerow([*values, self.label])
+        csv.writer(buffer, lineterminator="\n").writerows(zip(*columns, strict=True))
         return buffer.getvalue()
 
-    def _more_in_csv(self, place: int) -> tuple[str, ...]:
-        """Return the further columns of a column in CSV."""
-        items = [item for row in self.rows if isinstance(item := row[place], Cell)]
-        if any(item.interval for item in items):
-            return OF_DIFFERENCES
-        return INTERVALS if self.headings[place] != "difference" and any(item.accuracy for item in items) else ()
-
     def _numbers(self) -> list[bool]:
-        """Return for each column whether it holds numbers, which are aligned to the right."""
         return [any(isinstance(row[i], Cell) for row in self.rows) for i in range(len(self.headings))]
 
     def write(self, folder: Path) -> list[Path]:
         """Write Markdown, LaTeX and CSV; return the files."""
         forms = {".md": self.as_markdown(), ".tex": self.as_latex(), ".csv": self.as_csv()}
-        files = []
         for suffix, text in forms.items():
-            files.append(folder / f"{self.name}{suffix}")
-            with atomic_write(files[-1]) as file:
+            with atomic_write(folder / f"{self.name}{suffix}") as file:
                 file.write(text.encode())
-        return files
+        return [folder / f"{self.name}{suffix}" for suffix in forms]
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,14 +185,10 @@ class Figure:
 
     def write(self, folder: Path) -> list[Path]:
         """Write it as PNG and SVG; return the files."""
-        drawing = self.draw()
-        files = []
+        drawing, files = self.draw(), []
         for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
             files.append(folder / f"{self.name}{suffix}")
-            with (
-                atomic_write(files[-1]) as file,
-                mpl.rc_context({"svg.hashsalt": self.name}),
-            ):
+            with atomic_write(files[-1]) as file, mpl.rc_context({"svg.hashsalt": self.name}):
                 drawing.savefig(file, format=suffix[1:], dpi=150, metadata=metadata)
         return files
 
@@ -241,11 +198,7 @@ def _is_ours(row: Row) -> bool:
 
 
 def _unique(headings: Sequence[str]) -> list[str]:
-    """Return unique headings: a repeated one is preceded by the last unique one.
-
-    >>> _unique(["method", "1-shot", "paper", "5-shot", "paper"])
-    ['method', '1-shot', '1-shot paper', '5-shot', '5-shot paper']
-    """
+    """Return unique headings: a repeated one is preceded by the last unique one, as in "1-shot paper"."""
     named: list[str] = []
     own = ""
     for heading in headings:
@@ -263,11 +216,7 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
 
 
 def signed(number: float, digits: int = 2) -> str:
-    """Return a number with its sign.
-
-    >>> signed(-0.5)
-    '−0.50'
-    """
+    """Return a number with its sign, as in −0.50."""
     return f"{number:+.{digits}f}".replace("-", "−")
 
 

@@ -8,20 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
 from nearshot.errors import InputError
-from nearshot.experiments.executors.base import BUSY, SECONDS_TO_SAVE, STOPPED, check_gpus_per_run
-from nearshot.experiments.jobs import LOCKED, Job
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt
+from nearshot.experiments.jobs import Job
 from nearshot.experiments.results import Results, runs_per_gpu
-
-__all__ = ["LocalMachine", "n_cores"]
 
 MEMORY_PER_JOB = 2e9  # bytes; a small job takes about 1 GB
 JOBS_PER_PROCESS = 8  # of small jobs; memory fragments after a while
@@ -29,19 +28,16 @@ JOBS_PER_PROCESS = 8  # of small jobs; memory fragments after a while
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
 
 
-class LocalMachine:
+class LocalMachine(Executor):
     """The machine that this runs on.
 
     Each GPU has one job at a time, or several that share it, each in its own process. On a CPU, jobs run one after the
     other on all cores; small ones run in parallel, one core each, in processes that take several jobs.
 
-    Args:
-        results: the folder of results.
-        runs: the folder of run folders.
-        data_dir: the folder of prepared datasets.
-        small: whether one core is enough for a job.
-        gpus_per_run: the share of a GPU that a job takes; 0 trains on the CPU.
+    A job takes `gpus_per_run` of a GPU, or trains on the CPU if that is 0. If it is `small`, one core is enough.
     """
+
+    n_at_once = 1
 
     def __init__(
         self,
@@ -52,13 +48,13 @@ class LocalMachine:
         small: bool = False,
         gpus_per_run: float = 1.0,
     ) -> None:
-        check_gpus_per_run(gpus_per_run)
-        self.results, self.runs, self.data_dir = results, runs, data_dir
-        gpus = _visible_gpus()
+        self.results, self.runs, self.data_dir, n_sharing = results, runs, data_dir, runs_per_gpu(gpus_per_run)
+        numbers = [str(number) for number in range(torch.cuda.device_count())]
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(numbers)).split(",")[: len(numbers)]
         own = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if gpus and not gpus_per_run else {})
-        self.uses_gpus = bool(gpus) and gpus_per_run > 0
-        self.n_sharing = runs_per_gpu(gpus_per_run) if self.uses_gpus else 1
-        if self.uses_gpus:
+        self.accelerator = "cuda" if gpus and gpus_per_run else "cpu"
+        if self.accelerator == "cuda":
+            self.n_sharing = n_sharing
             self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(self.n_sharing) for gpu in gpus]
         elif small:
             threads_per_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
@@ -71,71 +67,41 @@ class LocalMachine:
         self.n_at_once = len(self.slots)
 
     def prepare(self, jobs: Iterable[Job]) -> None:
-        """Check the jobs' datasets, and prepare those that need no download, before several jobs try to.
-
-        The error lists all that are missing.
-        """
+        """Prepare datasets that need no download, before several jobs try to; the error lists all that are missing."""
         missing = []
         for dataset, side in dict.fromkeys((job.config.dataset, job.config.side) for job in jobs):
             try:
                 open_or_prepare(dataset, "train", self.data_dir, side=side)
             except InputError as error:
                 missing.append(str(error))
-        if len(missing) > 1:
-            missing = [f"({number}) {text}" for number, text in enumerate(missing, 1)]
         if missing:
             raise InputError(" ".join(missing))
 
     def start(self, job: Job) -> None:
         """Start a job on a free GPU or core."""
-        folder, log = self.runs / job.id, self.log_of(job)
-        folder.mkdir(parents=True, exist_ok=True)
-        task = {
-            "job": job.as_dict(),
-            "run_folder": str(folder),
-            "results": str(self.results.folder),
-            "data_dir": None if self.data_dir is None else str(self.data_dir),
-            "log": str(log),
-            "command": sys.argv,
-            "n_sharing": self.n_sharing,
-        }
+        log = self.log_of(job)
+        log.parent.mkdir(parents=True, exist_ok=True)
         busy = [slot.gpu for slot in self.slots if slot.job is not None]
         free = min((slot for slot in self.slots if slot.job is None), key=lambda slot: busy.count(slot.gpu))
-        free.start(job, json.dumps(task), log)
+        free.start(job, json.dumps(self.task_of(job)), log)
 
     def ended(self) -> Iterable[tuple[Job, str | None]]:
         """Yield the jobs that ended."""
         for slot in self.slots:
-            job, status = slot.job, slot.status()
-            if job is not None and status is not None:
-                yield job, self._message(job, status)
+            yield from slot.ended()
 
     def stop(self) -> None:
         """Send SIGTERM, wait until all jobs have saved, and kill those that do not."""
         for slot in self.slots:
             if slot.process is not None:
                 slot.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + SECONDS_TO_SAVE
-        for slot in self.slots:
-            slot.close(max(0.1, deadline - time.monotonic()))
+        self.close()
 
     def close(self) -> None:
         """End the processes that were kept for further jobs."""
+        deadline = time.monotonic() + SECONDS_TO_SAVE
         for slot in self.slots:
-            slot.close()
-
-    def log_of(self, job: Job) -> Path:
-        """Return the path of a job's log."""
-        return self.runs / job.id / "log.txt"
-
-    def _message(self, job: Job, status: int) -> str | None:
-        known = {0: None, STOPPED: "", BUSY: LOCKED}
-        if status in known:
-            return known[status]
-        if status < 0:
-            return f"ended by signal {-status}"
-        lines = self.log_of(job).read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.strip()), "the log is empty")
+            slot.close(max(0.1, deadline - time.monotonic()))
 
 
 class _Slot:
@@ -143,76 +109,67 @@ class _Slot:
 
     def __init__(self, environment: dict[str, str], jobs_per_process: int = 1) -> None:
         self.environment, self.jobs_per_process, self.n_left = environment, jobs_per_process, 0
+        self.gpu = environment.get("CUDA_VISIBLE_DEVICES")
         self.job: Job | None = None
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def gpu(self) -> str | None:
-        """The GPU, if there is one."""
-        return self.environment.get("CUDA_VISIBLE_DEVICES")
+        self.process: Any = None
 
     def start(self, job: Job, task: str, log: Path) -> None:
-        """Give a task to the process; start one if there is none."""
-        if self.process is None or self.process.poll() is not None:
-            self.close()
-            self.process, self.n_left = self._new_process(log), self.jobs_per_process
+        if self.process is None:
+            command = [sys.executable, "-c", f"from {__name__} import work; work()"]
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+            with log.open("ab") as file:  # in a session of its own: Ctrl-C reaches the runner only
+                self.process = subprocess.Popen(  # noqa: S603
+                    command, **pipes, stderr=file, env=self.environment, start_new_session=True
+                )
+            os.set_blocking(self.process.stdout.fileno(), False)
+            self.n_left = self.jobs_per_process
         self.job, self.n_left = job, self.n_left - 1
-        if self.process.stdin is not None:
-            with suppress(BrokenPipeError):  # if it died, its status tells
-                self.process.stdin.write(f"{task}\n".encode())
-                if not self.n_left:
-                    self.process.stdin.close()
+        with suppress(BrokenPipeError):  # if it died, its status tells
+            self.process.stdin.write(f"{task}\n".encode())
+        if not self.n_left:
+            self.process.stdin.close()
 
-    def _new_process(self, log: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "nearshot.experiments.executors.worker"]
-        with log.open("ab") as file:
-            process = subprocess.Popen(  # noqa: S603
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                bufsize=0,
-                env=self.environment,
-                start_new_session=True,  # Ctrl-C reaches the runner only, which asks its processes to save
-            )
-        if process.stdout is not None:
-            os.set_blocking(process.stdout.fileno(), False)
-        return process
-
-    def status(self) -> int | None:
-        """Return the status of the job if it ended."""
-        if self.job is None or self.process is None or self.process.stdout is None:
-            return None
-        answer: bytes | None = self.process.stdout.read(1)  # None while it works, nothing if the process ended
+    def ended(self) -> Iterable[tuple[Job, str | None]]:
+        if self.job is None:
+            return
+        answer = self.process.stdout.read(10_000)  # None while it works, nothing if the process ended
         if answer is None:
-            return None
-        self.job = None
-        status = int(answer) if answer else self.process.wait()
+            return
+        if answer:
+            problem = json.loads(answer)
+        else:
+            status = self.process.wait()
+            problem = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        job, self.job = self.job, None
         if not answer or not self.n_left:
-            self.close()
-        return status
+            self.close(SECONDS_TO_SAVE)
+        yield job, problem
 
-    def close(self, seconds: float = SECONDS_TO_SAVE) -> None:
+    def close(self, seconds: float) -> None:
         """End the process: it has no more jobs. Kill it if it does not end in time."""
         if self.process is None:
             return
         process, self.process, self.job = self.process, None, None
-        if process.stdin is not None:
-            process.stdin.close()
+        process.stdin.close()
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        process.stdout.close()
 
 
-def _visible_gpus() -> Sequence[str]:
-    """Return the GPUs that this process may use, by the names that its children know them by."""
-    numbers = [str(number) for number in range(torch.cuda.device_count())]
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return numbers if given is None else given.split(",")[: len(numbers)]
+def work() -> None:
+    """Run jobs in a process of its own: read one line of JSON per job, and answer with one line, its error message."""
+    answers = os.dup(1)
+    for line in sys.stdin:
+        task = json.loads(line)
+        with Path(task["run_folder"], LOG).open("ab") as file:  # also for libraries that write to the descriptors
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        problem = attempt(task, Results(task["results"]).put)
+        sys.stdout.flush()
+        os.write(answers, f"{json.dumps(problem and problem[:500])}\n".encode())  # short enough to be written at once
 
 
 def n_cores() -> int:
