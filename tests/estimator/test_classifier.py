@@ -22,7 +22,7 @@ from torch import Tensor
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import export_onnx
-from nearshot.estimator.settings import warn_about_repeated_images
+from nearshot.estimator.state import warn_about_repeated_images
 from nearshot.estimator.support import PAIRS_AT_ONCE, Support
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
 from nearshot.models import Backbone, build_backbone, save_backbone
@@ -126,7 +126,7 @@ def test_what_cannot_be_forgotten() -> None:
     model = FewShotClassifier().fit([[1.0, 0.0], [0.0, 1.0]], ["cat", "dog"])
     with pytest.raises(InputError, match="'cat', 'dog' .got 'fish'"):
         model.forget("fish")
-    with pytest.raises(InputError, match="'dog' is the only class"):
+    with pytest.raises(InputError, match="several classes, here 'dog' .got 'dog'"):
         model.forget("cat").forget("dog")
     assert model.classes_.tolist() == ["dog"]
 
@@ -297,7 +297,7 @@ def test_tensors_that_want_gradients() -> None:
     by_colour = FewShotClassifier(mean_colours).fit([tinted(0, 0), tinted(1, 2)], ["red", "blue"])
     assert by_colour.predict(torch.from_numpy(np.stack([tinted(2, 2), tinted(3, 0)]))).tolist() == ["blue", "red"]
     assert by_colour.predict([torch.from_numpy(tinted(2, 2))]).tolist() == ["blue"]
-    with pytest.raises(InputError, match="must be uint8"):
+    with pytest.raises(InputError, match="uint8 array .*got float32"):
         by_colour.predict([torch.ones(16, 16, 3, requires_grad=True)])
 
 
@@ -367,7 +367,7 @@ def test_ties_are_decided_alike_whatever_else_is_asked(name: Any, normalise: boo
             assert len(voters) == 10
             if squares is not None:
                 assert voters == set(np.lexsort([labels, squares[row]])[:10].tolist())  # of ties, the first class
-                assert indices[row].tolist() == np.argsort(squares[row], kind="stable")[:7].tolist()
+                assert indices[row].tolist() == np.lexsort([labels, squares[row]])[:7].tolist()
 
 
 def tinted(seed: int, channel: int) -> Any:

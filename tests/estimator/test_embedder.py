@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from nearshot.data.augment import centre_crop, normalise_images
 from nearshot.errors import FileFormatError, InputError, LeakError, NearshotError
-from nearshot.estimator import Embedder, FewShotClassifier
-from nearshot.estimator.cache import EmbeddingCache
+from nearshot.estimator import Embedder
+from nearshot.estimator.embedder import EmbeddingCache
 from nearshot.models import Backbone, build_backbone, save_backbone
-from nearshot.models.conv4 import Conv4
 
 SIDE = 16
 
@@ -60,26 +59,6 @@ def test_the_callers_network_stays_as_it_is(backbone: Backbone) -> None:
     np.testing.assert_array_equal(taken_over([picture(0)]), features)
 
 
-def test_what_is_loaded_is_not_copied(
-    backbone: Backbone, folder: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weights, bundle = tmp_path / "w.safetensors", tmp_path / "c.safetensors"
-    save_backbone(backbone, weights)
-    FewShotClassifier(backbone).fit(folder, list("abababa")).save(bundle)
-
-    def refuse(_: Backbone, __: object) -> Backbone:
-        raise RuntimeError("copied")
-
-    monkeypatch.setattr(Conv4, "__deepcopy__", refuse, raising=False)
-    with pytest.raises(RuntimeError, match="copied"):
-        Embedder(backbone)
-    expected = Embedder(weights)(folder)
-    loaded = FewShotClassifier.load(bundle)
-    assert loaded.embedder_ is not None
-    assert loaded.embedder_.network is loaded.backbone
-    np.testing.assert_array_equal(loaded.embedder_(folder), expected)
-
-
 class Means(nn.Module):
     """A network that is no backbone."""
 
@@ -108,21 +87,25 @@ def test_other_networks_and_functions(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # nothing tells two functions apart, so nothing is kept
 
 
-def test_what_cannot_embed_is_refused(backbone: Backbone) -> None:
-    with pytest.raises(LeakError, match="training mode"):
-        Embedder(backbone.train())
-    with pytest.raises(InputError, match="got 3"):
-        Embedder(3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no weights file"):
-        Embedder("nowhere.safetensors")
-    with pytest.raises(InputError, match="'gpu'"):
-        Embedder(backbone.eval(), device="gpu")
-    with pytest.raises(InputError, match="batch_size"):
-        Embedder(backbone, batch_size=0)
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        (3, {}, "got 3"),
+        ("nowhere.safetensors", {}, "no weights file"),
+        (Means().eval(), {"device": "gpu"}, "'gpu'"),
+        (lambda images: np.zeros(3), {}, r"\(1, dim\) .*got \(3,\)"),
+    ],
+)
+def test_what_cannot_embed_is_refused(given: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Embedder(given, **options)([picture(0)])
+
+
+def test_a_network_in_training_mode_or_no_image_is_refused(backbone: Backbone) -> None:
     with pytest.raises(InputError, match="at least 1 image"):
         Embedder(backbone)([])
-    with pytest.raises(InputError, match=r"\(1, dim\) .*got \(3,\)"):
-        Embedder(lambda images: np.zeros(3))([picture(0)])
+    with pytest.raises(LeakError, match="training mode"):
+        Embedder(backbone.train())
 
 
 def test_bad_pictures_do_not_stop_the_others(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
@@ -162,9 +145,9 @@ def test_a_picture_is_embedded_once(backbone: Backbone, folder: list[Path], tmp_
     assert embedded() == 7  # a new name changes nothing, new content does
     np.testing.assert_array_equal(again[0], first[0])
     assert not np.array_equal(again[1], first[1])
-    assert embedder.cache is not None
-    assert len(embedder.cache) == 7
-    for entry in tmp_path.rglob("*.f32"):
+    entries = list(tmp_path.rglob("*.f32"))
+    assert len(entries) == 7
+    for entry in entries:
         entry.unlink()
     embedder(folder[2:4])
     assert embedded() == 9
@@ -194,32 +177,27 @@ def test_a_damaged_entry_is_made_again(backbone: Backbone, folder: list[Path], t
     assert embedded() == 3
 
 
-def test_the_oldest_go(tmp_path: Path) -> None:
-    cache = EmbeddingCache(tmp_path, "k" * 64, 2, max_entries=10)
+def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearshot.estimator.embedder.MAX_CACHED", 10)
+    cache = EmbeddingCache(tmp_path, "k" * 64, 2)
     for number in range(11):
         cache.put(f"{number:064}", np.array([number, 0], np.float32))
         os.utime(cache.folder / f"{number:064}.f32", (number, number))
-    cut_off = cache.folder / ".0123.partial"
-    cut_off.write_bytes(b"half")
-    cache.prune()
-    assert cut_off.exists()  # somebody may be writing it
+    cut_off, being_written = cache.folder / ".0123.partial", cache.folder / ".0124.partial"
+    for file in (cut_off, being_written):
+        file.write_bytes(b"half")
     os.utime(cut_off, (time.time() - 7200,) * 2)
     cache.prune()
-    assert not cut_off.exists()
-    assert len(cache) == 9
+    assert (cut_off.exists(), being_written.exists()) == (False, True)
+    assert len(list(cache.folder.glob("*.f32"))) == 9
     assert cache.get(f"{1:064}") is None
     assert np.array_equal(cache.get(f"{2:064}"), [2, 0])  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
-def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(
-    backbone: Backbone, folder: list[Path], tmp_path: Path
-) -> None:
+def test_a_cache_that_cannot_be_written_does_not_stop(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    embedder = Embedder(backbone, cache_dir=tmp_path / "file")
     with pytest.warns(UserWarning, match="not cached in"):
-        features = embedder(folder)
-    assert len(features) == 7
+        assert len(Embedder(backbone, cache_dir=tmp_path / "file")(folder)) == 7
 
 
 @pytest.mark.slow

@@ -85,9 +85,9 @@ def test_files_folders_and_patterns(support: Path, monkeypatch: pytest.MonkeyPat
 
 def paths(*given: str | Path) -> list[Path]:
     """What is found where nothing is locked."""
-    found = find_images(given)
-    assert found.locked == []
-    return found.paths
+    found, locked_folders = find_images(given)
+    assert locked_folders == []
+    return found
 
 
 NAMES = st.sampled_from(["a", "b", "ab", ".a", "a.png", "b.png", ".b.png"])
@@ -124,7 +124,7 @@ def test_linked_folders_are_left_out_and_said(support: Path, monkeypatch: pytest
     for asked in ("dog", "dog/**/*.png", "dog/**"):
         with pytest.warns(UserWarning, match=rf"^The linked folder dog/more is left out{why}"):
             assert paths(asked) == many
-    assert find_images(["dog/more", "dog/m*/*.png"]).paths == [Path("dog/more/0.png"), Path("dog/more/deep/1.png")]
+    assert paths("dog/more", "dog/m*/*.png") == [Path("dog/more/0.png"), Path("dog/more/deep/1.png")]
     assert paths("dog", "dog/more")[3:] == [Path("dog/more/0.png"), Path("dog/more/deep/1.png")]
     for name in ("round", "and-round"):
         (support / "dog" / name).symlink_to(support)
@@ -195,9 +195,9 @@ def test_a_locked_folder_to_classify_is_left_out_and_said(open_folder: Path) -> 
         said = f"^The folder {folder} is left out: Permission denied.$"
         for asked in (open_folder, open_folder / "**" / "*.png", open_folder / "**"):
             with locked(folder, rights=rights), pytest.warns(UserWarning, match=said):
-                found = find_images([asked])
-            assert found.locked == [folder]
-            assert found.paths == [path for path in everything if folder not in path.parents]
+                found, left_out = find_images([asked])
+            assert left_out == [folder]
+            assert found == [path for path in everything if folder not in path.parents]
     write_folder(open_folder, {"loose.png": b"x"})
     said = f"^2 folders are left out, such as {cat}: Permission denied.$"
     for asked in (open_folder, open_folder / "**"):

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
-from nearshot.estimator.calibration import between_classes, choose_temperature
-from nearshot.estimator.leave_one_out import HeldOut, estimate_from, held_out_scores, rounds
-from nearshot.estimator.support import Support
+from nearshot.estimator.leave_one_out import HeldOut, choose_temperature, estimate_from, held_out_scores, rounds
+from nearshot.estimator.support import Support, between_classes
 
 SIZES = st.lists(st.integers(1, 45), min_size=1, max_size=5)
 

@@ -19,9 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from nearshot import FewShotClassifier
 from nearshot.distances import squared_euclidean
-from nearshot.estimator.calibration import between_classes
 from nearshot.estimator.novelty import choose_threshold, class_spread, held_out_novelties, novelties
-from nearshot.estimator.support import PAIRS_AT_ONCE
+from nearshot.estimator.support import PAIRS_AT_ONCE, between_classes
 
 
 @settings(deadline=None)

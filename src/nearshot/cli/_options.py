@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
-__all__ = ["SOME_UNREADABLE", "ClassifierFlags", "ClassifierOptions", "read_squares"]
-
 BACKBONE = "resnet12-nca-cifar-fs"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
 NAMED_FILES = 3  # ignored files that a warning names
@@ -28,7 +26,6 @@ ALLOWED_WITH_BUNDLE = ("device", "cache_dir", "no_cache")
 
 
 def _option(default: str, metavar: str, *aliases: str) -> Any:
-    """Describe the default of an option that is None in Python."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})", aliases=aliases or None)
 
 
@@ -63,13 +60,23 @@ class ClassifierOptions:
             if support.suffix.lower() == ".onnx":
                 raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
             if support.suffix.lower() == ".safetensors" or support.is_file():
-                self._refuse_saved_parameters(support)
+                for one in fields(self):
+                    if one.name not in ALLOWED_WITH_BUNDLE and getattr(self, one.name) is not None:
+                        raise InputError(f"{one.name} is saved in the bundle {support}. To change it, export again.")
                 return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
-            self._check()
+            if self.n_neighbors is not None and self.classifier != "knn":
+                raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'centroid'}).")
+            if self.unknown_label is not None and self.unknown_rate is None:
+                raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
             found = read_support(support)
             _warn_about(found, rejects=self.unknown_rate is not None)
+            backbone = self.backbone or BACKBONE
+            if Path(backbone).is_dir():  # a run: the best weights for five images per class
+                from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
+
+                backbone = str(RunFolder(backbone).best_weights(5, "centroid"))
             classifier = FewShotClassifier(
-                backbone_file(self.backbone or BACKBONE),
+                backbone,
                 classifier=self.classifier or "centroid",
                 n_neighbors=self.n_neighbors,
                 unknown_rate=self.unknown_rate,
@@ -82,29 +89,8 @@ class ClassifierOptions:
             classifier.verbose = False  # the commands have a progress bar of their own
             return classifier
 
-    def _check(self) -> None:
-        """Refuse options without effect."""
-        if self.n_neighbors is not None and self.classifier != "knn":
-            raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'centroid'}).")
-        if self.unknown_label is not None and self.unknown_rate is None:
-            raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
-
-    def _refuse_saved_parameters(self, bundle: Path) -> None:
-        for one in fields(self):
-            if one.name not in ALLOWED_WITH_BUNDLE and getattr(self, one.name) is not None:
-                raise InputError(f"{one.name} is saved in the bundle {bundle}. To change it, export again.")
-
 
 ClassifierFlags = Annotated[ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # help box
-
-
-def backbone_file(given: str) -> str:
-    """Return what `load_backbone` accepts: for a run folder, the best weights for five images per class."""
-    if not Path(given).is_dir():
-        return given
-    from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
-
-    return str(RunFolder(given).best_weights(5, "centroid"))
 
 
 def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterator[Pixels | NearshotError]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import tyro
@@ -14,11 +14,6 @@ from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOp
 from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted, printable
-
-if TYPE_CHECKING:
-    from nearshot.estimator import FewShotClassifier
-
-__all__ = ["Show"]
 
 
 @dataclass(frozen=True)
@@ -56,36 +51,20 @@ class Show:
         read = list(read_squares(paths, classifier))
         errors = [str(one) for one in read if isinstance(one, NearshotError)]
         good = [path for path, one in zip(paths, read, strict=True) if not isinstance(one, NearshotError)]
-        scene = make_scene(
-            classifier,
-            good,
-            n_neighbors=self.nearest,
-            title=_title(self.support, classifier),
-            notes=_notes(classifier),
-            errors=errors,
-        )
+        spec = None if classifier.embedder_ is None else getattr(classifier.embedder_.backbone, "spec", None)
+        notes = f"Backbone {spec.name if spec else '(your own)'}, {classifier.classifier} classifier."
+        if np.isfinite(classifier.threshold_):
+            notes += f" An image with a novelty above {classifier.threshold_:.2f} is {classifier.unknown_label}."
+        try:
+            notes += f" Expected accuracy for new images like these: {classifier.estimate_accuracy()}."
+        except InputError as error:  # one class, or one image per class
+            notes += f" Expected accuracy: unknown. {error}"
+        n_classes, n_images = len(classifier.classes_), len(classifier.support_labels_)
+        title = f"{self.support.stem}: {counted(n_classes, 'class', 'classes')}, {counted(n_images, 'labelled image')}"
         with print_warnings():
-            draw(scene, self.output)
+            draw(make_scene(classifier, good, self.nearest, title, [notes], errors), self.output)
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
-        for error in errors:
-            console.print(f"Skipped: {printable(error)}")
+        for error_sentence in errors:
+            console.print(f"Skipped: {printable(error_sentence)}")
         if errors or locked:
             raise SystemExit(SOME_UNREADABLE)
-
-
-def _notes(classifier: FewShotClassifier) -> list[str]:
-    """Describe the classifier and its expected accuracy."""
-    spec = getattr(classifier.embedder_.backbone, "spec", None) if classifier.embedder_ is not None else None
-    notes = [f"Backbone {spec.name if spec else '(your own)'}, {classifier.classifier} classifier."]
-    if np.isfinite(classifier.threshold_):
-        notes.append(f"An image with a novelty above {classifier.threshold_:.2f} is {classifier.unknown_label}.")
-    try:
-        notes.append(f"Expected accuracy for new images like these: {classifier.estimate_accuracy()}.")
-    except InputError as error:  # one class, or one image per class
-        notes.append(f"Expected accuracy: unknown. {error}")
-    return [" ".join(notes)]
-
-
-def _title(support: Path, classifier: FewShotClassifier) -> str:
-    n_classes, n_images = len(classifier.classes_), len(classifier.support_labels_)
-    return f"{support.stem}: {counted(n_classes, 'class', 'classes')}, {counted(n_images, 'labelled image')}"

@@ -1,8 +1,11 @@
-"""Embed images: a backbone on its device, and a cache of its embeddings."""
+"""Embed images: a backbone on its device, and a cache of its embeddings on disk."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import time
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
@@ -18,17 +21,16 @@ from nearshot.data.augment import normalise_images
 from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
-from nearshot.estimator.cache import EmbeddingCache
-from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each
-from nearshot.estimator.settings import check_count, without_tensors
+from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each, without_tensors
 from nearshot.evaluation.features import check_evaluation_mode
+from nearshot.io import atomic_write
 from nearshot.models import IMAGENET, Backbone, Normalisation, load_backbone
 from nearshot.progress import with_progress
 
-__all__ = ["Embedder"]
-
 BATCH_SIZES = {"cuda": 256, "cpu": 32}
 DEFAULT_SIZE = 224  # the side of images for a network or function without `input_size`
+MAX_CACHED = 50_000  # per network: 200 MB at 640 dimensions
+CHECK_BYTES = 16
 
 Features = npt.NDArray[np.float32]
 
@@ -71,8 +73,6 @@ class Embedder:
         batch_size: int | None = None,
         copy: bool = True,
     ) -> None:
-        if batch_size is not None:
-            check_count(batch_size, "batch_size")
         self.device = chosen_device(device)
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):
@@ -174,10 +174,61 @@ class Embedder:
 
 
 def _key(backbone: Backbone) -> str:
-    """Return a SHA-256 of the weights, the network's name and its preprocessing."""
     spec = backbone.spec
     described = hashlib.sha256(repr((spec.name, spec.input_size, tuple(spec.normalisation), PREPROCESSING)).encode())
     for name, tensor in sorted(backbone.state_dict().items()):
         described.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         described.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return described.hexdigest()
+
+
+class EmbeddingCache:
+    """The cached embeddings, of dimension `dim`, of the network with some `key`, by the content of the image.
+
+    There is one folder per network, and one small file per image. Files are written atomically and have a checksum, so
+    several processes can share a folder, and it can be deleted at any time.
+    """
+
+    def __init__(self, folder: str | Path, key: str, dim: int) -> None:
+        self.folder, self.dim = Path(folder).expanduser() / key[:32], dim
+
+    def get(self, digest: str) -> Features | None:
+        """Return the embedding of an image; None if it is missing or damaged."""
+        try:
+            data = (self.folder / f"{digest}.f32").read_bytes()
+        except OSError:
+            return None
+        check, values = data[:CHECK_BYTES], data[CHECK_BYTES:]
+        if len(values) != 4 * self.dim or _check(values) != check:
+            return None  # the next `put` replaces it
+        return np.frombuffer(values, "<f4").astype(np.float32)
+
+    def put(self, digest: str, feature: Features) -> None:
+        """Store the embedding of an image."""
+        values = feature.astype("<f4").tobytes()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(self.folder / f"{digest}.f32", durable=False) as file:
+            file.write(_check(values) + values)
+
+    def prune(self) -> None:
+        """Remove the oldest entries above the limit, and the partial files of killed processes."""
+        if not self.folder.is_dir():
+            return
+        files = list(os.scandir(self.folder))
+        entries = [file for file in files if file.name.endswith(".f32")]
+        hour_ago = time.time() - 3600  # no process takes an hour to write one
+        old = [file for file in files if file.name.endswith(".partial") and _written(file) < hour_ago]
+        if len(entries) > MAX_CACHED:
+            old += sorted(entries, key=_written)[: len(entries) - MAX_CACHED * 9 // 10]
+        for file in old:
+            Path(file.path).unlink(missing_ok=True)
+
+
+def _written(file: os.DirEntry[str]) -> float:
+    with contextlib.suppress(OSError):  # another process may have removed it
+        return file.stat().st_mtime
+    return 0.0
+
+
+def _check(values: bytes) -> bytes:
+    return hashlib.blake2b(values, digest_size=CHECK_BYTES).digest()

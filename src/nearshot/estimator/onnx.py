@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,15 +22,13 @@ from nearshot.distances import unit_length
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.image_inputs import PREPROCESSING
 from nearshot.estimator.state import Fitted
-from nearshot.estimator.support import choose_classifier, class_points
+from nearshot.estimator.support import choose_classifier
 from nearshot.evaluation.classifiers import similarities
 from nearshot.evaluation.ties import first_best
 from nearshot.io import atomic_write, readable
 
 if TYPE_CHECKING:
     from nearshot.estimator.classifier import FewShotClassifier
-
-__all__ = ["Resize", "export_onnx"]
 
 OPSET = 18
 MAX_BYTES = 2**31 - 2**20  # the limit of one ONNX file
@@ -53,14 +49,14 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     backbone. Its outputs are `label` (image,) as strings, `probabilities` (image, class), `novelty` (image,) and, with
     `unknown_rate`, `unknown` (image,). The metadata describe the classes, the version and the preprocessing. Without
     images, the outputs are empty. A feature of zeros, which `FewShotClassifier` refuses, has equal probabilities and an
-    infinite novelty.
-
-    Args:
-        classifier: a fitted `FewShotClassifier`; its backbone a network, not a function.
-        path: the file, usually ending in `.onnx`.
+    infinite novelty. A backbone must be a network, not a function.
     """
     fitted = classifier._ready()
-    onnx = _import_onnx()
+    try:
+        import onnx  # noqa: PLC0415 (an extra)
+        import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
+    except ImportError as error:
+        raise MissingExtraError("The ONNX export needs the onnx library: pip install 'nearshot[onnx]'.") from error
     model = _export(fitted)
     _add_ends(model.graph, fitted)
     given = "features (image, dim)" if fitted.embedder is None else GIVEN
@@ -84,8 +80,7 @@ class Resize(nn.Module):
         super().__init__()
         self.side = side
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the resized images."""
+    def forward(self, images: Tensor) -> Tensor:  # noqa: D102
         planes = images.permute(0, 3, 1, 2).double()
         # As tensors, since symbolic sizes cannot be rounded: the length of a column, and of a row.
         height, width = (torch.ones_like(planes[0, 0].select(axis, 0)).sum() for axis in (1, 0))
@@ -130,10 +125,9 @@ class _Decision(nn.Module):
     def __init__(self, fitted: Fitted) -> None:
         super().__init__()
         settings, learnt, embedder = fitted.settings, fitted.learnt, fitted.embedder
-        self.classifier = choose_classifier(settings.classifier, fitted.support, settings.n_neighbors)
+        self.classifier, points, sizes = choose_classifier(settings.classifier, fitted.support, settings.n_neighbors)
         self.normalise, self.n_classes = bool(settings.normalise), len(learnt.classes)
         self.temperature, self.threshold = learnt.temperature, learnt.threshold
-        points, sizes = class_points(fitted.support, self.classifier)
         centre = np.zeros(points.shape[1]) if learnt.centre is None else np.array(learnt.centre, dtype=np.float64)
         self.points, self.sizes, self.centre = nn.Buffer(points), nn.Buffer(sizes), nn.Buffer(torch.from_numpy(centre))
         self.means, self.variances = map(nn.Buffer, fitted.spread)
@@ -144,10 +138,7 @@ class _Decision(nn.Module):
             self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
 
     def forward(self, given: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return probabilities (image, class), and novelty, rejection and label index, (image,).
-
-        The index is that of the class, or the number of classes for the unknown label.
-        """
+        """Return probabilities (image, class), and novelty, rejection and index into the labels, (image,)."""
         features = given
         if self.network is not None:
             features = self.network((self.resize(given) / 255 - self.channel_mean) / self.channel_std)
@@ -174,8 +165,11 @@ def _export(fitted: Fitted) -> Any:
     else:
         side = embedder.input_size
         example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
+    log_level = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # torch and onnxscript log and warn a lot
     try:
-        with _quiet():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 _Decision(fitted).eval().cpu(),
                 (example,),
@@ -194,6 +188,8 @@ def _export(fitted: Fitted) -> Any:
         reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
         what = f"the classifier {fitted.settings.classifier!r}" + ("" if embedder is None else " with this backbone")
         raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
+    finally:
+        logging.disable(log_level)
     if model.ByteSize() > MAX_BYTES:
         raise InputError(f"The model takes {model.ByteSize() / 2**30:.1f} GiB; one ONNX file holds less than 2.")
     _remove_traces(model.graph)
@@ -252,19 +248,6 @@ def _name(name: str) -> str:
     return f"nearshot/{name}"  # different from all names of the network
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the logs and warnings of torch and onnxscript."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
 def _metadata(fitted: Fitted) -> dict[str, str]:
     settings, learnt, embedder = fitted.settings, fitted.learnt, fitted.embedder
     values: dict[str, Any] = {
@@ -290,12 +273,3 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
             "std": list(embedder.normalisation.std),
         }
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
-
-
-def _import_onnx() -> Any:
-    try:
-        import onnx  # noqa: PLC0415 (an extra)
-        import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
-    except ImportError as error:
-        raise MissingExtraError("The ONNX export needs the onnx library: pip install 'nearshot[onnx]'.") from error
-    return onnx

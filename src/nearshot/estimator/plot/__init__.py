@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nearshot.errors import InputError
-from nearshot.estimator.plot.figure import make_figure
-from nearshot.estimator.plot.fonts import installed_fonts
+from nearshot.estimator.plot.figure import installed_fonts, make_figure
 from nearshot.estimator.plot.html_page import html_page
 from nearshot.estimator.plot.scene import Query, Scene, make_scene
 from nearshot.io import atomic_write, readable

@@ -17,8 +17,6 @@ from nearshot.estimator.plot.scene import Places, Scene, place_names
 from nearshot.styles import class_style
 from nearshot.text import counted
 
-__all__ = ["html_page"]
-
 WIDTH, HEIGHT, MARGIN = 900, 560, 50
 MAX_OF_A_CLASS, MAX_QUERIES, MAX_NAMED = 40, 300, 40
 
@@ -36,17 +34,12 @@ SHAPES = {
 
 def html_page(scene: Scene) -> str:
     """Return the page. All text is escaped, and a content-security policy forbids scripts and requests."""
+    files = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    styles = {}
-    for number, label in enumerate(scene.support):
-        colour, marker = class_style(number)
-        styles[label] = {"colour": colour, "shape": SHAPES[marker]}
+    drawn = {label: class_style(number) for number, label in enumerate(scene.support)}
+    styles = {label: {"colour": colour, "shape": SHAPES[marker]} for label, (colour, marker) in drawn.items()}
     marks, texts = _plane(scene, styles)
     return environment.get_template("page.html.jinja").render(
         scene=scene,
@@ -83,9 +76,8 @@ def _plane(scene: Scene, styles: dict[str, Any]) -> tuple[list[dict[str, Any]], 
         groups = [np.array([place(seen.place) for seen in group]) for group in scene.support.values()]
         queries = np.reshape([place(query.place) for query in scene.queries], (-1, 2))
         others = np.concatenate([queries, np.add(queries, (14, -11))])  # with their numbers
-        for label, (x, y) in zip(
-            scene.support, place_names(list(scene.support), groups, others, letter=8, room=10), strict=True
-        ):
+        spots = place_names(list(scene.support), groups, others, letter=8, room=10)
+        for label, (x, y) in zip(scene.support, spots, strict=True):
             texts.append(_position(np.array([x, y + 4])) | {"text": label, "is_class": True})
     if len(scene.queries) <= MAX_NAMED:
         for number, query in enumerate(scene.queries, 1):

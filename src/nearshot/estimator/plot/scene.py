@@ -14,8 +14,6 @@ from nearshot.errors import NearshotError
 from nearshot.estimator.explanation import Explanation, explain_answers
 from nearshot.estimator.image_inputs import name_of, read_each
 
-__all__ = ["Query", "Scene", "Seen", "make_scene", "place_names", "principal_plane"]
-
 THUMBNAIL = 96
 MAX_TRIED = 40  # images of a class beside which its name may stand
 NAME_HEIGHT = 16.0
@@ -66,22 +64,12 @@ class Scene:
 def make_scene(
     classifier: Any,
     images: Sequence[Any],
-    *,
     n_neighbors: int = 3,
     title: str = "",
     notes: Sequence[str] = (),
     errors: Sequence[str] = (),
 ) -> Scene:
-    """Classify images, and collect what to draw.
-
-    Args:
-        classifier: a fitted `FewShotClassifier` with a backbone.
-        images: readable paths, Pillow images or arrays.
-        n_neighbors: how many of the nearest support images to show beside each.
-        title: the heading.
-        notes: lines below it.
-        errors: a sentence per image that could not be read.
-    """
+    """Classify readable images by a fitted `FewShotClassifier` with a backbone, and collect what to draw."""
     fitted = classifier._ready()
     support, learnt = fitted.support.features.numpy(), fitted.learnt
     query = classifier._query(images, fitted) if len(images) else None
@@ -103,12 +91,7 @@ def make_scene(
 
 
 def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[float, float]]:
-    """Return the positions of features on their two principal axes, (feature, 2), and the variance of each axis.
-
-    >>> places, shares = principal_plane(np.array([[0.0, 1.0, 5.0], [4.0, 1.0, 5.0], [2.0, 2.0, 5.0], [2.0, 0.0, 5.0]]))
-    >>> shares
-    (0.8, 0.2)
-    """
+    """Return the positions of features on their two principal axes, (feature, 2), and the variance of each axis."""
     around = features - features.mean(0)
     left, values, axes = np.linalg.svd(around, full_matrices=False)
     places = np.zeros((len(features), 2))
@@ -126,12 +109,8 @@ def place_names(
 ) -> list[tuple[float, float]]:
     """Return the centre of each class's name: beside one of its images, where it covers the fewest markers and names.
 
-    Args:
-        names: the names.
-        groups: (image, 2) for each class, the positions of its images.
-        others: (marker, 2) the positions of other markers.
-        letter: the approximate width of a letter.
-        room: the radius of a marker.
+    `groups` are the positions of the images of each class, (image, 2); `others` those of other markers; `letter` is the
+    approximate width of a letter, and `room` the radius of a marker.
     """
     markers = np.concatenate([*groups, others])
     taken: list[tuple[float, float, float]] = []  # the centres of names, and half their widths
