@@ -41,7 +41,6 @@ def test_what_is_loaded_is_what_was_saved(settings: dict[str, Any], tmp_path: Pa
     for ask in ("predict", "predict_proba", "novelty"):
         np.testing.assert_array_equal(getattr(again, ask)(pictures), getattr(model, ask)(pictures))
     assert again.explain(pictures) == model.explain(pictures)
-    assert again.estimate_accuracy() == model.estimate_accuracy()
     assert again.predict(pictures).dtype == model.predict(pictures).dtype
     for name, value in again.get_params().items():
         np.testing.assert_array_equal(value, model.get_params()[name])
@@ -74,26 +73,23 @@ def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict_proba(pictures), expected)
     np.testing.assert_array_equal(again.predict_proba(pictures), expected)  # from the cache
     assert again.centre_ is not None
+    assert again.embedder_ is not None
+    assert again.embedder_.network is again.backbone  # not copied
     with pytest.raises(InputError, match="backbone must be None"):
         FewShotClassifier.load(tmp_path / "model.safetensors", backbone=backbone)
 
 
 def test_a_function_is_given_again(tmp_path: Path) -> None:
-    pictures = np.stack([picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(6)])
+    pictures, path = np.stack([picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(6)]), tmp_path / "m"
     model = FewShotClassifier(Brightness()).fit(pictures, np.arange(6) % 2)
-    model.save(tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match="backbone is required"):
-        FewShotClassifier.load(tmp_path / "model.safetensors")
-    again = FewShotClassifier.load(tmp_path / "model.safetensors", backbone=Brightness())
+    again = saved_again(model, path, backbone=Brightness())
     np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
-    other = FewShotClassifier.load(tmp_path / "model.safetensors", backbone=lambda images: images.mean((1, 2)))
-    for use in (other.predict, lambda pictures: other.partial_fit(pictures, np.arange(6) % 2)):
-        with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 3\)"):
-            use(pictures)
+    with pytest.raises(InputError, match="backbone is required"):
+        FewShotClassifier.load(path)
+    with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 3\)"):
+        FewShotClassifier.load(path, backbone=lambda images: images.mean((1, 2))).predict(pictures)
     with pytest.raises(InputError, match="backbone must return 2 numbers .*got 32"):
-        FewShotClassifier.load(
-            tmp_path / "model.safetensors", backbone=build_backbone("conv4-32", input_size=16).eval()
-        )
+        FewShotClassifier.load(path, backbone=build_backbone("conv4-32", input_size=16).eval())
 
 
 def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
@@ -106,8 +102,6 @@ def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not fitted"):
-        FewShotClassifier().save(tmp_path / "model.safetensors")
     model = FewShotClassifier(unknown_label=("un", "known")).fit([[1.0], [-1.0]], [0, 1])
     with pytest.raises(InputError, match="labels must be strings or numbers"):
         model.save(tmp_path / "model.safetensors")
@@ -117,8 +111,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     drawn = clouds(0)
-    model = FewShotClassifier(centre="support").fit(drawn.support, drawn.labels)
-    model.save(tmp_path / "model.safetensors")
+    FewShotClassifier(centre="support").fit(drawn.support, drawn.labels).save(tmp_path / "model.safetensors")
     return tmp_path / "model.safetensors"
 
 
@@ -135,21 +128,19 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
 @pytest.mark.parametrize(
     "damage",
     [
+        {"classes": "gone"},
+        {"classes": "abc"},
         {"classes": ["a", "b"]},
         {"classes": ["a", "a", "b", "c", "d"]},
-        {"classes": "gone"},
         {"classes_type": "O"},
-        {"classes_type": "nonsense"},
         {"classes_type": "<U500000000"},
         {"temperature": 0},
         {"temperature": "hot"},
         {"threshold": -1},
         {"names": []},
-        {"names": 3},
         {"parameters": {"temperature": -1}},
         {"parameters": 3},
         {"parameters": {"unknown_label": ["un", "known"]}},
-        {"parameters": {"unknown_label": {"un": "known"}}},
         {"parameters": {"unknown_label": "class 3"}, "threshold": 2.0},
         {"backbone": {"name": "conv4"}},
         {"feature_names": ["a"]},
@@ -157,7 +148,6 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
         {"tensors": {"support_features": torch.ones(25)}},
         {"tensors": {"support_features": torch.full((25, 16), torch.nan)}},
         {"tensors": {"support_labels": torch.zeros(25, dtype=torch.long)}},
-        {"tensors": {"support_labels": torch.full((25,), -1)}},
         {"tensors": {"support_labels": torch.zeros(25)}},
         {"tensors": {"centre": torch.ones(3)}},
     ],
