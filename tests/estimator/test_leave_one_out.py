@@ -42,20 +42,11 @@ def test_every_image_that_can_be_is_left_out_once(sizes: list[int], seed: int) -
     assert sorted(asked) == (counts > 1).nonzero()[:, 0].tolist()
 
 
-def test_thousands_of_images_are_not_all_asked_about() -> None:
-    support = support_of([9000, 30], 0)
-    asked = [tested for _, tested in rounds(support)]
-    assert len(asked) == 20
-    assert sum(map(len, asked)) == 1000
-    assert 2 <= int(support.codes[torch.cat(asked)].sum()) <= 5  # 30 of 9,030 are of the small class
-
-
-@pytest.mark.parametrize(("n_classes", "n_shot"), [(51, 5), (500, 2), (1000, 5), (90, 40), (3, 1000)])
+@pytest.mark.parametrize(("n_classes", "n_shot"), [(51, 5), (500, 2), (1000, 5), (3, 1000)])
 def test_of_many_images_all_classes_are_asked_about_equally(n_classes: int, n_shot: int) -> None:
     codes = torch.arange(n_classes).repeat(n_shot)
     asked = torch.cat([tested for _, tested in rounds(Support(torch.zeros(len(codes), 1), codes, n_classes))])
-    assert len(asked.unique()) == len(asked)
-    assert len(asked) == min(len(codes), 1000)
+    assert len(asked.unique()) == len(asked) == min(len(codes), 1000)
     times = torch.bincount(codes[asked], minlength=n_classes)
     assert times.min() > 0
     assert times.max() - times.min() <= 1
@@ -82,10 +73,6 @@ def test_distance_between_classes_against_a_loop(sizes: list[int], seed: int) ->
         if support.codes[i] != support.codes[j]
     ]
     assert between_classes(support) == pytest.approx(np.mean(pairs))
-
-
-def test_no_distance_between_classes() -> None:
-    assert between_classes(support_of([4], 0)) is None
     assert between_classes(Support(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]), 2)) is None
 
 
@@ -171,30 +158,13 @@ def test_an_estimate_of_many_images_and_of_none() -> None:
     drawn = clouds(0, n_shot=50)
     estimate = FewShotClassifier().fit(drawn.support, drawn.labels).estimate_accuracy()
     assert (estimate.n, estimate.n_known) == (250, 47)
-    assert "in 20 parts" in str(estimate)
-    with pytest.raises(InputError, match="at least 2 images"):
-        FewShotClassifier().fit(drawn.support[::50], drawn.labels[::50]).estimate_accuracy()
-    right, counts = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4), torch.tensor([5, 5])
-    assert estimate_from(right, counts).interval[1] == 1.0
-    assert estimate_from(right._replace(codes=1 - right.codes), counts).interval[0] == 0.0
+    for rows in (slice(None, None, 50), slice(5)):  # one image per class, and one class
+        with pytest.raises(InputError, match="at least 2 classes, and at least 2 images"):
+            FewShotClassifier().fit(drawn.support[rows], drawn.labels[rows]).estimate_accuracy()
+    right = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4)
+    assert estimate_from(right._replace(codes=1 - right.codes), torch.tensor([5, 5])).interval[0] == 0.0
     for sizes, told in (
-        ([5, 5], "10 images held out"),
         ([6, 5], "10 of 11 images held out"),
-        ([20, 20, 1], "10 of 40 images held out; not tested: 1 class with a single image"),
         ([21, 1000, 1, 1], "10 of 1,021 images held out in 20 parts; not tested: 2 classes with a single image"),
     ):
         assert estimate_from(right, torch.tensor(sizes)).method == told
-    with pytest.raises(InputError, match="at least 2 classes"):
-        FewShotClassifier().fit(drawn.support[:5], drawn.labels[:5]).estimate_accuracy()
-
-
-def test_classes_of_one_image_beside_larger_ones() -> None:
-    """They cannot be asked about, but they are there to be confused with."""
-    drawn = clouds(5, n_way=3)
-    rows = [0, 5, 6, 7, 10, 11]  # one, three and two images
-    model = FewShotClassifier(unknown_rate=0.05).fit(drawn.support[rows], drawn.labels[rows])
-    estimate = model.estimate_accuracy()
-    assert estimate.n == 5
-    assert str(estimate).endswith("5 images held out; not tested: 1 class with a single image)")
-    assert np.isfinite(model.threshold_)
-    assert model.score(drawn.query, drawn.query_labels) > 0.5

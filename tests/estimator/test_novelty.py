@@ -12,15 +12,14 @@ import torch
 from clouds import clouds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, roc_auc_score
+from sklearn.metrics import accuracy_score
 from test_leave_one_out import support_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nearshot import FewShotClassifier
-from nearshot.distances import squared_euclidean
 from nearshot.estimator.novelty import choose_threshold, class_spread, held_out_novelties, novelties
-from nearshot.estimator.support import PAIRS_AT_ONCE, between_classes
+from nearshot.estimator.support import between_classes
 
 
 @settings(deadline=None)
@@ -61,16 +60,15 @@ class Largest(TorchDispatchMode):
 
 def test_many_images_of_many_classes_are_left_out_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory does not grow with images times classes, and the novelties are those of all at once."""
-    support = support_of([2] * 1500, seed=0)
+    support = support_of([2] * 100, seed=0)
+    at_once = held_out_novelties(support), novelties(support.features, class_spread(support))
+    for name in ("PAIRS_AT_ONCE", "PAIRS_HELD_OUT_AT_ONCE"):
+        monkeypatch.setattr(f"nearshot.estimator.novelty.{name}", 2000)
     with Largest() as largest:  # type: ignore[no-untyped-call]
-        found = held_out_novelties(support)
-        spread = class_spread(support)
-        new = novelties(support.features, spread)
-    assert largest.numel <= PAIRS_AT_ONCE < len(support.codes) * support.n_classes
-    at_once = (squared_euclidean(support.features, spread.means) / spread.variances).amin(1)
-    np.testing.assert_allclose(new, at_once, rtol=1e-9)
-    monkeypatch.setattr("nearshot.estimator.novelty.PAIRS_HELD_OUT_AT_ONCE", len(support.codes) * support.n_classes)
-    np.testing.assert_allclose(found, held_out_novelties(support), rtol=1e-9)
+        in_blocks = held_out_novelties(support), novelties(support.features, class_spread(support))
+    assert largest.numel <= 2000 < len(support.codes) * support.n_classes
+    for found, expected in zip(in_blocks, at_once, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def test_novelty_knows_no_scale_and_no_place() -> None:
@@ -101,16 +99,6 @@ def test_the_rate_is_kept(n_way: int, n_shot: int, rate: float) -> None:
     assert np.mean(found) > 0.75
 
 
-def test_a_threshold_falls_with_the_rate() -> None:
-    left_out = torch.linspace(0.5, 1.5, 25, dtype=torch.float64)
-    thresholds = [choose_threshold(left_out, rate) for rate in (0.001, 0.01, 0.1, 0.5, 0.9)]
-    assert thresholds == sorted(thresholds, reverse=True)
-    assert thresholds[3] == pytest.approx(1, abs=0.1)
-    assert choose_threshold(2 * left_out, 0.05) > choose_threshold(left_out, 0.05)
-    many = torch.linspace(0.5, 1.5, 10000, dtype=torch.float64)
-    assert choose_threshold(many, 0.1) == pytest.approx(1.4, abs=0.05)
-
-
 @given(st.lists(st.floats(0.05, 20), max_size=30), st.floats(0.001, 0.999))
 def test_a_threshold_is_what_is_believed_after_one_image_after_another(values: list[float], rate: float) -> None:
     """A normal distribution, learnt image by image, and the more of them lie beyond the quantile, their own order."""
@@ -138,14 +126,6 @@ def test_images_that_are_all_the_same() -> None:
     assert alike.predict([[1.0, 0.0], [0.0, 1.0]]).tolist() == ["a", "unknown"]
 
 
-def test_novelty_tells_strangers_apart() -> None:
-    drawn = clouds(1, spread=0.8)
-    for classifier in ("centroid", "soft", "knn"):
-        model = FewShotClassifier(classifier=classifier).fit(drawn.support, drawn.labels)
-        values = np.concatenate([model.novelty(drawn.query), model.novelty(drawn.strangers)])
-        assert roc_auc_score(np.arange(150) >= 75, values) > 0.9
-
-
 def test_what_unknown_is_called() -> None:
     drawn = clouds(2)
     numbers = np.repeat(np.arange(5), 5)
@@ -155,12 +135,10 @@ def test_what_unknown_is_called() -> None:
     with pytest.warns(UserWarning, match="unknown_label=.unknown"):
         FewShotClassifier(unknown_rate=0.1, unknown_label=-1).fit(drawn.support, drawn.labels.astype(object))
     whole = FewShotClassifier(unknown_rate=0.1, unknown_label=-1).fit(drawn.support, numbers)
-    answers = whole.predict(np.concatenate([drawn.query, drawn.strangers]))
+    images, truth = np.concatenate([drawn.query, drawn.strangers]), [*np.repeat(np.arange(5), 15), *[-1] * 75]
+    answers = whole.predict(images)
     assert answers.dtype.kind == "i"
-    assert set(answers) == {-1, 0, 1, 2, 3, 4}
-    truth = np.concatenate([np.repeat(np.arange(5), 15), np.full(75, -1)])
-    assert whole.score(np.concatenate([drawn.query, drawn.strangers]), truth) == (answers == truth).mean() > 0.8
-    assert accuracy_score(truth, answers) == (answers == truth).mean()
+    assert whole.score(images, truth) == accuracy_score(truth, answers) > 0.8
     assert text.score(drawn.query, np.repeat(np.arange(5), 15)) > 0.8  # though the answers have a text among them
     longer = FewShotClassifier(unknown_rate=0.1, unknown_label="none of these at all").fit(drawn.support, drawn.labels)
     assert "none of these at all" in longer.predict(drawn.strangers)
