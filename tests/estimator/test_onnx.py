@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import nearshot
 from nearshot.data.images import Pixels, fit_to_square
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator import FewShotClassifier
-from nearshot.estimator.onnx import Resize, export_onnx
+from nearshot.estimator.onnx import Resize, export_onnx, to_onnx
 from nearshot.models import Backbone, build_backbone
 
 onnx = pytest.importorskip("onnx")
@@ -64,21 +63,9 @@ def backbone() -> Backbone:
 @pytest.fixture(scope="module")
 def resize() -> Run:
     """The resizing part alone; its outputs are levels of 0 to 255."""
-    sizes = {axis: torch.export.Dim(name) for axis, name in enumerate(("image", "height", "width"))}
     example = torch.zeros(2, 30, 40, 3, dtype=torch.uint8)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            Resize(SIDE),
-            (example,),
-            input_names=["images"],
-            output_names=["squares"],
-            dynamic_shapes=(sizes,),
-            opset_version=18,
-            dynamo=True,
-            verbose=False,
-        )
-    return opened(program.model_proto.SerializeToString())  # type: ignore[union-attr]
+    model = to_onnx(Resize(SIDE), example, ["image", "height", "width"], "images", ["squares"])
+    return opened(model.SerializeToString())
 
 
 @settings(deadline=None, max_examples=100)

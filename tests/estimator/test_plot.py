@@ -117,7 +117,7 @@ def test_names_cover_no_marker_if_there_is_room() -> None:
     rng = np.random.default_rng(0)
     groups = [rng.normal(center, 25, (5, 2)) for center in ((100, 100), (300, 120), (200, 300))]
     others = np.concatenate([np.add(group, (0, -16)) for group in groups])  # right where names would be put first
-    places = place_names(["ant", "bee", "cat"], groups, others, letter=5, room=8)
+    places = place_names(["ant", "bee", "cat"], groups, others, 5, 8)
     for place in places:
         away = np.abs(np.concatenate([*groups, others]) - place)
         assert not ((away[:, 0] < 7.5 + 8) & (away[:, 1] < 12)).any()

@@ -22,12 +22,10 @@ from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
 from nearshot.estimator.image_inputs import image_list, name_of, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from, held_out_scores
-from nearshot.estimator.state import NUMBERS, ClassifierSettings, Fitted, are_mixed, learn
+from nearshot.estimator.state import NUMBERS, Array, ClassifierSettings, Fitted, Labelled, are_mixed, learn
 from nearshot.evaluation.classifiers import CLASSIFIERS
 from nearshot.evaluation.ties import first_best
 from nearshot.text import format_list
-
-Array = npt.NDArray[Any]
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -109,7 +107,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget the previous ones."""
         settings, embedder = self._checked_settings(), self._make_embedder()
-        features, labels, names, columns = self._labelled(X, y, embedder, known=None)
+        given = self._labelled(X, y, embedder, None)
+        labels = given[1]
         if settings.unknown_rate is not None and are_mixed(labels, settings.unknown_label):
             hint = "-1" if labels.dtype.kind in NUMBERS else '"unknown"'
             warnings.warn(
@@ -117,7 +116,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.unknown_label!r}): scikit-learn cannot score mixed answers. Use unknown_label={hint}.",
                 stacklevel=2,
             )
-        return self._set(learn(settings, features, labels, names, columns, embedder))
+        return self._set(learn(settings, given, embedder))
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
         """Add labelled images of known or new classes.
@@ -131,13 +130,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         settings, fitted = self._checked_settings(), self._fitted
-        features, labels, names, columns = self._labelled(X, y, fitted.embedder, known=fitted)
+        features, labels, names, columns = self._labelled(X, y, fitted.embedder, fitted)
         known = fitted.learnt
         if are_mixed(known.labels, labels):
             first, second = known.labels.tolist()[0], labels.tolist()[0]
             raise InputError(f"Labels must be of one type (got {first!r} before and {second!r} now).")
         features, labels = np.concatenate([known.features, features]), np.concatenate([known.labels, labels])
-        return self._set(learn(settings, features, labels, [*known.names, *names], columns, fitted.embedder))
+        return self._set(learn(settings, (features, labels, [*known.names, *names], columns), fitted.embedder))
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
@@ -149,8 +148,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"label must be one of several classes, here {format_list(known)} (got {label!r}).")
         kept = learnt.labels != label
         names = [name for name, keep in zip(learnt.names, kept, strict=True) if keep]
-        features, labels = learnt.features[kept], learnt.labels[kept]
-        return self._set(learn(settings, features, labels, names, learnt.columns, fitted.embedder))
+        left = learnt.features[kept], learnt.labels[kept], names, learnt.columns
+        return self._set(learn(settings, left, fitted.embedder))
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label of each image; with `unknown_rate`, `unknown_label` for images unlike all classes."""
@@ -164,14 +163,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         It is conditional on the image being of one of the classes. See `novelty` for images that may not be.
         """
         fitted = self._ready()
-        probabilities: npt.NDArray[np.float64] = fitted.probabilities(fitted.scores(self._query(X, fitted))).numpy()
-        return probabilities
+        return np.asarray(fitted.probabilities(fitted.scores(self._query(X, fitted))))
 
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return how unlike all classes each image is: about 1 for images of a class, and more for others."""
         fitted = self._ready()
-        values: npt.NDArray[np.float64] = fitted.novelties(self._query(X, fitted)).numpy()
-        return values
+        return np.asarray(fitted.novelties(self._query(X, fitted)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return the accuracy. A rejected image is right if its label in `y` is `unknown_label`."""
@@ -263,15 +260,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.__dict__.pop("feature_names_in_", None)
         return self
 
-    def _labelled(
-        self,
-        X: Any,  # noqa: N803
-        y: Any,
-        embedder: Embedder | None,
-        *,
-        known: Fitted | None,
-    ) -> tuple[Array, Array, list[str], Array | None]:
-        """Return features, labels, and names of images and columns; they must match `known`, if any."""
+    def _labelled(self, X: Any, y: Any, embedder: Embedder | None, known: Fitted | None) -> Labelled:  # noqa: N803
+        """Return labelled images as features; they must match `known`, if any."""
         first, columns = (0, None) if known is None else (len(known.learnt.names), known.learnt.columns)
         _check_labels(y)
         if embedder is None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nearshot.data.augment import normalise_images
 from nearshot.data.images import Pixels
@@ -102,11 +102,9 @@ class Embedder:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
     def __call__(self, images: Any, *, progress: bool | None = False) -> Features:
-        """Embed images: (image, dim). An image that cannot be read is an error.
+        """Embed images, or one array of them: (image, dim). An image that cannot be read is an error.
 
-        Args:
-            images: a list of paths, Pillow images and uint8 arrays, or one array.
-            progress: whether to show a progress bar; None shows it on a terminal.
+        `progress`: whether to show a progress bar; None shows it on a terminal.
         """
         found = self.attempt(images, progress=progress)
         bad = [one for one in found if isinstance(one, NearshotError)]
@@ -122,9 +120,8 @@ class Embedder:
             raise InputError("There must be at least 1 image to embed (got 0).")
         found: dict[int, Features | NearshotError] = {}
         waiting: list[tuple[int, Content, Pixels]] = []
-        read = read_each(images, self._prepare)
-        for number in with_progress(range(len(images)), "embedding", show=progress):
-            one = next(read)
+        numbers = with_progress(range(len(images)), "embedding", show=progress)
+        for number, one in zip(numbers, read_each(images, self._prepare), strict=True):
             if isinstance(one, tuple):
                 waiting.append((number, *one))
             else:
@@ -145,19 +142,13 @@ class Embedder:
             features = np.asarray(without_tensors(self.backbone(squares)), dtype=np.float32)
         else:
             with torch.inference_mode():
-                features = self.network(self._normalised(squares)).float().cpu().numpy()
+                given = torch.from_numpy(squares).to(self.device).permute(0, 3, 1, 2).float().div_(255)
+                features = self.network(normalise_images(given, *self.normalisation)).float().cpu().numpy()
         if features.ndim != 2 or len(features) != len(squares) or (self.dim or features.shape[1]) != features.shape[1]:
-            dim = "dim" if self.dim is None else self.dim
-            raise InputError(
-                f"backbone must return features of shape ({len(squares)}, {dim}) for {len(squares)} images (got "
-                f"{features.shape})."
-            )
+            expected = f"({len(squares)}, {self.dim or 'dim'})"
+            raise InputError(f"backbone must return features of shape {expected} (got {features.shape}).")
         self.dim = features.shape[1]
         return features
-
-    def _normalised(self, squares: Pixels) -> Tensor:
-        images = torch.from_numpy(squares).to(self.device).permute(0, 3, 1, 2)
-        return normalise_images(images.float().div_(255), *self.normalisation)
 
     def _prepare(self, content: Content) -> Features | tuple[Content, Pixels]:
         known = None if self.cache is None else self.cache.get(content.digest)
@@ -212,9 +203,7 @@ class EmbeddingCache:
 
     def prune(self) -> None:
         """Remove the oldest entries above the limit, and the partial files of killed processes."""
-        if not self.folder.is_dir():
-            return
-        files = list(os.scandir(self.folder))
+        files = list(os.scandir(self.folder)) if self.folder.is_dir() else []
         entries = [file for file in files if file.name.endswith(".f32")]
         hour_ago = time.time() - 3600  # no process takes an hour to write one
         old = [file for file in files if file.name.endswith(".partial") and _written(file) < hour_ago]

@@ -101,10 +101,6 @@ def nearest_images(query: Tensor, support: Support, n_neighbors: int) -> tuple[T
     """Return the distances to the nearest support images and their indices, (query, neighbour), nearest first.
 
     Of equally distant images, those of the first class come first, and of one class the first ones.
-
-    >>> support = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
-    >>> nearest_images(torch.tensor([[3.0]]).double(), support, 2)
-    (tensor([[1., 3.]], dtype=torch.float64), tensor([[1, 0]]))
     """
     check_count(n_neighbors, "n_neighbors")
     order = support.codes.argsort(stable=True)  # as classifiers see them

@@ -4,11 +4,9 @@ If only one image were held out at a time, its class would have one image fewer 
 class, that alone costs many answers. So one image of every class is held out at a time.
 
 Probabilities are the softmax of scores divided by the temperature that maximises the likelihood of held-out images. A
-few images say little about it: if all are recognised, the likelihood alone would choose zero. A log-normal prior
-therefore keeps it near a typical value, and decides alone if no class has two images. The typical value is a fraction
-of the mean squared distance between images of different classes, so it is independent of the scale of features. Images
-are held out of a smaller support set, so they choose the ratio to the typical temperature rather than the temperature
-itself. `benchmarks/estimator.py` measures it.
+few images say little: if all are recognised, the likelihood alone would choose zero. A log-normal prior therefore keeps
+it near a typical value, a fraction of the mean squared distance between classes. Images are held out of a smaller
+support set, so they choose the ratio to the typical temperature. `benchmarks/estimator.py` measures it.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from nearshot.text import counted
 
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts
 MAX_TESTED = 1000  # images in all rounds
-CONFIDENCE = 0.95
 TYPICAL = 0.055  # of the mean squared distance between classes, times 1 + 1/n for n images per class
 TYPICAL_VOTES = 0.35  # of the square root of the number of voters, for "knn"
 PRIOR_WIDTH = 0.7  # standard deviation of the temperature's logarithm: most are within a factor of 4
@@ -51,10 +48,6 @@ def rounds(support: Support) -> Iterator[tuple[Tensor, Tensor]]:
     The only image of a class is always kept, and never tested. A class with fewer images than others has no image left
     to test in later rounds, but still gives up one image, in turn. Of more than a thousand images, a thousand are
     tested, spread evenly over the classes.
-
-    >>> support = Support(torch.zeros(5, 1), torch.tensor([0, 0, 0, 1, 1]), 2)
-    >>> [(kept.tolist(), tested.tolist()) for kept, tested in rounds(support)]
-    [([1, 2, 4], [0, 3]), ([0, 2, 3], [1, 4]), ([0, 1, 4], [2])]
     """
     counts = support.counts
     if int(counts.max()) < 2:
@@ -144,12 +137,7 @@ class AccuracyEstimate:
 
 
 def estimate_from(held_out: HeldOut, counts: Tensor) -> AccuracyEstimate:
-    """Return the estimate from the scores of held-out images and the sizes of all classes.
-
-    >>> answers = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), n_known=4)
-    >>> print(estimate_from(answers, torch.tensor([5, 5, 1])))
-    100 % (95 % interval 69 to 100 %; 10 images held out; not tested: 1 class with a single image)
-    """
+    """Return the estimate from the scores of held-out images and the sizes of all classes."""
     n = len(held_out.codes)
     if len(counts) == 1 or n == 0:
         raise InputError(
@@ -157,7 +145,7 @@ def estimate_from(held_out: HeldOut, counts: Tensor) -> AccuracyEstimate:
             f"{counted(len(counts), 'class', 'classes')} of up to {counted(int(counts.max()), 'image')}). Add images."
         )
     n_right = int((first_best(held_out.scores) == held_out.codes).sum())
-    interval = scipy.stats.binomtest(n_right, n).proportion_ci(CONFIDENCE, method="exact")
+    interval = scipy.stats.binomtest(n_right, n).proportion_ci(0.95, method="exact")
     n_possible, n_alone = int(counts[counts > 1].sum()), int((counts == 1).sum())
     method = f"{n:,} {f'of {n_possible:,} ' if n < n_possible else ''}images held out"
     method += f" in {MAX_ROUNDS} parts" if int(counts.max()) > MAX_ROUNDS else ""

@@ -90,7 +90,12 @@ class Resize(nn.Module):
         across = self._weights(planes.shape[3], width, new_width).T  # (width, side)
         shrinks = height - new_height
         columns_first = (shrinks > 0) & (shrinks > 2 * (width - new_width))
-        levels: Tensor = torch.cond(columns_first, _columns_first, _rows_first, (down, planes, across))
+        levels: Tensor = torch.cond(
+            columns_first,
+            lambda down, planes, across: _levels(_levels(down @ planes) @ across),
+            lambda down, planes, across: _levels(down @ _levels(planes @ across)),
+            (down, planes, across),
+        )
         return levels.float()
 
     def _weights(self, n: int, length: Tensor, resized: Tensor) -> Tensor:
@@ -104,14 +109,6 @@ class Resize(nn.Module):
         pixels = torch.arange(n, dtype=torch.float64) + 0.5
         raw = (1 - (places * step - pixels).abs() / step.clamp(min=1)).clamp(min=0)
         return (raw / raw.sum(1, keepdim=True) * ONE + 0.5).floor()
-
-
-def _columns_first(down: Tensor, planes: Tensor, across: Tensor) -> Tensor:
-    return _levels(_levels(down @ planes) @ across)
-
-
-def _rows_first(down: Tensor, planes: Tensor, across: Tensor) -> Tensor:
-    return _levels(down @ _levels(planes @ across))
 
 
 def _levels(sums: Tensor) -> Tensor:
@@ -157,30 +154,16 @@ class _Decision(nn.Module):
 
 def _export(fitted: Fitted) -> Any:
     """Return the model that torch exports, from "nearshot/given" to the outputs of `_Decision`."""
-    embedder, dim = fitted.embedder, fitted.learnt.features.shape[1]
-    if embedder is None:
-        example, axes = torch.zeros(2, dim, dtype=torch.float32), ["image"]
-    elif embedder.network is None:
-        raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
-    else:
+    embedder = fitted.embedder
+    example, axes = torch.zeros(2, fitted.learnt.features.shape[1], dtype=torch.float32), ["image"]
+    if embedder is not None:
+        if embedder.network is None:
+            raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
         side = embedder.input_size
         example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
-    log_level = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # torch and onnxscript log and warn a lot
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                _Decision(fitted).eval().cpu(),
-                (example,),
-                input_names=[_name("given")],
-                output_names=[_name(name) for name in ("probabilities", "novelty", "unknown", "index")],
-                dynamic_shapes=({number: torch.export.Dim(axis) for number, axis in enumerate(axes)},),
-                opset_version=OPSET,
-                dynamo=True,
-                verbose=False,
-            )
-            model: Any = program.model_proto  # type: ignore[union-attr]
+        outputs = [_name(name) for name in ("probabilities", "novelty", "unknown", "index")]
+        model = to_onnx(_Decision(fitted).eval().cpu(), example, axes, _name("given"), outputs)
     except Exception as error:  # of many kinds, and long
         cause: BaseException = error
         while cause.__cause__ is not None:
@@ -188,12 +171,32 @@ def _export(fitted: Fitted) -> Any:
         reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
         what = f"the classifier {fitted.settings.classifier!r}" + ("" if embedder is None else " with this backbone")
         raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
-    finally:
-        logging.disable(log_level)
     if model.ByteSize() > MAX_BYTES:
         raise InputError(f"The model takes {model.ByteSize() / 2**30:.1f} GiB; one ONNX file holds less than 2.")
     _remove_traces(model.graph)
     return model
+
+
+def to_onnx(module: nn.Module, example: Tensor, axes: list[str], given: str, outputs: list[str]) -> Any:
+    """Export a module with one input, whose first axes are dynamic; torch's and onnxscript's logs are silenced."""
+    log_level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module,
+                (example,),
+                input_names=[given],
+                output_names=outputs,
+                dynamic_shapes=({number: torch.export.Dim(axis) for number, axis in enumerate(axes)},),
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+            return program.model_proto  # type: ignore[union-attr]
+    finally:
+        logging.disable(log_level)
 
 
 def _remove_traces(graph: Any) -> None:

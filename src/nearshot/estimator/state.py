@@ -35,6 +35,7 @@ SAME_IMAGE = 1e-5  # the rounding difference between two embeddings of one image
 NAMED_PAIRS = 3  # pairs of equal images that a warning names
 
 Array = npt.NDArray[Any]
+Labelled = tuple[Array, Array, list[str], Array | None]  # features, labels, names of images and of columns
 
 
 class ClassifierSettings(NamedTuple):
@@ -128,15 +129,9 @@ class Fitted:
         return np.where((novelty > self.learnt.threshold).numpy(), unknown, labels)
 
 
-def learn(
-    settings: ClassifierSettings,
-    features: Array,
-    labels: Array,
-    names: list[str],
-    columns: Array | None,
-    embedder: Embedder | None,
-) -> Fitted:
-    """Return the state for labelled features, (image, dim) as embedded, with the names of images and columns."""
+def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | None) -> Fitted:
+    """Return the state for labelled images."""
+    features, labels, names, columns = given
     classes, codes = np.unique(labels, return_inverse=True)
     if settings.unknown_rate is not None and settings.unknown_label in classes.tolist():
         raise InputError(f"unknown_label must not be the label of a class (got {settings.unknown_label!r}).")

@@ -44,9 +44,6 @@ def between_classes(support: Support) -> float | None:
     """Return the mean squared distance between images of different classes; None if there are none, or it is zero.
 
     Over all pairs Σ‖x − y‖² is 2nΣ‖x‖² − 2‖Σx‖². The same holds within each class; the rest is between classes.
-
-    >>> between_classes(Support(torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([0, 0, 1]), 2))
-    9.0
     """
     centred = support._replace(features=support.features - support.features.mean(0))
     counts, lengths = support.counts, centred.features.square().sum(1)
@@ -75,20 +72,12 @@ def choose_classifier(name: str, support: Support, n_neighbors: int | None) -> t
 
 
 def class_scores(query: Tensor, support: Support, name: str, n_neighbors: int | None = None) -> Tensor:
-    """Score every class for every query, (query, class), by the classifier of a name; the highest score is the answer.
-
-    >>> two = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
-    >>> class_scores(torch.tensor([[3.0]]).double(), two, "centroid")
-    tensor([[ -4., -16.]], dtype=torch.float64)
-    """
+    """Score every class for every query, (query, class), by the classifier of that name; the highest score wins."""
     classifier, points, sizes = choose_classifier(name, support, n_neighbors)
     scores = torch.cat([classifier.scores(similarities(points, rows), sizes) for rows in in_blocks(query, support)])
-    expected = (len(query), support.n_classes)
-    if scores.shape != expected:
-        raise InputError(
-            f"The classifier {name!r} must return scores of shape {expected}, one per query and class (got "
-            f"{tuple(scores.shape)})."
-        )
+    expected, got = (len(query), support.n_classes), tuple(scores.shape)
+    if got != expected:
+        raise InputError(f"The classifier {name!r} must return scores of shape {expected}, (query, class) (got {got}).")
     return scores
 
 

@@ -54,8 +54,7 @@ def make_figure(scene: Scene) -> Figure:
         style = {"fontsize": 9, "color": FAINT}
     up = 1 - head / height  # the top of the upper half
     _support(_in_inches(figure, (0.02, up - top / height, 0.42, top / height)), scene, n_classes)
-    plane = figure.add_axes((0.5, up - (top - 0.55) / height, 0.48, (top - 0.65) / height))
-    _plane(plane, scene)
+    _plane(figure.add_axes((0.5, up - (top - 0.55) / height, 0.48, (top - 0.65) / height)), scene)
     if n_queries:
         _queries(_in_inches(figure, (0.02, 0.01, 0.96, bottom / height)), scene, n_queries)
     return figure
@@ -150,9 +149,8 @@ def _query_marker(axes: Axes, scene: Scene, query: Query, number: str) -> None:
         axes.plot(x, y, marker="x", color=INK, markersize=10, markeredgewidth=2, zorder=3)
     else:
         colour, marker = class_style(list(scene.support).index(str(answer.label)))
-        axes.plot(
-            x, y, marker=marker, color="none", markeredgecolor=colour, markersize=15, markeredgewidth=1.8, zorder=3
-        )
+        hollow: dict[str, Any] = {"color": "none", "markeredgecolor": colour, "markeredgewidth": 1.8}
+        axes.plot(x, y, marker=marker, markersize=15, zorder=3, **hollow)
         axes.plot(x, y, marker="+", color=INK, markersize=8, zorder=3)
     axes.annotate(number, (x, y), NUMBER_AT, textcoords="offset points", **{**NAME, "fontsize": 8})
 
@@ -166,16 +164,11 @@ def _class_names(axes: Axes, scene: Scene) -> None:
         return places
 
     queries = at(scene.queries)
-    spots = place_names(
-        [_cut(label, 24) for label in scene.support],
-        [at(members) for members in scene.support.values()],
-        np.concatenate([queries, queries[:SHOWN_QUERIES] + NUMBER_AT]),
-        letter=5.5,
-        room=8,
-    )
-    for label, spot in zip(scene.support, spots, strict=True):
+    labels, groups = [_cut(label, 24) for label in scene.support], [at(members) for members in scene.support.values()]
+    others = np.concatenate([queries, queries[:SHOWN_QUERIES] + NUMBER_AT])
+    for label, spot in zip(labels, place_names(labels, groups, others, 5.5, 8), strict=True):
         x, y = axes.transData.inverted().transform(np.array(spot) * point).tolist()
-        axes.text(x, y, _cut(label, 24), ha="center", va="center", **NAME)
+        axes.text(x, y, label, ha="center", va="center", **NAME)
 
 
 def _tile(axes: Axes, seen: Seen, left: float, bottom: float, side: float, *, dashed: bool = False) -> None:

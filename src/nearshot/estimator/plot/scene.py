@@ -76,24 +76,19 @@ def make_scene(
     explanations = [] if query is None else explain_answers(fitted, query, n_neighbors)
     features = support if query is None else np.concatenate([support, query.numpy()])
     places, shares = principal_plane(features)
-    thumbnails = _thumbnails(learnt.names)
     names = [name_of(image, number) for number, image in enumerate(images)]
     by_class: dict[str, list[Seen]] = {str(label): [] for label in learnt.classes.tolist()}
-    for name, code, thumbnail, place in zip(learnt.names, learnt.codes, thumbnails, places, strict=False):
+    for name, code, thumbnail, place in zip(
+        learnt.names, learnt.codes, _thumbnails(learnt.names), places, strict=False
+    ):
         by_class[str(learnt.classes[code])].append(Seen(name, thumbnail, place))
-    queries = tuple(
-        Query(name, thumbnail, place, explanation)
-        for name, thumbnail, place, explanation in zip(
-            names, _thumbnails(images), places[len(support) :], explanations, strict=True
-        )
-    )
-    return Scene(title, tuple(notes), by_class, queries, tuple(errors), shares)
+    queries = map(Query, names, _thumbnails(images), places[len(support) :], explanations)
+    return Scene(title, tuple(notes), by_class, tuple(queries), tuple(errors), shares)
 
 
 def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[float, float]]:
     """Return the positions of features on their two principal axes, (feature, 2), and the variance of each axis."""
-    around = features - features.mean(0)
-    left, values, axes = np.linalg.svd(around, full_matrices=False)
+    left, values, axes = np.linalg.svd(features - features.mean(0), full_matrices=False)
     places = np.zeros((len(features), 2))
     n_axes = min(2, len(values))
     # The sign of an axis is arbitrary: make its largest weight positive, so that drawings are reproducible.
@@ -105,7 +100,7 @@ def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[fl
 
 
 def place_names(
-    names: Sequence[str], groups: Sequence[Places], others: Places, *, letter: float, room: float
+    names: Sequence[str], groups: Sequence[Places], others: Places, letter: float, room: float
 ) -> list[tuple[float, float]]:
     """Return the centre of each class's name: beside one of its images, where it covers the fewest markers and names.
 
