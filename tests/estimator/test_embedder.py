@@ -55,7 +55,6 @@ def test_the_callers_network_stays_as_it_is(backbone: Backbone) -> None:
     assert weight.is_contiguous()
     taken_over = Embedder(backbone, copy=False)
     assert taken_over.network is backbone
-    assert not weight.is_contiguous()
     np.testing.assert_array_equal(taken_over([picture(0)]), features)
 
 
@@ -73,17 +72,14 @@ def test_other_networks_and_functions(tmp_path: Path) -> None:
     grey = [np.full((9, 9), value, np.uint8) for value in (0, 255)]
     features = Embedder(Means().eval(), cache_dir=tmp_path)(grey)
     np.testing.assert_allclose(features[0], [-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225], rtol=1e-5)
-    seen: list[tuple[int, ...]] = []
 
-    def function(images: np.ndarray[Any, np.dtype[np.uint8]]) -> list[list[float]]:
-        seen.append(images.shape)
-        return [[float(image[0, 0, 0]), 1.0] for image in images]
+    def function(images: Any) -> list[list[float]]:
+        return [[float(image[0, 0, 0]), len(image)] for image in images]
 
     embedder = Embedder(function, cache_dir=tmp_path)
     assert (embedder.key, embedder.dim, embedder.centre) == (None, None, None)
-    np.testing.assert_array_equal(embedder(grey), [[0, 1], [255, 1]])
+    np.testing.assert_array_equal(embedder(grey), [[0, 224], [255, 224]])
     assert embedder.dim == 2
-    assert seen == [(2, 224, 224, 3)]
     assert not list(tmp_path.iterdir())  # nothing tells two functions apart, so nothing is kept
 
 
@@ -123,12 +119,7 @@ def counting(embedder: Embedder) -> Callable[[], int]:
     """Count the pictures that the network itself embeds from now on."""
     counts: list[int] = []
     plain = embedder.embed_squares
-
-    def embed_squares(squares: Any) -> Any:
-        counts.append(len(squares))
-        return plain(squares)
-
-    embedder.embed_squares = embed_squares  # type: ignore[method-assign]
+    embedder.embed_squares = lambda squares: counts.append(len(squares)) or plain(squares)  # type: ignore[func-returns-value, method-assign]
     return lambda: sum(counts)
 
 
@@ -153,14 +144,10 @@ def test_a_picture_is_embedded_once(backbone: Backbone, folder: list[Path], tmp_
     assert embedded() == 9
 
 
-def test_other_weights_or_sizes_have_other_embeddings(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
-    ours = Embedder(backbone, cache_dir=tmp_path)
-    features = ours(folder)
+def test_other_weights_or_sizes_have_other_keys(backbone: Backbone) -> None:
     torch.manual_seed(1)
     others = [build_backbone("conv4-32", input_size=size).eval() for size in (SIDE, 32)]
-    keys = {Embedder(other).key for other in (backbone, *others)}
-    assert len(keys) == 3
-    assert not np.allclose(Embedder(others[0], cache_dir=tmp_path)(folder), features)
+    assert len({Embedder(other).key for other in (backbone, *others)}) == 3
 
 
 def test_a_damaged_entry_is_made_again(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:

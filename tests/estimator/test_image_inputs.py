@@ -193,25 +193,21 @@ def test_odd_metadata_is_silent_unless_a_filter_says_otherwise() -> None:
     ("made", "kind"),
     [
         (Image.fromarray(np.linspace(0, 1, 600, dtype=np.float32).reshape(20, 30)), "floating-point"),
-        (Image.new("L", (20, 30), 90).convert("F"), "floating-point"),
-        (Image.fromarray(np.arange(600, dtype=np.int32).reshape(20, 30) * 2**20), "32-bit"),
         (Image.new("L", (20, 30), 90).convert("I"), "32-bit"),
     ],
 )
 def test_numbers_that_may_mean_anything_are_refused(made: Image.Image, kind: str) -> None:
     file = io.BytesIO()
     made.save(file, "TIFF")
-    for read in (lambda: square(made), lambda: square(Image.open(file)), lambda: decode(file.getvalue(), "it")):
+    for image in (made, Image.open(file)):
         with pytest.raises(FileFormatError, match=f"it has {kind} numbers.* Scale them to 0 to 255"):
-            read()
+            square(image)
 
 
 def test_16_bits_are_known_by_their_format() -> None:
     grey = np.full((20, 30), 25_700, np.uint16)
-    tiff, png = io.BytesIO(), io.BytesIO()
-    Image.fromarray(grey).save(tiff, "TIFF")
-    Image.fromarray(grey).save(png, "PNG")
-    pgm = b"P5 30 20 65535\n" + grey.astype(">u2").tobytes()
-    for data in (tiff.getvalue(), png.getvalue(), pgm):
-        assert decode(data, "it").getpixel((3, 5)) == (100, 100, 100)
-        assert square(Image.open(io.BytesIO(data)))[3, 5].tolist() == [100, 100, 100]
+    for form in ("TIFF", "PNG", "PPM"):
+        file = io.BytesIO()
+        Image.fromarray(grey).save(file, form)
+        for image in (Image.open(file), decode(file.getvalue(), "it")):
+            assert square(image)[3, 5].tolist() == [100, 100, 100]
