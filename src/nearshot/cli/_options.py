@@ -93,6 +93,16 @@ class ClassifierOptions:
 ClassifierFlags = Annotated[ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # help box
 
 
+def find_queries(given: Sequence[str], nearest: int) -> tuple[list[Path], list[Path]]:
+    """Return the images to classify and the folders that cannot be read; warnings are printed."""
+    from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
+
+    if nearest < 1:
+        raise InputError(f"nearest must be at least 1 (got {nearest}).")
+    with print_warnings():
+        return find_images(given)
+
+
 def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterator[Pixels | NearshotError]:
     """Read images at the size of the classifier's backbone; the entry of an unreadable image is its error."""
     from nearshot.estimator.image_inputs import read_each  # noqa: PLC0415

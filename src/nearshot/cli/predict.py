@@ -14,8 +14,7 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, read_squares
-from nearshot.cli._warnings import print_warnings
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, find_queries, read_squares
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
 from nearshot.text import counted, print_message, printable
@@ -62,14 +61,9 @@ class Predict:
 
     def run(self, console: Console) -> None:
         """Classify images one by one."""
-        from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
-
-        with print_warnings():
-            paths, locked = find_images(self.images)
+        paths, locked = find_queries(self.images, self.nearest)
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
-        if self.nearest < 1:
-            raise InputError(f"nearest must be at least 1 (got {self.nearest}).")
         classifier = self.options.make_classifier(self.support)
         bad: list[Path] = []
         answers = _answers(classifier, paths, self.nearest, bad)

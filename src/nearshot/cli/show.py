@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, read_squares
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, find_queries, read_squares
 from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted, printable
@@ -38,15 +38,10 @@ class Show:
 
     def run(self, console: Console) -> None:
         """Write the drawing."""
-        # scikit-learn and matplotlib take seconds to import
-        from nearshot.estimator.folders import find_images  # noqa: PLC0415
-        from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415
+        from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415 (takes seconds to import)
 
         check_ending(self.output)
-        if self.nearest < 1:
-            raise InputError(f"nearest must be at least 1 (got {self.nearest}).")
-        with print_warnings():
-            paths, locked = find_images(self.query)
+        paths, locked = find_queries(self.query, self.nearest)
         classifier = self.options.make_classifier(self.support)
         read = list(read_squares(paths, classifier))
         errors = [str(one) for one in read if isinstance(one, NearshotError)]

@@ -106,7 +106,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget the previous ones."""
-        settings, embedder = self._checked_settings(), self._make_embedder()
+        settings, embedder = self._settings().check(), self._make_embedder()
         given = self._labelled(X, y, embedder, None)
         labels = given[1]
         if settings.unknown_rate is not None and are_mixed(labels, settings.unknown_label):
@@ -129,7 +129,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"y must hold labels in `classes` only (got {format_list(others)}).")
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
-        settings, fitted = self._checked_settings(), self._fitted
+        settings, fitted = self._settings().check(), self._fitted
         features, labels, names, columns = self._labelled(X, y, fitted.embedder, fitted)
         known = fitted.learnt
         if are_mixed(known.labels, labels):
@@ -141,7 +141,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
         check_is_fitted(self)
-        settings, fitted = self._checked_settings(), self._fitted
+        settings, fitted = self._settings().check(), self._fitted
         learnt, known = fitted.learnt, fitted.learnt.classes.tolist()
         label = label.item() if isinstance(label, np.generic) else label
         if label not in known or len(known) == 1:
@@ -227,7 +227,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = cls(saved or backbone, device=device, cache_dir=cache_dir, **parameters)
         look_up(CLASSIFIERS, model.classifier, "classifier")  # a classifier of your own, which must be registered
         try:
-            settings = model._checked_settings()
+            settings = model._settings().check()
         except InputError as error:
             raise FileFormatError(f"{path} is damaged: {error}") from error
         embedder, dim = model._make_embedder(copy=backbone is not None), learnt.features.shape[1]
@@ -286,11 +286,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _settings(self) -> ClassifierSettings:
         return ClassifierSettings(*(getattr(self, name) for name in ClassifierSettings._fields))
-
-    def _checked_settings(self) -> ClassifierSettings:
-        settings = self._settings()
-        settings.check()
-        return settings
 
     def _ready(self) -> Fitted:
         """Return the state; raise an error before `fit`, or if a parameter has changed since."""

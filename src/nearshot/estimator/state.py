@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +49,8 @@ class ClassifierSettings(NamedTuple):
     unknown_rate: Any
     unknown_label: Any
 
-    def check(self) -> None:
-        """Raise an error if a value is invalid."""
+    def check(self) -> Self:
+        """Return the settings; raise an error if a value is invalid."""
         look_up(CLASSIFIERS, self.classifier, "classifier")
         if self.n_neighbors is not None:
             check_count(self.n_neighbors, "n_neighbors")
@@ -61,6 +61,7 @@ class ClassifierSettings(NamedTuple):
             raise InputError(f"unknown_rate must be None or a number between 0 and 1, such as 0.05 (got {rate!r}).")
         if isinstance(self.centre, str) and self.centre not in ("auto", "support"):
             raise InputError(f"centre must be 'auto', 'support', an array or None (got {self.centre!r}).")
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +134,26 @@ def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | No
     """Return the state for labelled images."""
     features, labels, names, columns = given
     classes, codes = np.unique(labels, return_inverse=True)
+    centre, threshold, how = settings.centre, math.inf, (settings.classifier, settings.n_neighbors)
     if settings.unknown_rate is not None and settings.unknown_label in classes.tolist():
         raise InputError(f"unknown_label must not be the label of a class (got {settings.unknown_label!r}).")
-    centre = _centre(settings, features, embedder)
+    if settings.unknown_rate is not None and len(codes) == 1:
+        raise InputError("unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate.")
+    if isinstance(centre, str):
+        stored = None if embedder is None else embedder.centre
+        centre = features.mean(0) if centre == "support" else stored
+    elif centre is not None:
+        centre = np.asarray(without_tensors(centre), dtype=features.dtype)
     support = Support(_prepared(features, centre, settings), torch.from_numpy(codes), len(classes))
     if embedder is not None:
         warn_about_repeated_images(support, names, classes.tolist())
-    temperature, threshold = _temperature(settings, support), _threshold(settings, support)
-    learnt = Learnt(classes, features, codes, names, columns, centre, temperature, threshold)
+    temperature = settings.temperature
+    if temperature == "auto":
+        scores, held_out_codes, _ = held_out_scores(support, *how)
+        temperature = choose_temperature(scores, held_out_codes) * typical_temperature(support, *how)
+    if settings.unknown_rate is not None:
+        threshold = choose_threshold(held_out_novelties(support), float(settings.unknown_rate))
+    learnt = Learnt(classes, features, codes, names, columns, centre, float(temperature), threshold)
     return Fitted(settings, learnt, embedder)
 
 
@@ -179,28 +192,3 @@ def _prepared(features: Array, centre: Array | None, settings: ClassifierSetting
     given = torch.from_numpy(np.array(features, dtype=np.float64))
     offset = None if centre is None else torch.from_numpy(np.array(centre, dtype=np.float64))
     return prepare_features(given, centre=offset, normalise=bool(settings.normalise))
-
-
-def _centre(settings: ClassifierSettings, features: Array, embedder: Embedder | None) -> Array | None:
-    if settings.centre is None:
-        return None
-    if isinstance(settings.centre, str):
-        if settings.centre == "support":
-            return np.asarray(features.mean(0))
-        return None if embedder is None else embedder.centre
-    return np.asarray(without_tensors(settings.centre), dtype=features.dtype)
-
-
-def _temperature(settings: ClassifierSettings, support: Support) -> float:
-    if settings.temperature != "auto":
-        return float(settings.temperature)
-    scores, codes, _ = held_out_scores(support, settings.classifier, settings.n_neighbors)
-    return choose_temperature(scores, codes) * typical_temperature(support, settings.classifier, settings.n_neighbors)
-
-
-def _threshold(settings: ClassifierSettings, support: Support) -> float:
-    if settings.unknown_rate is None:
-        return math.inf
-    if len(support.codes) == 1:
-        raise InputError("unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate.")
-    return choose_threshold(held_out_novelties(support), float(settings.unknown_rate))
