@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from clouds import Brightness, clouds
+from clouds import Brightness, clouds, conv4
 from layouts import picture
 from safetensors import safe_open
 
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
-from nearshot.models import build_backbone, save_backbone
+from nearshot.models import save_backbone
 
 
 def saved_again(model: FewShotClassifier, path: Path, **options: Any) -> FewShotClassifier:
@@ -60,9 +60,7 @@ def test_labels_of_every_type(labels: Any, tmp_path: Path) -> None:
 
 
 def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    weights = tmp_path / "weights.safetensors"
-    backbone = build_backbone("conv4-32", input_size=16).eval()
+    weights, backbone = tmp_path / "weights.safetensors", conv4()
     save_backbone(backbone, weights, training_mean=torch.linspace(0, 1, 32), dtype=torch.float16)
     pictures = np.stack([picture(seed, 16) for seed in range(8)])
     model = FewShotClassifier(weights, unknown_rate=0.1, unknown_label=-1).fit(pictures, np.arange(8) % 2)
@@ -89,7 +87,7 @@ def test_a_function_is_given_again(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 3\)"):
         FewShotClassifier.load(path, backbone=lambda images: images.mean((1, 2))).predict(pictures)
     with pytest.raises(InputError, match="backbone must return 2 numbers .*got 32"):
-        FewShotClassifier.load(path, backbone=build_backbone("conv4-32", input_size=16).eval())
+        FewShotClassifier.load(path, backbone=conv4())
 
 
 def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
@@ -162,7 +160,7 @@ def test_a_damaged_file_is_refused(damage: dict[str, Any], file: Path) -> None:
 def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no classifier file"):
         FewShotClassifier.load(tmp_path / "missing.safetensors")
-    save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
+    save_backbone(conv4(), tmp_path / "weights.safetensors")
     whole = file.read_bytes()
     for content, message in (
         (b"", "not a safetensors file, or is damaged"),

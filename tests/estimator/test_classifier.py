@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clouds import clouds
+from clouds import clouds, conv4
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import picture
 from PIL import Image
 from sklearn.exceptions import NotFittedError
-from torch import Tensor
 
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
@@ -25,15 +24,9 @@ from nearshot.estimator import export_onnx
 from nearshot.estimator.state import warn_about_repeated_images
 from nearshot.estimator.support import PAIRS_AT_ONCE, Support
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
-from nearshot.models import Backbone, build_backbone, save_backbone
+from nearshot.models import save_backbone
 
 NAMES = ("centroid", "soft", "knn")
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return build_backbone("conv4-32", input_size=16).eval()
 
 
 def colours(pictures: Any) -> Any:
@@ -41,17 +34,12 @@ def colours(pictures: Any) -> Any:
     return pictures.mean((1, 2))
 
 
-def features_and_labels() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(12).repeat_interleave(25)
-    return torch.randn(12, 8, generator=generator)[labels] + torch.randn(300, 8, generator=generator), labels
-
-
 @pytest.mark.parametrize("n_shot", [1, 5])
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_are_those_of_evaluation(name: Any, n_shot: int) -> None:
     """What is measured over episodes is what is used."""
-    features, labels = features_and_labels()
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(12).repeat_interleave(25)
+    features = torch.randn(12, 8, generator=generator)[labels] + torch.randn(300, 8, generator=generator)
     centre = features.mean(0)
     prepared = prepare_features(features.double(), centre=centre.double())
     episodes = sample_episodes(labels, n_shot=n_shot, n_episodes=20, seed=1)
@@ -347,7 +335,8 @@ def test_pictures_of_every_kind(tmp_path: Path) -> None:
         FewShotClassifier(colours).fit(pictures, ["red"])
 
 
-def test_a_backbone_centres_by_its_training_set(backbone: Backbone, tmp_path: Path) -> None:
+def test_a_backbone_centres_by_its_training_set(tmp_path: Path) -> None:
+    backbone = conv4()
     pictures = np.stack([tinted(seed, seed % 2) for seed in range(10)])
     labels = np.arange(10) % 2
     mean = torch.linspace(0, 1, backbone.embedding_dim)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from clouds import conv4
 from layouts import encoded, write_folder
 from locks import locked
 from PIL import Image
@@ -24,7 +24,7 @@ from rich.cells import cell_len
 
 from nearshot.cli import main
 from nearshot.estimator import FewShotClassifier
-from nearshot.models import build_backbone, save_backbone
+from nearshot.models import save_backbone
 
 SIDE = 16
 Captured = pytest.CaptureFixture[str]
@@ -39,10 +39,8 @@ def pattern(label: int, seed: int, side: int = SIDE) -> bytes:
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
     """A backbone that was trained on nothing, which patterns are easy for all the same."""
-    torch.manual_seed(0)
-    path = tmp_path / "weights.safetensors"
-    save_backbone(build_backbone("conv4-32", input_size=SIDE).eval(), path)
-    return path
+    save_backbone(conv4(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clouds import conv4
 from layouts import class_folders, encoded, picture, write_folder
 from torch import Tensor, nn
 
@@ -27,8 +28,7 @@ SIDE = 16
 
 @pytest.fixture
 def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return build_backbone("conv4-32", input_size=SIDE).eval()
+    return conv4()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from unittest import SkipTest
 import joblib
 import numpy as np
 import pytest
-from clouds import Brightness, clouds
+from clouds import Brightness, clouds, conv4
 from layouts import picture
 from sklearn.base import clone
 from sklearn.decomposition import PCA
@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from nearshot import FewShotClassifier
-from nearshot.models import build_backbone, save_backbone
+from nearshot.models import save_backbone
 
 ESTIMATORS = [
     FewShotClassifier(),
@@ -83,7 +83,7 @@ def test_copies(tmp_path: Path) -> None:
 
 def test_a_copy_holds_the_backbone_once(tmp_path: Path) -> None:
     weights, bundle, copied = (tmp_path / name for name in ("weights.safetensors", "model.safetensors", "model.joblib"))
-    save_backbone(build_backbone("conv4-32", input_size=16).eval(), weights)
+    save_backbone(conv4(), weights)
     pictures = [picture(seed, 16) for seed in range(4)]
     fitted = FewShotClassifier(weights, device="cpu").fit(pictures, ["cat", "cat", "dog", "dog"])
     fitted.save(bundle)

@@ -71,10 +71,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> model = FewShotClassifier().fit(features, ["cat", "cat", "dog", "dog"])
     >>> model.predict([[5.0, 1.0], [0.2, 3.0]])
     array(['cat', 'dog'], dtype='<U3')
-    >>> model.partial_fit([[-1.0, -0.1]], ["fish"]).predict([[-2.0, 0.0]])
-    array(['fish'], dtype='<U4')
-    >>> model.forget("fish").classes_
-    array(['cat', 'dog'], dtype='<U4')
     """
 
     def __init__(
@@ -194,11 +190,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return explain_answers(fitted, self._query(X, fitted), n_neighbors)
 
     def estimate_accuracy(self) -> AccuracyEstimate:
-        """Estimate the accuracy for new images from the support images alone, by leave-one-out.
+        """Estimate the accuracy for new images from the support images alone, by leave-one-out, without rejection.
 
-        One image of every class is held out at a time, or a twentieth of a class with more than 20 images. Of more than
-        a thousand images, a thousand are tested. Answers are among the classes, without rejection. Classes with a
-        single image cannot be tested.
+        Of more than a thousand images, a thousand are tested. Classes with a single image cannot be tested.
         """
         fitted = self._ready()
         held_out = held_out_scores(fitted.support, fitted.settings.classifier, fitted.settings.n_neighbors)
@@ -212,9 +206,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         write_bundle(self._ready(), path)
 
     @classmethod
-    def load(
-        cls, path: str | Path, *, backbone: Any = None, device: Any = "auto", cache_dir: str | Path | None = None
-    ) -> Self:
+    def load(cls, path: str | Path, *, backbone: Any = None, device: Any = "auto", cache_dir: Any = None) -> Self:
         """Return a saved classifier. Nothing in the file is executed.
 
         A `backbone` that could not be saved must be given again. The other arguments are those of the constructor.

@@ -44,11 +44,9 @@ class Embedder:
             normalised as for ImageNet. Or any function, called with a uint8 array (image, side, side, 3). An attribute
             `input_size` of the latter two gives the side; the default is 224.
         device: "cpu", "cuda", …; "auto" is a GPU if there is one.
-        cache_dir: a folder that caches embeddings by content; None for no cache. Only embeddings of a `Backbone` are
-            cached, since other networks and functions have no identity.
+        cache_dir: a folder that caches embeddings of a `Backbone` by content; None for no cache.
         batch_size: how many images to embed at once; by default 32, and 256 on a GPU.
-        copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory. A
-            network that is loaded by path or name is never copied.
+        copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
 
     Attributes:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.

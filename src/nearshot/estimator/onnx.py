@@ -44,12 +44,10 @@ GIVEN = "images (image, height, width, 3), uint8 RGB of any size, whose centre i
 def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     """Write a fitted classifier to one ONNX file, atomically; needs the extra `onnx`.
 
-    The file holds the preprocessing, the backbone, the support set and the temperature. Its input is `images`, (image,
-    height, width, 3) uint8 RGB of any size, upright; or `features`, (image, dim) float32, for a classifier without a
-    backbone. Its outputs are `label` (image,) as strings, `probabilities` (image, class), `novelty` (image,) and, with
-    `unknown_rate`, `unknown` (image,). The metadata describe the classes, the version and the preprocessing. Without
-    images, the outputs are empty. A feature of zeros, which `FewShotClassifier` refuses, has equal probabilities and an
-    infinite novelty. A backbone must be a network, not a function.
+    Its input is `images`, (image, height, width, 3) uint8 RGB of any size, upright; or `features`, (image, dim)
+    float32, for a classifier without a backbone. Its outputs are `label` (image,) as strings, `probabilities` (image,
+    class), `novelty` (image,) and, with `unknown_rate`, `unknown` (image,). A feature of zeros, which
+    `FewShotClassifier` refuses, has equal probabilities and an infinite novelty. A backbone must be a network.
     """
     fitted = classifier._ready()
     try:
@@ -221,10 +219,10 @@ def _add_ends(graph: Any, fitted: Fitted) -> None:
     rank, count, zero = len(given.type.tensor_type.shape.dim), _name("count"), _name("zero")
     entry = "features" if fitted.embedder is None else "images"
     labels: Any = [readable(str(text)).encode() for text in (*fitted.learnt.classes, fitted.settings.unknown_label)]
-    pad = np.array([0] * rank + [1] * (rank - 1) + [0])
-    graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), zero))
-    graph.initializer.append(numpy_helper.from_array(pad.astype(np.int64), _name("pad")))
-    graph.initializer.append(helper.make_tensor(_name("labels"), TensorProto.STRING, [len(labels)], labels))
+    pad = np.array([0] * rank + [1] * (rank - 1) + [0], np.int64)
+    numbers = [numpy_helper.from_array(np.zeros(1, np.int64), zero), numpy_helper.from_array(pad, _name("pad"))]
+    text = helper.make_tensor(_name("labels"), TensorProto.STRING, [len(labels)], labels)
+    graph.initializer.extend([*numbers, text])
     before = [
         node("Shape", [entry], [count], start=0, end=1),
         node("Equal", [count, zero], [_name("is_empty")]),
