@@ -225,7 +225,7 @@ def test_the_backbone_of_a_run(folder: Path, weights: Path, capsys: Captured) ->
 )
 def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, weights: Path, capsys: Captured) -> None:
     write_folder(folder, {"alone/ant/0.png": pattern(0, 0), "zoo.onnx": b"x"})
-    given = [] if "--backbone" in arguments else ["--backbone", weights]
+    given: list[str | Path] = [] if "--backbone" in arguments else ["--backbone", weights]
     assert run(*arguments.split(), *given) == 1
     assert re.search(f"^nearshot: .*{message}", " ".join(capsys.readouterr().err.splitlines()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BACKBONE = "resnet12-nca-cifar-fs"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
 NAMED_FILES = 3  # ignored files that a warning names
-ALLOWED_WITH_BUNDLE = ("device", "cache_dir", "no_cache")
+SAVED = ("backbone", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
 
 
 def _option(default: str, metavar: str, *aliases: str) -> Any:
@@ -56,13 +56,15 @@ class ClassifierOptions:
         from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (imports scikit-learn)
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
+        given = {name: getattr(self, name) for name in SAVED if getattr(self, name) is not None}
         with print_warnings():
             if support.suffix.lower() == ".onnx":
                 raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
             if support.suffix.lower() == ".safetensors" or support.is_file():
-                for one in fields(self):
-                    if one.name not in ALLOWED_WITH_BUNDLE and getattr(self, one.name) is not None:
-                        raise InputError(f"{one.name} is saved in the bundle {support}. To change it, export again.")
+                if given:
+                    raise InputError(
+                        f"{next(iter(given))} is saved in the bundle {support}. To change it, export again."
+                    )
                 return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
             if self.n_neighbors is not None and self.classifier != "knn":
                 raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'centroid'}).")
@@ -70,21 +72,12 @@ class ClassifierOptions:
                 raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
             found = read_support(support)
             _warn_about(found, rejects=self.unknown_rate is not None)
-            backbone = self.backbone or BACKBONE
+            backbone = given.pop("backbone", BACKBONE)
             if Path(backbone).is_dir():  # a run: the best weights for five images per class
                 from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
 
-                backbone = str(RunFolder(backbone).best_weights(5, "centroid"))
-            classifier = FewShotClassifier(
-                backbone,
-                classifier=self.classifier or "centroid",
-                n_neighbors=self.n_neighbors,
-                unknown_rate=self.unknown_rate,
-                unknown_label="unknown" if self.unknown_label is None else self.unknown_label,
-                device=self.device,
-                cache_dir=cache,
-                verbose=True,
-            )
+                backbone = RunFolder(backbone).best_weights(5, "centroid")
+            classifier = FewShotClassifier(str(backbone), device=self.device, cache_dir=cache, verbose=True, **given)
             classifier.fit([str(path) for path in found.paths], list(found.labels))
             classifier.verbose = False  # the commands have a progress bar of their own
             return classifier

@@ -98,13 +98,12 @@ def _write_table(answers: Answers, file: IO[str], paths: Sequence[Path], classif
     label_wide = max(len("label"), *map(cell_len, labels))
     file.write(f"{_padded('image', wide)}  {_padded('label', label_wide)}  probability   nearest labelled image\n")
     for path, result in answers:
-        if isinstance(result, NearshotError):
-            file.write(f"{_padded(path, wide)}  {_padded('–', label_wide)}  cannot be read: {printable(result)}\n")
-            continue
-        near = result.neighbours[0]
-        sure = f"novelty {result.novelty:.2g}" if result.is_unknown else f"{100 * result.probability:.1f} %"
-        where = f"{printable(near.name)} (distance {near.distance:.2f})"
-        file.write(f"{_padded(path, wide)}  {_padded(result.label, label_wide)}  {sure:12}  {where}\n")
+        label, rest = "–", f"cannot be read: {printable(result)}"
+        if not isinstance(result, NearshotError):
+            label, near = result.label, result.neighbours[0]
+            sure = f"novelty {result.novelty:.2g}" if result.is_unknown else f"{100 * result.probability:.1f} %"
+            rest = f"{sure:12}  {printable(near.name)} (distance {near.distance:.2f})"
+        file.write(f"{_padded(path, wide)}  {_padded(label, label_wide)}  {rest}\n")
 
 
 def _padded(text: object, width: int) -> str:
