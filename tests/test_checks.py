@@ -51,14 +51,14 @@ def test_samplers_take_lists_and_arrays_and_numpys_seeds() -> None:
     for labels in (LABELS.tolist(), LABELS.numpy()):
         batches = EpisodeBatches(labels, shape, seed=np.int64(1))  # type: ignore[arg-type]
         assert torch.equal(batches.epoch_indices(), expected)
-    with pytest.raises(InputError, match=r"batch_size must be a whole number, not 4\.0"):
+    with pytest.raises(InputError, match=r"batch_size .* 4\.0"):
         ShuffledBatches(10, 4.0)  # type: ignore[arg-type]
 
 
 def test_what_is_nearly_right_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="labels must be a tensor, not a list"):
         nca_loss(FEATURES, LABELS.tolist(), keep_positives=0.5, generator=torch.Generator())  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="centre must be a tensor, not list"):
+    with pytest.raises(InputError, match="centre .*list"):
         evaluate_features(FEATURES, LABELS, centre=[0.0] * 6)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="shots .*1"):
         Request(shots=1)  # type: ignore[arg-type]
