@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from nearshot import FewShotClassifier
-from nearshot.estimator.calibration import typical_temperature
+from nearshot.estimator.leave_one_out import typical_temperature
 from nearshot.estimator.novelty import choose_threshold, held_out_novelties
 from nearshot.evaluation import FeatureSet, prepare_features, sample_episodes
 from nearshot.progress import with_progress

@@ -1,7 +1,7 @@
 """Count the images that a dataset has twice, and those that two splits share.
 
-python benchmarks/repeated_images.py              # prints and writes benchmarks/results/repeated-pictures.json
-python benchmarks/repeated_images.py mini-imagenet --output .
+python benchmarks/repeated_pictures.py              # prints and writes benchmarks/results/repeated-pictures.json
+python benchmarks/repeated_pictures.py mini-imagenet --output .
 """
 
 from __future__ import annotations

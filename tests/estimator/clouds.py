@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+
+from nearshot.models import Backbone, build_backbone
 
 Array = npt.NDArray[Any]
 
@@ -39,6 +42,12 @@ def clouds(
         np.repeat(names, n_query),
         around(n_way, n_query),
     )
+
+
+def conv4() -> Backbone:
+    """A small backbone for images of 16 pixels, trained on nothing."""
+    torch.manual_seed(0)
+    return build_backbone("conv4-32", input_size=16).eval()
 
 
 class Brightness:

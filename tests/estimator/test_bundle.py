@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from clouds import Brightness, clouds
+from clouds import Brightness, clouds, conv4
 from layouts import picture
 from safetensors import safe_open
 
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
-from nearshot.models import build_backbone, save_backbone
+from nearshot.models import save_backbone
 
 
 def saved_again(model: FewShotClassifier, path: Path, **options: Any) -> FewShotClassifier:
@@ -41,7 +41,6 @@ def test_what_is_loaded_is_what_was_saved(settings: dict[str, Any], tmp_path: Pa
     for ask in ("predict", "predict_proba", "novelty"):
         np.testing.assert_array_equal(getattr(again, ask)(pictures), getattr(model, ask)(pictures))
     assert again.explain(pictures) == model.explain(pictures)
-    assert again.estimate_accuracy() == model.estimate_accuracy()
     assert again.predict(pictures).dtype == model.predict(pictures).dtype
     for name, value in again.get_params().items():
         np.testing.assert_array_equal(value, model.get_params()[name])
@@ -61,9 +60,7 @@ def test_labels_of_every_type(labels: Any, tmp_path: Path) -> None:
 
 
 def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    weights = tmp_path / "weights.safetensors"
-    backbone = build_backbone("conv4-32", input_size=16).eval()
+    weights, backbone = tmp_path / "weights.safetensors", conv4()
     save_backbone(backbone, weights, training_mean=torch.linspace(0, 1, 32), dtype=torch.float16)
     pictures = np.stack([picture(seed, 16) for seed in range(8)])
     model = FewShotClassifier(weights, unknown_rate=0.1, unknown_label=-1).fit(pictures, np.arange(8) % 2)
@@ -74,26 +71,23 @@ def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict_proba(pictures), expected)
     np.testing.assert_array_equal(again.predict_proba(pictures), expected)  # from the cache
     assert again.centre_ is not None
+    assert again.embedder_ is not None
+    assert again.embedder_.network is again.backbone  # not copied
     with pytest.raises(InputError, match="backbone must be None"):
         FewShotClassifier.load(tmp_path / "model.safetensors", backbone=backbone)
 
 
 def test_a_function_is_given_again(tmp_path: Path) -> None:
-    pictures = np.stack([picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(6)])
+    pictures, path = np.stack([picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(6)]), tmp_path / "m"
     model = FewShotClassifier(Brightness()).fit(pictures, np.arange(6) % 2)
-    model.save(tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match="backbone is required"):
-        FewShotClassifier.load(tmp_path / "model.safetensors")
-    again = FewShotClassifier.load(tmp_path / "model.safetensors", backbone=Brightness())
+    again = saved_again(model, path, backbone=Brightness())
     np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
-    other = FewShotClassifier.load(tmp_path / "model.safetensors", backbone=lambda images: images.mean((1, 2)))
-    for use in (other.predict, lambda pictures: other.partial_fit(pictures, np.arange(6) % 2)):
-        with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 3\)"):
-            use(pictures)
+    with pytest.raises(InputError, match="backbone is required"):
+        FewShotClassifier.load(path)
+    with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 3\)"):
+        FewShotClassifier.load(path, backbone=lambda images: images.mean((1, 2))).predict(pictures)
     with pytest.raises(InputError, match="backbone must return 2 numbers .*got 32"):
-        FewShotClassifier.load(
-            tmp_path / "model.safetensors", backbone=build_backbone("conv4-32", input_size=16).eval()
-        )
+        FewShotClassifier.load(path, backbone=conv4())
 
 
 def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
@@ -106,8 +100,6 @@ def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not fitted"):
-        FewShotClassifier().save(tmp_path / "model.safetensors")
     model = FewShotClassifier(unknown_label=("un", "known")).fit([[1.0], [-1.0]], [0, 1])
     with pytest.raises(InputError, match="labels must be strings or numbers"):
         model.save(tmp_path / "model.safetensors")
@@ -117,8 +109,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     drawn = clouds(0)
-    model = FewShotClassifier(centre="support").fit(drawn.support, drawn.labels)
-    model.save(tmp_path / "model.safetensors")
+    FewShotClassifier(centre="support").fit(drawn.support, drawn.labels).save(tmp_path / "model.safetensors")
     return tmp_path / "model.safetensors"
 
 
@@ -135,21 +126,19 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
 @pytest.mark.parametrize(
     "damage",
     [
+        {"classes": "gone"},
+        {"classes": "abc"},
         {"classes": ["a", "b"]},
         {"classes": ["a", "a", "b", "c", "d"]},
-        {"classes": "gone"},
         {"classes_type": "O"},
-        {"classes_type": "nonsense"},
         {"classes_type": "<U500000000"},
         {"temperature": 0},
         {"temperature": "hot"},
         {"threshold": -1},
         {"names": []},
-        {"names": 3},
         {"parameters": {"temperature": -1}},
         {"parameters": 3},
         {"parameters": {"unknown_label": ["un", "known"]}},
-        {"parameters": {"unknown_label": {"un": "known"}}},
         {"parameters": {"unknown_label": "class 3"}, "threshold": 2.0},
         {"backbone": {"name": "conv4"}},
         {"feature_names": ["a"]},
@@ -157,7 +146,6 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
         {"tensors": {"support_features": torch.ones(25)}},
         {"tensors": {"support_features": torch.full((25, 16), torch.nan)}},
         {"tensors": {"support_labels": torch.zeros(25, dtype=torch.long)}},
-        {"tensors": {"support_labels": torch.full((25,), -1)}},
         {"tensors": {"support_labels": torch.zeros(25)}},
         {"tensors": {"centre": torch.ones(3)}},
     ],
@@ -172,24 +160,19 @@ def test_a_damaged_file_is_refused(damage: dict[str, Any], file: Path) -> None:
 def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no classifier file"):
         FewShotClassifier.load(tmp_path / "missing.safetensors")
-    save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
-    with pytest.raises(FileFormatError, match="not a classifier saved by nearshot"):
-        FewShotClassifier.load(tmp_path / "weights.safetensors")
+    save_backbone(conv4(), tmp_path / "weights.safetensors")
     whole = file.read_bytes()
-    for content in (b"", b"not a file", whole[: len(whole) // 2]):
+    for content, message in (
+        (b"", "not a safetensors file, or is damaged"),
+        (whole[: len(whole) // 2], "not a safetensors file, or is damaged"),
+        ((tmp_path / "weights.safetensors").read_bytes(), "not a classifier saved by nearshot"),
+        (whole.replace(b'"version":"1"', b'"version":"9"'), r"format version '9'.* Update it"),
+    ):
         file.write_bytes(content)
-        with pytest.raises(FileFormatError, match="not a safetensors file, or is damaged"):
+        with pytest.raises(FileFormatError, match=message):
             FewShotClassifier.load(file)
-    file.write_bytes(whole.replace(b'"version":"1"', b'"version":"9"'))
-    with pytest.raises(FileFormatError, match=r"format version '9'.* Update it"):
-        FewShotClassifier.load(file)
-
-
-def test_a_class_may_be_called_unknown_where_nothing_is_rejected(tmp_path: Path) -> None:
-    model = FewShotClassifier().fit([[1.0, 0.0], [0.0, 1.0]], ["cat", "unknown"])
-    assert saved_again(model, tmp_path / "model.safetensors").predict([[0.0, 2.0]]).tolist() == ["unknown"]
 
 
 def test_parameters_of_another_time_are_ignored(file: Path) -> None:
-    rewritten(file, parameters={"classifier": "centroid", "unknown_label": "unknown", "left_handed": True})
-    assert FewShotClassifier.load(file).get_params()["classifier"] == "centroid"
+    rewritten(file, parameters={"classifier": "centroid", "unknown_label": "class 3", "left_handed": True})
+    assert FewShotClassifier.load(file).get_params()["unknown_label"] == "class 3"  # where nothing is rejected

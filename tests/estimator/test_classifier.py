@@ -11,29 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clouds import clouds
+from clouds import clouds, conv4
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import picture
 from PIL import Image
 from sklearn.exceptions import NotFittedError
-from torch import Tensor
 
 from nearshot import FewShotClassifier
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import InputError
 from nearshot.estimator import export_onnx
-from nearshot.estimator.settings import warn_about_repeated_images
+from nearshot.estimator.state import warn_about_repeated_images
 from nearshot.estimator.support import PAIRS_AT_ONCE, Support
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
-from nearshot.models import Backbone, build_backbone, save_backbone
+from nearshot.models import save_backbone
 
 NAMES = ("centroid", "soft", "knn")
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return build_backbone("conv4-32", input_size=16).eval()
 
 
 def colours(pictures: Any) -> Any:
@@ -41,17 +34,12 @@ def colours(pictures: Any) -> Any:
     return pictures.mean((1, 2))
 
 
-def features_and_labels() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(12).repeat_interleave(25)
-    return torch.randn(12, 8, generator=generator)[labels] + torch.randn(300, 8, generator=generator), labels
-
-
 @pytest.mark.parametrize("n_shot", [1, 5])
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_are_those_of_evaluation(name: Any, n_shot: int) -> None:
     """What is measured over episodes is what is used."""
-    features, labels = features_and_labels()
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(12).repeat_interleave(25)
+    features = torch.randn(12, 8, generator=generator)[labels] + torch.randn(300, 8, generator=generator)
     centre = features.mean(0)
     prepared = prepare_features(features.double(), centre=centre.double())
     episodes = sample_episodes(labels, n_shot=n_shot, n_episodes=20, seed=1)
@@ -116,19 +104,13 @@ def test_forgetting_is_as_if_it_had_never_been() -> None:
     never = FewShotClassifier(unknown_rate=0.05).fit(drawn.support[stays], drawn.labels[stays])
     np.testing.assert_array_equal(model.predict_proba(drawn.query), never.predict_proba(drawn.query))
     assert model.threshold_ == never.threshold_
-    assert model.classes_.tolist() == ["class 0", "class 1", "class 3", "class 4"]
     assert len(model.support_names_) == len(model.support_features_) == 20
     model.partial_fit(drawn.support[~stays], drawn.labels[~stays])
     assert model.score(drawn.query, drawn.query_labels) > 0.9
-
-
-def test_what_cannot_be_forgotten() -> None:
-    model = FewShotClassifier().fit([[1.0, 0.0], [0.0, 1.0]], ["cat", "dog"])
-    with pytest.raises(InputError, match="'cat', 'dog' .got 'fish'"):
-        model.forget("fish")
-    with pytest.raises(InputError, match="'dog' is the only class"):
-        model.forget("cat").forget("dog")
-    assert model.classes_.tolist() == ["dog"]
+    for wrong, last in (("fish", "cat"), ("cat", None)):
+        few = FewShotClassifier().fit(np.eye(2), ["cat", "dog"])
+        with pytest.raises(InputError, match=f"got '{wrong}'"):
+            (few if last else few.forget("dog")).forget(wrong)
 
 
 def test_a_failed_fit_or_addition_changes_nothing() -> None:
@@ -156,37 +138,29 @@ def test_a_failed_fit_or_addition_changes_nothing() -> None:
     [
         (["cat", None, "dog"], "image 1 .* None"),
         (np.array(["cat", "dog", None], dtype=object), "image 2 .* None"),
-        ([1, None, 2], "image 1 .* None"),
         (["cat", "dog", float("nan")], "image 2 .* nan"),
         (np.array(["cat", 3, "dog"], dtype=object), "one type .got 'cat' and 3"),
     ],
 )
-def test_labels_that_are_none_are_refused_in_one_sentence(labels: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        FewShotClassifier().fit(np.eye(3), labels)
-    with pytest.raises(InputError, match=words):  # before anything is embedded
-        FewShotClassifier(colours).fit(["a.png", "b.png", "c.png"], labels)
+def test_incomplete_labels_are_refused_before_anything_is_embedded(labels: Any, words: str) -> None:
+    for model, images in ((FewShotClassifier(), np.eye(3)), (FewShotClassifier(colours), ["a.png", "b.png", "c.png"])):
+        with pytest.raises(InputError, match=words):
+            model.fit(images, labels)
 
 
 def test_the_same_picture_in_two_classes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     features = torch.eye(5, dtype=torch.float64).repeat(2, 1) * 30
     features[5:] += 1e-5 * torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     codes, names = torch.arange(2).repeat_interleave(5), [f"{i}.png" for i in range(10)]
-    support = Support(features, codes, 2)
     pairs = [f"{i}.png in 'ant' and {i + 5}.png in 'bee'" for i in range(5)]
     for room in (PAIRS_AT_ONCE, 1):  # whatever the blocks in which they are compared
         monkeypatch.setattr("nearshot.estimator.support.PAIRS_AT_ONCE", room)
         with pytest.warns(UserWarning, match="in two classes") as caught:
-            warn_about_repeated_images(support, names, ["ant", "bee"])
+            warn_about_repeated_images(Support(features, codes, 2), names, ["ant", "bee"])
         assert f": {'; '.join(pairs[:3])}; and 2 more. " in str(caught[0].message)
-        with pytest.warns(UserWarning, match="in two classes") as caught:
-            warn_about_repeated_images(Support(features[2:], codes[2:], 2), names[2:], ["ant", "bee"])
-        assert f": {'; '.join(pairs[2:])}. " in str(caught[0].message)
-    warn_about_repeated_images(
-        Support(features, torch.zeros(10, dtype=torch.long), 1), names, ["ant"]
-    )  # twice in one is no harm
+    warn_about_repeated_images(Support(features, torch.zeros_like(codes), 1), names, ["ant"])  # twice in one is no harm
     features[5:] *= 1.0001
-    warn_about_repeated_images(support, names, ["ant", "bee"])  # hardly different, but different
+    warn_about_repeated_images(Support(features, codes, 2), names, ["ant", "bee"])  # hardly different, but different
 
 
 def test_one_class_and_one_image() -> None:
@@ -195,8 +169,6 @@ def test_one_class_and_one_image() -> None:
     assert model.predict_proba([[3.0, 1.0]]).tolist() == [[1.0]]
     with pytest.raises(InputError, match="unknown_rate needs at least 2"):
         FewShotClassifier(unknown_rate=0.05).fit([[1.0, 2.0]], ["cat"])
-    with pytest.raises(InputError, match="at least 2 classes"):
-        model.estimate_accuracy()
 
 
 @pytest.mark.parametrize(
@@ -223,30 +195,15 @@ def test_settings_that_mean_nothing(settings: dict[str, Any], words: str) -> Non
         model.predict([[1.0, 0.0]])
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"classifier": "soft"},
-        {"unknown_rate": 0.2},
-        {"centre": np.ones(16)},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changed", [{"classifier": "soft"}, {"unknown_rate": 0.2}, {"centre": np.ones(16)}], ids=str)
 def test_settings_changed_after_fit_want_another_fit(changed: dict[str, Any], tmp_path: Path) -> None:
     drawn = clouds(0)
     model = FewShotClassifier(classifier="knn", centre=np.zeros(16)).fit(drawn.support, drawn.labels)
-    before = model.predict(drawn.query)
-    settings = {name: model.get_params()[name] for name in changed}
+    before, settings = model.predict(drawn.query), model.get_params()
     model.set_params(**changed)
-    name = next(iter(changed))
-    for use in (
-        lambda: model.predict(drawn.query),
-        model.estimate_accuracy,
-        lambda: model.save(tmp_path / "model"),
-        lambda: export_onnx(model, tmp_path / "model.onnx"),
-    ):
-        with pytest.raises(InputError, match=rf"(?s)^{name} was .* is .* now"):
-            use()
+    for use in (model.predict, lambda _: model.save(tmp_path / "m"), lambda _: export_onnx(model, tmp_path / "m.onnx")):
+        with pytest.raises(InputError, match=rf"(?s)^{next(iter(changed))} was .* is .* now"):
+            use(drawn.query)
     np.testing.assert_array_equal(model.set_params(**settings).predict(drawn.query), before)
     np.testing.assert_array_equal(model.set_params(centre=np.zeros(16), verbose=True).predict(drawn.query), before)
 
@@ -290,15 +247,10 @@ def test_tensors_that_want_gradients() -> None:
     model = FewShotClassifier(centre=torch.zeros(16, requires_grad=True)).fit(support, drawn.labels)
     for same in (query, list(query), query.bfloat16()):
         np.testing.assert_array_equal(model.predict(same), expected)
-
-    def mean_colours(pictures: Any) -> Tensor:
-        return torch.tensor(colours(pictures), requires_grad=True)
-
-    by_colour = FewShotClassifier(mean_colours).fit([tinted(0, 0), tinted(1, 2)], ["red", "blue"])
-    assert by_colour.predict(torch.from_numpy(np.stack([tinted(2, 2), tinted(3, 0)]))).tolist() == ["blue", "red"]
-    assert by_colour.predict([torch.from_numpy(tinted(2, 2))]).tolist() == ["blue"]
-    with pytest.raises(InputError, match="must be uint8"):
-        by_colour.predict([torch.ones(16, 16, 3, requires_grad=True)])
+    by_colour = FewShotClassifier(lambda pictures: torch.tensor(colours(pictures), requires_grad=True))
+    by_colour.fit([tinted(0, 0), tinted(1, 2)], ["red", "blue"])
+    pictures = torch.from_numpy(np.stack([tinted(2, 2), tinted(3, 0)]))
+    assert by_colour.predict(pictures).tolist() == by_colour.predict(list(pictures)).tolist() == ["blue", "red"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -318,25 +270,19 @@ def test_explanations(name: Any) -> None:
         assert one.is_unknown == (answers[row] == "unknown")
         assert one.nearest == model.classes_[probabilities[row].argmax()]
         assert one.probability == pytest.approx(probabilities[row].max())
-        assert sum(one.probabilities.values()) == pytest.approx(1)
         assert [n.index for n in one.neighbours] == indices[row].tolist()
         assert [n.distance for n in one.neighbours] == distances[row].tolist()
         assert [n.label for n in one.neighbours] == drawn.labels[indices[row]].tolist()
-        assert one.neighbours[0].name == f"image {indices[row, 0]}"
-        weights = [n.weight for n in one.neighbours]
-        if name == "centroid":
-            assert set(weights) == {None}
-        else:
-            assert sum(w for w in weights if w is not None) == pytest.approx(1)
-            shares = dict.fromkeys(model.classes_.tolist(), 0.0)
-            for n in one.neighbours:
-                shares[n.label] += n.weight or 0.0
-            assert shares[one.nearest] == pytest.approx(max(shares.values()))
+        shares = dict.fromkeys(model.classes_.tolist(), 0.0)
+        for n in one.neighbours:
+            assert (n.weight is None) == (name == "centroid")
+            shares[n.label] += n.weight or 0.0
+        assert name == "centroid" or sum(shares.values()) == pytest.approx(1)
+        assert shares[one.nearest] == pytest.approx(max(shares.values()))
+    assert told[0].neighbours[0].name == f"image {indices[0, 0]}"
     assert told[0].neighbours[0].name in str(told[0])
-    assert len(model.explain(pictures[:1])[0].neighbours) == 3
-    for wrong in (0, True):
-        with pytest.raises(InputError, match="n_neighbors"):
-            model.kneighbors(pictures, wrong)
+    with pytest.raises(InputError, match="n_neighbors"):
+        model.kneighbors(pictures, 0)
 
 
 def with_ties(seed: int) -> tuple[Any, Any, Any]:
@@ -360,14 +306,12 @@ def test_ties_are_decided_alike_whatever_else_is_asked(name: Any, normalise: boo
         assert model.predict(alone)[0] == answers[row] == told[row].label == told[row].nearest
         np.testing.assert_allclose(model.predict_proba(alone)[0], probabilities[row], atol=1e-9)
         assert model.kneighbors(alone, 7)[1].tolist() == [indices[row].tolist()]
-    if name == "knn":
-        squares = ((query[:, None] - images) ** 2).sum(2) if not normalise else None
+    if name == "knn" and not normalise:
+        squares = ((query[:, None] - images) ** 2).sum(2)
         for row, one in enumerate(told):
-            voters = {neighbour.index for neighbour in one.neighbours if neighbour.weight}
-            assert len(voters) == 10
-            if squares is not None:
-                assert voters == set(np.lexsort([labels, squares[row]])[:10].tolist())  # of ties, the first class
-                assert indices[row].tolist() == np.argsort(squares[row], kind="stable")[:7].tolist()
+            nearest = np.lexsort([labels, squares[row]]).tolist()  # of ties, the first class, and of it the first image
+            assert indices[row].tolist() == nearest[:7]
+            assert [neighbour.index for neighbour in one.neighbours if neighbour.weight] == nearest[:10]
 
 
 def tinted(seed: int, channel: int) -> Any:
@@ -382,20 +326,17 @@ def test_pictures_of_every_kind(tmp_path: Path) -> None:
     model = FewShotClassifier(colours).fit(pictures, ["red", "red", "blue", "blue"])
     assert model.predict([tinted(4, 2), tinted(5, 0)]).tolist() == ["blue", "red"]
     assert model.predict(np.stack([tinted(6, 2), tinted(7, 0)])).tolist() == ["blue", "red"]
-    assert model.support_names_ == [str(tmp_path / "red.png"), "image 1", "image 2", "image 3"]
     assert model.n_features_in_ == 3
-    one = model.partial_fit([tinted(8, 1)], ["green"]).explain([tinted(9, 1)])[0]
-    assert one.label == "green"
-    assert model.support_names_[3:] == ["image 3", "image 4"]
+    assert model.partial_fit([tinted(8, 1)], ["green"]).explain([tinted(9, 1)])[0].label == "green"
+    assert model.support_names_ == [str(tmp_path / "red.png"), "image 1", "image 2", "image 3", "image 4"]
     with pytest.raises(InputError, match="must be a list"):
         model.predict(tmp_path / "red.png")
-    with pytest.raises(InputError, match="must be a list"):
-        FewShotClassifier(colours).fit(str(tmp_path / "red.png"), ["red"])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         FewShotClassifier(colours).fit(pictures, ["red"])
 
 
-def test_a_backbone_centres_by_its_training_set(backbone: Backbone, tmp_path: Path) -> None:
+def test_a_backbone_centres_by_its_training_set(tmp_path: Path) -> None:
+    backbone = conv4()
     pictures = np.stack([tinted(seed, seed % 2) for seed in range(10)])
     labels = np.arange(10) % 2
     mean = torch.linspace(0, 1, backbone.embedding_dim)
@@ -414,9 +355,3 @@ def test_pictures_want_a_backbone() -> None:
         for use in (fitted.predict, lambda given: FewShotClassifier().fit(given, ["cat", "dog"])):
             with pytest.raises(InputError, match="backbone is None"):
                 use(pictures)
-
-
-def test_a_broken_picture_is_named(tmp_path: Path, backbone: Backbone) -> None:
-    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
-    with pytest.raises(FileFormatError, match="broken.jpg"):
-        FewShotClassifier(backbone).fit([picture(0, 16), tmp_path / "broken.jpg"], ["a", "b"])

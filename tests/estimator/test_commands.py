@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from clouds import conv4
 from layouts import encoded, write_folder
 from locks import locked
 from PIL import Image
@@ -24,7 +24,7 @@ from rich.cells import cell_len
 
 from nearshot.cli import main
 from nearshot.estimator import FewShotClassifier
-from nearshot.models import build_backbone, save_backbone
+from nearshot.models import save_backbone
 
 SIDE = 16
 Captured = pytest.CaptureFixture[str]
@@ -39,10 +39,8 @@ def pattern(label: int, seed: int, side: int = SIDE) -> bytes:
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
     """A backbone that was trained on nothing, which patterns are easy for all the same."""
-    torch.manual_seed(0)
-    path = tmp_path / "weights.safetensors"
-    save_backbone(build_backbone("conv4-32", input_size=SIDE).eval(), path)
-    return path
+    save_backbone(conv4(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
 
 
 @pytest.fixture
@@ -72,53 +70,44 @@ def predict(weights: Path, *arguments: str | Path) -> int:
 NEW = [f"{label}{i}.png" for label in ("ant", "bee", "cat") for i in range(2)]
 
 
-def test_a_line_for_each_picture(folder: Path, weights: Path, capsys: Captured) -> None:
-    assert predict(weights, "new") == 0
-    out, err = capsys.readouterr()
-    lines = out.splitlines()
-    assert lines[0].split()[:3] == ["image", "label", "probability"]
-    for name, line in zip(NEW, lines[1:], strict=True):
-        words = line.split()
-        assert words[0] == f"new/{name}"
-        assert words[1] == name[:3]
-        assert 50 < float(words[2]) <= 100
-        assert words[4].startswith(f"support/{name[:3]}/")
-    assert err == ""
-
-
-def test_csv_and_json_say_the_same_as_the_estimator(folder: Path, weights: Path, capsys: Captured) -> None:
-    assert predict(weights, "new/*.png", "--format", "csv") == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert predict(weights, "new/*.png", "--format", "json", "--nearest", "2") == 0
-    entries = json.loads(capsys.readouterr().out)
+def test_all_formats_say_the_same_as_the_estimator(folder: Path, weights: Path, capsys: Captured) -> None:
+    outputs = {}
+    for form in ("table", "csv", "json"):
+        assert predict(weights, "new", "--format", form, "--nearest", "2") == 0
+        outputs[form], err = capsys.readouterr()
+        assert err == ""
+    lines, rows = outputs["table"].splitlines(), list(csv.DictReader(io.StringIO(outputs["csv"])))
     support = sorted((folder / "support").rglob("*.png"))
     classifier = FewShotClassifier(weights).fit(support, [path.parent.name for path in support])
     paths = [f"new/{name}" for name in NEW]
-    assert [row["image"] for row in rows] == [entry["image"] for entry in entries] == paths
-    assert [row["label"] for row in rows] == [entry["label"] for entry in entries] == list(classifier.predict(paths))
-    expected = classifier.predict_proba(paths)
-    np.testing.assert_allclose([float(row["probability"]) for row in rows], expected.max(1), atol=2e-5)
-    for entry, probabilities in zip(entries, expected, strict=True):
+    answers, expected = classifier.predict(paths), classifier.predict_proba(paths)
+    assert lines[0].split()[:3] == ["image", "label", "probability"]
+    for number, entry in enumerate(json.loads(outputs["json"])):
+        row, words = rows[number], lines[1 + number].split()
+        assert entry["image"] == row["image"] == words[0] == paths[number]
+        assert entry["label"] == row["label"] == words[1] == answers[number] == NEW[number][:3]
         found = [entry["probabilities"][label] for label in classifier.classes_]
-        np.testing.assert_allclose(found, probabilities, atol=2e-5)
+        np.testing.assert_allclose(found, expected[number], atol=2e-5)
+        assert float(row["probability"]) == pytest.approx(max(found))
+        assert float(words[2]) == pytest.approx(100 * max(found), abs=0.1)
         assert [one["name"].startswith("support/") for one in entry["nearest"]] == [True, True]
+        assert words[4] == row["nearest"] == entry["nearest"][0]["name"]
         assert entry["unknown"] is False
 
 
 def test_a_bad_picture_has_its_own_line(folder: Path, weights: Path, capsys: Captured) -> None:
     (folder / "new" / "notes.jpg").write_text("dear diary")
-    assert predict(weights, "new", "gone.png") == 3
-    out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 1 + len(NEW) + 2
-    assert "cannot be read: new/notes.jpg is not an image of a known format" in out
-    assert "cannot be read: There is no file gone.png." in out
-    assert "nearshot: 2 of 8 images could not be read." in err
-    assert predict(weights, "new", "gone.png", "--format", "json") == 3
-    entries = {entry["image"]: entry for entry in json.loads(capsys.readouterr().out)}
+    outputs = {}
+    for form in ("table", "json", "csv"):
+        assert predict(weights, "new", "gone.png", "--format", form) == 3
+        outputs[form], err = capsys.readouterr()
+        assert "nearshot: 2 of 8 images could not be read." in err
+    assert len(outputs["table"].splitlines()) == 1 + len(NEW) + 2
+    assert "cannot be read: new/notes.jpg is not an image" in outputs["table"]
+    entries = {entry["image"]: entry for entry in json.loads(outputs["json"])}
     assert "not an image" in entries["new/notes.jpg"]["error"]
     assert entries["new/ant0.png"]["label"] == "ant"
-    assert predict(weights, "new", "gone.png", "--format", "csv") == 3
-    rows = {row["image"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    rows = {row["image"]: row for row in csv.DictReader(io.StringIO(outputs["csv"]))}
     assert "There is no file" in rows["gone.png"]["error"]
 
 
@@ -133,7 +122,7 @@ def test_the_unknown_is_rejected(folder: Path, weights: Path, capsys: Captured) 
     assert "unknown  novelty" in capsys.readouterr().out
 
 
-def test_embeddings_are_kept_by_content(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_embeddings_are_kept_by_content(folder: Path, weights: Path) -> None:
     assert predict(weights, "new/ant0.png", "--no-cache") == 0
     assert not (folder / "data").exists()
     assert predict(weights, "new/ant0.png") == 0
@@ -141,46 +130,43 @@ def test_embeddings_are_kept_by_content(folder: Path, weights: Path, capsys: Cap
     assert len(kept) == 12 + 1
     assert predict(weights, "new/ant0.png", "--cache-dir", "elsewhere") == 0
     assert len(sorted((folder / "elsewhere").rglob("*.f32"))) == 13
-    first = capsys.readouterr().out.splitlines()[1]
     (folder / "support" / "ant").rename(folder / "support" / "ameise")
     assert predict(weights, "new/ant0.png") == 0
     assert sorted((folder / "data" / "embeddings").rglob("*.f32")) == kept
-    assert capsys.readouterr().out.splitlines()[1].split()[2] == first.split()[2]
 
 
-def test_odd_support_is_told_and_bad_support_refused(folder: Path, weights: Path, capsys: Captured) -> None:
-    command: list[str | Path] = ["predict", "--support", "support", "new/ant0.png", "--backbone", weights]
+def test_odd_support_is_told(folder: Path, weights: Path, capsys: Captured) -> None:
     write_folder(folder, {"support/ant/phone.heic": b"x", "support/bee/oops.png": pattern(0, 0)})
     (folder / "support" / "bee" / "more").symlink_to(folder / "new")
-    assert run(*command) == 0
+    assert predict(weights, "new/ant0.png") == 0
     err = capsys.readouterr().err
-    assert "warning: The linked folder support/bee/more is left out: a link is followed only where it is given" in err
-    (folder / "support" / "bee" / "more").unlink()
+    assert "warning: The linked folder support/bee/more is left out" in err
     assert "not images in a class folder: support/ant/phone.heic." in err
     assert "support/ant/0.png in 'ant' and support/bee/oops.png in 'bee'" in err
-    (folder / "support" / "bee" / "oops.png").unlink()
-    cases: list[tuple[dict[str, bytes], str]] = [
-        ({"support/ant/torn.png": pattern(0, 9)[:-300]}, "support/ant/torn.png is damaged"),
-        ({"support/ant/letter.jpg": b"dear"}, "support/ant/letter.jpg is not an image of a known format"),
-    ]
-    for members, message in cases:
-        write_folder(folder, members)
-        assert run(*command) == 1
-        assert message in capsys.readouterr().err
-        for name in members:
-            (folder / name).unlink()
-    (folder / "support" / "dog").mkdir()
-    assert run(*command) == 1
-    assert "support/dog has no images (it is empty)" in capsys.readouterr().err
     for label in ("ant", "bee"):
         (folder / "support" / label).rename(folder / label)
-    (folder / "support" / "dog").rmdir()
-    assert run(*command) == 0
+    assert predict(weights, "new/ant0.png") == 0
     out, err = capsys.readouterr()
     assert "There is one class only, 'cat'" in err
     assert out.splitlines()[1].split()[1] == "cat"
-    assert run(*command, "--unknown-rate", "0.05") == 0  # some may then be of none
+    assert predict(weights, "new/ant0.png", "--unknown-rate", "0.05") == 0  # some may then be of none
     assert "There is one class only" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("ant/torn.png", pattern(0, 9)[:-300], "support/ant/torn.png is damaged"),
+        ("ant/letter.jpg", b"dear", "support/ant/letter.jpg is not an image of a known format"),
+        ("dog/.hidden", b"", "support/dog has no images (it is empty)"),
+    ],
+)
+def test_bad_support_is_refused(
+    name: str, content: bytes, message: str, folder: Path, weights: Path, capsys: Captured
+) -> None:
+    write_folder(folder, {f"support/{name}": content})
+    assert predict(weights, "new/ant0.png") == 1
+    assert message in capsys.readouterr().err
 
 
 def test_a_bundle_is_a_support(folder: Path, weights: Path, capsys: Captured) -> None:
@@ -192,8 +178,6 @@ def test_a_bundle_is_a_support(folder: Path, weights: Path, capsys: Captured) ->
     assert json.loads(capsys.readouterr().out) == json.loads(expected)
     assert run("predict", "--support", "zoo.safetensors", "new", "--unknown-rate", "0.1") == 1
     assert "unknown_rate is saved in the bundle zoo.safetensors" in capsys.readouterr().err
-    assert run("predict", "--support", weights, "new") == 1
-    assert "not a classifier saved by nearshot" in capsys.readouterr().err
 
 
 def test_show(folder: Path, weights: Path, capsys: Captured) -> None:
@@ -203,11 +187,6 @@ def test_show(folder: Path, weights: Path, capsys: Captured) -> None:
     page = (folder / "nearshot-show.html").read_text(encoding="utf-8")
     assert "support: 3 classes, 12 labelled images" in page
     assert "Expected accuracy for new images like these: 100 %" in page
-    assert run("show", "support", "--backbone", weights, "--output", "support.png") == 0
-    with Image.open(folder / "support.png") as image:
-        assert image.format == "PNG"
-    assert run("show", "support", "--output", "support.pdf") == 1
-    assert "got 'support.pdf'" in capsys.readouterr().err
 
 
 def test_the_backbone_of_a_run(folder: Path, weights: Path, capsys: Captured) -> None:
@@ -221,71 +200,59 @@ def test_the_backbone_of_a_run(folder: Path, weights: Path, capsys: Captured) ->
     assert "support is not a finished run" in capsys.readouterr().err
 
 
-def test_errors_are_one_sentence(folder: Path, weights: Path, capsys: Captured) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("predict --support nowhere new", "nowhere does not exist"),
+        ("predict --support support *.gif", r"No file matches \*\.gif\."),
+        ("predict --support support new --backbone none.safetensors", "no weights file"),
+        ("predict --support support new --unknown-rate 2", "unknown_rate"),
+        ("predict --support support new --nearest 0", "nearest must be at least 1"),
+        ("predict --support support new --device gpu", "'gpu'"),
+        ("predict --support support new --neighbours 3", "n_neighbors needs --classifier knn"),
+        (
+            "predict --support support new --classifier knn --n-neighbors 0",
+            "n_neighbors must be an integer of at least",
+        ),
+        ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
+        ("predict --support support new --unknown-rate 0.1 --unknown-label ant", "unknown_label .*got 'ant'"),
+        ("predict --support alone new --unknown-rate 0.1", "unknown_rate needs at least 2"),
+        ("predict --support zoo.onnx new", "support must be a folder or a .safetensors bundle"),
+        ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),
+        ("export support nowhere/zoo.safetensors", "nowhere does not exist"),
+        ("show support --output support.pdf", "got 'support.pdf'"),
+    ],
+)
+def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, weights: Path, capsys: Captured) -> None:
     write_folder(folder, {"alone/ant/0.png": pattern(0, 0), "zoo.onnx": b"x"})
-    cases: list[tuple[list[str | Path], str]] = [
-        (["predict", "--support", "nowhere", "new"], "nowhere does not exist"),
-        (["predict", "--support", "support", "*.gif"], "No file matches *.gif."),
-        (["predict", "--support", "support", "new", "--backbone", "none.safetensors"], "no weights file"),
-        (["predict", "--support", "support", "new", "--unknown-rate", "2"], "unknown_rate"),
-        (["predict", "--support", "support", "new", "--nearest", "0"], "nearest must be at least 1"),
-        (["predict", "--support", "support", "new", "--device", "gpu"], "'gpu'"),
-        (["predict", "--support", "support", "new", "--neighbours", "3"], "n_neighbors needs --classifier knn"),
-        (
-            ["predict", "--support", "support", "new", "--classifier", "knn", "--n-neighbors", "0"],
-            "n_neighbors must be an integer of at least 1 (got 0)",
-        ),
-        (["predict", "--support", "support", "new", "--unknown-label", "?"], "unknown_label needs unknown_rate"),
-        (
-            ["predict", "--support", "support", "new", "--unknown-rate", "0.1", "--unknown-label", "ant"],
-            "unknown_label must not be the label of a class (got 'ant')",
-        ),
-        (
-            ["predict", "--support", "alone", "new", "--unknown-rate", "0.1"],
-            "unknown_rate needs at least 2",
-        ),
-        (
-            ["predict", "--support", "zoo.onnx", "new"],
-            "support must be a folder or a .safetensors bundle",
-        ),
-        (["export", "support", "zoo.pkl"], "output must end in .onnx or .safetensors (got 'zoo.pkl')"),
-        (["export", "support", "nowhere/zoo.safetensors"], "nowhere does not exist"),
-    ]
-    for arguments, message in cases:
-        given: list[str | Path] = [] if "--backbone" in arguments else ["--backbone", weights]
-        assert run(*arguments, *given) == 1, arguments
-        err = " ".join(capsys.readouterr().err.split())
-        assert err.startswith("nearshot: ")
-        assert message in err
-        assert err.count("\n") == 0
+    given: list[str | Path] = [] if "--backbone" in arguments else ["--backbone", weights]
+    assert run(*arguments.split(), *given) == 1
+    assert re.search(f"^nearshot: .*{message}", " ".join(capsys.readouterr().err.splitlines()))
 
 
-@pytest.mark.parametrize("command", ["predict", "export", "show"])
-def test_help_teaches(command: str, capsys: Captured) -> None:
-    assert run(command, "--help") == 0
-    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "Examples:" in out
-    assert f"nearshot {command} " in out
-    assert "None" not in out
-    assert "--no-no" not in out
-    assert "classifier options" in out
-    assert "--classifier {centroid,soft,knn}" in out
-    if command == "predict":
-        assert "nearshot train --dataset ./my-photos" in out
+def run_program(before: str, after: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, with code before and after it."""
+    program = f"import sys; from nearshot.cli import main; {before}\nstatus = main(sys.argv[1:])\n{after}\nexit(status)"
+    command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
 def test_a_command_brings_in_no_training(folder: Path, weights: Path) -> None:
     """It would take seconds to import."""
-    program = (
-        "import sys; from nearshot.cli import main; status = main(sys.argv[1:]); "
-        "assert not {'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'} & set(sys.modules); exit(status)"
-    )
-    command: list[str | Path] = ["predict", "--support", "support", "new/ant0.png", "--backbone", str(weights)]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, *command], check=False, capture_output=True, text=True
-    )
+    slow = "assert not {'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'} & set(sys.modules)"
+    done = run_program("", slow, "predict", "--support", "support", "new/ant0.png", "--backbone", weights)
     assert done.returncode == 0, done.stderr
     assert " ant " in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits as POSIX has them")
+def test_a_file_over_the_limit_is_named(folder: Path, weights: Path) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+    done = run_program(limit, "", "export", "support", "s.safetensors", "--backbone", weights)
+    assert done.returncode == 1
+    assert f"{Path('s.safetensors').resolve()} was not written: it is larger than files may be" in done.stderr
+    assert not list(folder.rglob("*.partial"))
+    assert not Path("s.safetensors").exists()
 
 
 @pytest.mark.slow
@@ -294,18 +261,14 @@ def test_names_that_the_output_cannot_encode(folder: Path, weights: Path) -> Non
     for name in ("日本.png", odd.removeprefix("new/")):
         (folder / "new" / name).write_bytes(pattern(0, 50))
     command = [sys.executable, "-m", "nearshot", "predict", "--support", "support", "new", "--backbone", str(weights)]
-    outputs = {
-        form: subprocess.run(
-            [*command, "--format", form],
-            check=True,
-            capture_output=True,
-            env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        ).stdout.decode()
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    table, entries = (
+        subprocess.run([*command, "--format", form], check=True, capture_output=True, env=environment).stdout.decode()
         for form in ("table", "json")
-    }
-    assert {"new/日本.png", odd} < {entry["image"] for entry in json.loads(outputs["json"])}
-    assert r"new/\xff.png" in outputs["table"]
-    assert r"new/\u65e5\u672c.png" in outputs["table"]
+    )
+    assert {"new/日本.png", odd} < {entry["image"] for entry in json.loads(entries)}
+    assert r"new/\xff.png" in table
+    assert r"new/\u65e5\u672c.png" in table
 
 
 def test_a_name_breaks_no_line(folder: Path, weights: Path, capsys: Captured) -> None:
@@ -324,31 +287,20 @@ def test_a_name_breaks_no_line(folder: Path, weights: Path, capsys: Captured) ->
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
-def test_a_locked_or_linked_folder_is_said_and_the_rest_done(
+def test_a_locked_folder_is_said_and_the_rest_done(
     folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     with tempfile.TemporaryDirectory() as made:  # pytest's own is closed to others
-        place = Path(made)
-        place.chmod(0o755)
-        for name in ("support", "new"):
-            shutil.copytree(folder / name, place / name)
-        shutil.copy(weights, place / "weights")
+        place = Path(shutil.copytree(folder, Path(made) / "open"))
+        for one in (Path(made), place):
+            one.chmod(0o755)
         monkeypatch.chdir(place)
-        write_folder(place, {"new/private/3.png": pattern(0, 90), "elsewhere/4.png": pattern(0, 91)})
-        (place / "new" / "linked").symlink_to(place / "elsewhere")
-        linked = "nearshot: warning: The linked folder new/linked is left out"
-        for asked in ("new", "new/**/*.png"):
-            command: list[str | Path] = ["predict", "--support", "support", asked, "--backbone", "weights"]
-            assert run(*command, "--no-cache") == 0
-            out, err = capsys.readouterr()
-            assert len(out.splitlines()) == 1 + len(NEW) + 1
-            assert linked in err
-            with locked(place / "new" / "private"):
-                assert run(*command, "--no-cache") == 3
-            out, err = capsys.readouterr()
-            assert len(out.splitlines()) == 1 + len(NEW)
-            assert "nearshot: warning: The folder new/private is left out: Permission denied.\n" in err
-            assert linked in err
+        write_folder(place, {"new/private/3.png": pattern(0, 90)})
+        with locked(place / "new" / "private"):
+            assert predict(Path(weights.name), "new", "--no-cache") == 3
+        out, err = capsys.readouterr()
+        assert len(out.splitlines()) == 1 + len(NEW)
+        assert "nearshot: warning: The folder new/private is left out: Permission denied.\n" in err
         monkeypatch.undo()
 
 
@@ -373,9 +325,7 @@ def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, we
     assert r"caf\xe9" in capsys.readouterr().out
 
 
-def test_a_picture_has_letters_of_other_scripts_or_says_that_no_font_has_them(
-    folder: Path, weights: Path, capsys: Captured
-) -> None:
+def test_letters_of_other_scripts_are_drawn_or_named(folder: Path, weights: Path, capsys: Captured) -> None:
     write_folder(folder, {"new/日本の写真.png": pattern(0, 60), "support/𒀀/0.png": pattern(8, 0)})
     assert run("show", "support", "--query", "new", "--output", "s.png", "--backbone", weights) == 0
     err = capsys.readouterr().err
@@ -388,17 +338,4 @@ def test_wide_letters_take_two_columns(folder: Path, weights: Path, capsys: Capt
     Path("support/bee").rename("support/蜂")
     assert predict(weights, "new") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len({cell_len(line[: line.index("support/")]) for line in lines[1:]}) == 1
     assert {cell_len(line[: line.index("support/")]) for line in lines[1:]} == {lines[0].index("nearest labelled")}
-
-
-def test_a_file_over_the_limit_is_named(
-    folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    def fail(_: int) -> None:
-        raise OSError(errno.EFBIG, "File too large")
-
-    monkeypatch.setattr("os.fsync", fail)
-    assert run("export", "support", "s.safetensors", "--backbone", weights) == 1
-    assert f"{Path('s.safetensors').resolve()} was not written" in capsys.readouterr().err
-    assert not Path("s.safetensors").exists()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -42,33 +40,27 @@ def tinted(seed: int, channel: int) -> bytes:
 @pytest.fixture
 def classifier(tmp_path: Path) -> FewShotClassifier:
     members = {f"{label}/{i}.png": tinted(i, channel) for channel, label in enumerate("ab") for i in range(3)}
-    folder = write_folder(tmp_path / "support", members)
-    paths = sorted(folder.rglob("*.png"))
+    paths = sorted(write_folder(tmp_path / "support", members).rglob("*.png"))
     labels = [NASTY if path.parent.name == "b" else "a" for path in paths]
     return FewShotClassifier(mean_colours, unknown_rate=0.05).fit(paths, labels)
 
 
 @pytest.fixture
-def queries(tmp_path: Path) -> list[Path]:
+def scene(classifier: FewShotClassifier, tmp_path: Path) -> Scene:
     files = {"like a.png": tinted(9, 0), "like b.png": tinted(8, 1), "unlike.png": tinted(7, 2)}
-    folder = write_folder(tmp_path / "queries", files)
-    return sorted(folder.iterdir())
-
-
-@pytest.fixture
-def scene(classifier: FewShotClassifier, queries: list[Path]) -> Scene:
+    queries = sorted(write_folder(tmp_path / "queries", files).iterdir())
     return make_scene(classifier, queries, title="two & more", notes=["a note"], errors=["bad.jpg is <no> picture."])
 
 
-def test_a_scene_has_everyone_and_the_answers(scene: Scene, classifier: FewShotClassifier, queries: list[Path]) -> None:
+def test_a_scene_has_everyone_and_the_answers(scene: Scene) -> None:
     assert {label: len(group) for label, group in scene.support.items()} == {NASTY: 3, "a": 3}
-    assert [query.name for query in scene.queries] == [str(path) for path in queries]
-    assert [query.explanation.label for query in scene.queries] == classifier.predict(queries).tolist()
+    assert [Path(query.name).stem for query in scene.queries] == ["like a", "like b", "unlike"]
     assert [query.explanation.label for query in scene.queries] == ["a", NASTY, "unknown"]
     nearest = scene.queries[0].explanation.neighbours[0]
     assert scene.support_image(nearest.name, "a") is not None
-    assert scene.support_image("elsewhere.png", "a") is None
-    assert 0.5 < sum(scene.shares) <= 1
+    unlike = scene.queries[2]
+    close = replace(unlike.explanation, novelty=1.3002, threshold=1.3)
+    assert replace(unlike, explanation=close).novelty == "1.3002, above 1.3000"
 
 
 def test_the_plane_keeps_distances_that_lie_in_it() -> None:
@@ -80,39 +72,19 @@ def test_the_plane_keeps_distances_that_lie_in_it() -> None:
     assert sum(shares) == pytest.approx(1)
     assert shares[0] >= shares[1]
     for few in (np.ones((1, 5)), np.ones((3, 5)), np.array([[0.0, 1.0], [1.0, 0.0]])):
-        places, shares = principal_plane(few)
+        places, _ = principal_plane(few)
         assert places.shape == (len(few), 2)
         assert np.isfinite(places).all()
-
-
-def test_no_two_of_many_classes_look_the_same() -> None:
-    assert len({class_style(number) for number in range(49)}) == 49
-
-
-class Tags(HTMLParser):
-    """Counts tags, and collects what a browser would fetch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
 def test_the_page_needs_nothing_and_trusts_nothing(scene: Scene, tmp_path: Path) -> None:
     draw(scene, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    tags = Tags()
-    tags.feed(page)
-    assert tags.tags.count("img") == 6 + 3 + 3 * 3  # support, queries, three nearest of each
-    assert all(address.startswith("data:") for address in tags.addresses)
-    assert "script" not in tags.tags
+    assert page.count("<img ") == 6 + 3 + 3 * 3  # support, queries, three nearest of each
+    assert all(address.startswith("data:") for address in re.findall(r'(?:src|href)="(.*?)"', page))
+    assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "bad.jpg is &lt;no&gt; picture." in page
-    assert re.search(r"hold \d+ % and \d+ % of the variance", page)
     draw(scene, tmp_path / "again.html")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
@@ -120,11 +92,8 @@ def test_the_page_needs_nothing_and_trusts_nothing(scene: Scene, tmp_path: Path)
 def test_the_png(scene: Scene, tmp_path: Path) -> None:
     draw(scene, tmp_path / "picture.PNG")
     with Image.open(tmp_path / "picture.PNG") as image:
-        assert image.format == "PNG"
-        assert image.width == 1400
+        assert (image.format, image.width) == ("PNG", 1400)
         pixels = np.asarray(image.convert("RGB")).astype(int)
-    thumbnail = scene.queries[2].thumbnail
-    assert thumbnail is not None
     blue = (pixels[:, :, 2] > 120) & (pixels[:, :, :2].max(2) < 90)  # the tint of the unlike one, drawn 120 wide
     assert blue.sum() > 0.7 * 120**2
     with pytest.raises(InputError, match="got 'picture.jpg'"):
@@ -148,16 +117,10 @@ def test_names_cover_no_marker_if_there_is_room() -> None:
     rng = np.random.default_rng(0)
     groups = [rng.normal(center, 25, (5, 2)) for center in ((100, 100), (300, 120), (200, 300))]
     others = np.concatenate([np.add(group, (0, -16)) for group in groups])  # right where names would be put first
-    places = place_names(["ant", "bee", "cat"], groups, others, letter=5, room=8)
+    places = place_names(["ant", "bee", "cat"], groups, others, 5, 8)
     for place in places:
         away = np.abs(np.concatenate([*groups, others]) - place)
         assert not ((away[:, 0] < 7.5 + 8) & (away[:, 1] < 12)).any()
-
-
-def test_novelty_and_threshold_are_told_apart(scene: Scene) -> None:
-    unlike = scene.queries[2]
-    close = replace(unlike.explanation, novelty=1.3002, threshold=1.3)
-    assert replace(unlike, explanation=close).novelty == "1.3002, above 1.3000"
 
 
 def test_support_images_that_are_gone_and_many_classes(tmp_path: Path) -> None:
@@ -169,10 +132,8 @@ def test_support_images_that_are_gone_and_many_classes(tmp_path: Path) -> None:
     for name in ("many.html", "many.png"):
         draw(scene, tmp_path / name)
     assert "cannot be read any more" in (tmp_path / "many.html").read_text(encoding="utf-8")
-    queries = make_scene(classifier, pictures[:30])
-    draw(queries, tmp_path / "queries.png")
-    with Image.open(io.BytesIO((tmp_path / "queries.png").read_bytes())) as image:
-        assert image.height < 2500  # 24 queries are shown, and the others named
+    figure = make_figure(make_scene(classifier, pictures[:30]))
+    assert figure.get_figheight() < 25  # 24 queries are shown, and the others named
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")

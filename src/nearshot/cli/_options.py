@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,16 +19,13 @@ if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
-__all__ = ["SOME_UNREADABLE", "ClassifierFlags", "ClassifierOptions", "read_squares"]
-
 BACKBONE = "resnet12-nca-cifar-fs"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
 NAMED_FILES = 3  # ignored files that a warning names
-ALLOWED_WITH_BUNDLE = ("device", "cache_dir", "no_cache")
+SAVED = ("backbone", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
 
 
 def _option(default: str, metavar: str, *aliases: str) -> Any:
-    """Describe the default of an option that is None in Python."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})", aliases=aliases or None)
 
 
@@ -59,52 +56,44 @@ class ClassifierOptions:
         from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (imports scikit-learn)
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
+        given = {name: getattr(self, name) for name in SAVED if getattr(self, name) is not None}
         with print_warnings():
             if support.suffix.lower() == ".onnx":
                 raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
             if support.suffix.lower() == ".safetensors" or support.is_file():
-                self._refuse_saved_parameters(support)
+                if given:
+                    raise InputError(
+                        f"{next(iter(given))} is saved in the bundle {support}. To change it, export again."
+                    )
                 return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
-            self._check()
+            if self.n_neighbors is not None and self.classifier != "knn":
+                raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'centroid'}).")
+            if self.unknown_label is not None and self.unknown_rate is None:
+                raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
             found = read_support(support)
             _warn_about(found, rejects=self.unknown_rate is not None)
-            classifier = FewShotClassifier(
-                backbone_file(self.backbone or BACKBONE),
-                classifier=self.classifier or "centroid",
-                n_neighbors=self.n_neighbors,
-                unknown_rate=self.unknown_rate,
-                unknown_label="unknown" if self.unknown_label is None else self.unknown_label,
-                device=self.device,
-                cache_dir=cache,
-                verbose=True,
-            )
+            backbone = given.pop("backbone", BACKBONE)
+            if Path(backbone).is_dir():  # a run: the best weights for five images per class
+                from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
+
+                backbone = RunFolder(backbone).best_weights(5, "centroid")
+            classifier = FewShotClassifier(str(backbone), device=self.device, cache_dir=cache, verbose=True, **given)
             classifier.fit([str(path) for path in found.paths], list(found.labels))
             classifier.verbose = False  # the commands have a progress bar of their own
             return classifier
-
-    def _check(self) -> None:
-        """Refuse options without effect."""
-        if self.n_neighbors is not None and self.classifier != "knn":
-            raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'centroid'}).")
-        if self.unknown_label is not None and self.unknown_rate is None:
-            raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
-
-    def _refuse_saved_parameters(self, bundle: Path) -> None:
-        for one in fields(self):
-            if one.name not in ALLOWED_WITH_BUNDLE and getattr(self, one.name) is not None:
-                raise InputError(f"{one.name} is saved in the bundle {bundle}. To change it, export again.")
 
 
 ClassifierFlags = Annotated[ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # help box
 
 
-def backbone_file(given: str) -> str:
-    """Return what `load_backbone` accepts: for a run folder, the best weights for five images per class."""
-    if not Path(given).is_dir():
-        return given
-    from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
+def find_queries(given: Sequence[str], nearest: int) -> tuple[list[Path], list[Path]]:
+    """Return the images to classify and the folders that cannot be read; warnings are printed."""
+    from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
 
-    return str(RunFolder(given).best_weights(5, "centroid"))
+    if nearest < 1:
+        raise InputError(f"nearest must be at least 1 (got {nearest}).")
+    with print_warnings():
+        return find_images(given)
 
 
 def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterator[Pixels | NearshotError]:

@@ -13,8 +13,6 @@ from rich.console import Console
 from nearshot.cli._options import ClassifierFlags, ClassifierOptions
 from nearshot.errors import InputError
 
-__all__ = ["Export"]
-
 
 @dataclass(frozen=True)
 class Export:
@@ -50,18 +48,12 @@ class Export:
             from nearshot.estimator.onnx import export_onnx  # noqa: PLC0415 (imports scikit-learn)
 
             export_onnx(classifier, output)
+            rejects = ", unknown" if classifier.unknown_rate is not None else ""
+            about = "Input: images (image, height, width, 3), uint8 RGB of any size, upright. "
+            about += f"Outputs: label, probabilities, novelty{rejects}."
         else:
             classifier.save(output)
-        size = output.stat().st_size / 1e6
-        console.print(
-            f"Written to {output} ({size:.1f} MB): {len(classifier.classes_):,} classes, "
-            f"{len(classifier.support_labels_):,} labelled images."
-        )
-        if kind == ".onnx":
-            rejects = ", unknown" if classifier.unknown_rate is not None else ""
-            console.print(
-                "Input: images (image, height, width, 3), uint8 RGB of any size, upright. "
-                f"Outputs: label, probabilities, novelty{rejects}."
-            )
-        else:
-            console.print(f"Next: nearshot predict --support {quote(str(output))} IMAGES…")
+            about = f"Next: nearshot predict --support {quote(str(output))} IMAGES…"
+        n_classes, n_images = len(classifier.classes_), len(classifier.support_labels_)
+        size = f"{output.stat().st_size / 1e6:.1f} MB"
+        console.print(f"Written to {output} ({size}): {n_classes:,} classes, {n_images:,} labelled images.\n{about}")

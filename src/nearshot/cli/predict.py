@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, read_squares
-from nearshot.cli._warnings import print_warnings
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, find_queries, read_squares
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
 from nearshot.text import counted, print_message, printable
@@ -23,7 +22,7 @@ from nearshot.text import counted, print_message, printable
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier
 
-__all__ = ["Predict"]
+    Answers = Iterator[tuple[Path, Explanation | NearshotError]]
 
 BATCH_SIZE = 32
 MAX_WIDTH = 60  # of the column of names; longer names shift their line
@@ -62,63 +61,49 @@ class Predict:
 
     def run(self, console: Console) -> None:
         """Classify images one by one."""
-        from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
-
-        with print_warnings():
-            paths, locked = find_images(self.images)
+        paths, locked = find_queries(self.images, self.nearest)
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
-        if self.nearest < 1:
-            raise InputError(f"nearest must be at least 1 (got {self.nearest}).")
         classifier = self.options.make_classifier(self.support)
         bad: list[Path] = []
-        WRITERS[self.format](_answers(classifier, paths, self.nearest, bad), console.file, paths, classifier)
+        answers = _answers(classifier, paths, self.nearest, bad)
+        if self.format == "table":
+            _write_table(answers, console.file, paths, classifier)
+        else:
+            (_write_csv if self.format == "csv" else _write_json)(answers, console.file)
         if bad:
             print_message(f"{len(bad):,} of {counted(len(paths), 'image')} could not be read.")
         if bad or locked:
             raise SystemExit(SOME_UNREADABLE)
 
 
-class Answer(NamedTuple):
-    """An image and its explanation, or the error."""
-
-    path: Path
-    result: Explanation | NearshotError
-
-
-def _answers(
-    classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int, bad: list[Path]
-) -> Iterator[Answer]:
+def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int, bad: list[Path]) -> Answers:
     """Yield an answer per image, while later ones are being read; add unreadable images to `bad`."""
     squares = read_squares(paths, classifier)
     # A progress bar would mix with lines on the same terminal.
     show = sys.stderr.isatty() and not sys.stdout.isatty()
     for start in with_progress(range(0, len(paths), BATCH_SIZE), "predicting", show=show):
-        some = paths[start : start + BATCH_SIZE]
-        read = [next(squares) for _ in some]
-        good = [one for one in read if not isinstance(one, NearshotError)]
-        bad += [path for path, one in zip(some, read, strict=True) if isinstance(one, NearshotError)]
+        some = [(path, next(squares)) for path in paths[start : start + BATCH_SIZE]]
+        good = [one for _, one in some if not isinstance(one, NearshotError)]
         explained = iter(classifier.explain(good, n_neighbors) if good else [])
-        for path, one in zip(some, read, strict=True):
-            yield Answer(path, one if isinstance(one, NearshotError) else next(explained))
+        for path, one in some:
+            if isinstance(one, NearshotError):
+                bad.append(path)
+            yield path, one if isinstance(one, NearshotError) else next(explained)
 
 
-def _write_table(
-    answers: Iterator[Answer], file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier
-) -> None:
-    """Write aligned lines."""
+def _write_table(answers: Answers, file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier) -> None:
     wide = min(MAX_WIDTH, max(len("image"), *(cell_len(printable(path)) for path in paths)))
     labels = [printable(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
     label_wide = max(len("label"), *map(cell_len, labels))
     file.write(f"{_padded('image', wide)}  {_padded('label', label_wide)}  probability   nearest labelled image\n")
     for path, result in answers:
-        if isinstance(result, NearshotError):
-            file.write(f"{_padded(path, wide)}  {_padded('–', label_wide)}  cannot be read: {printable(result)}\n")
-            continue
-        near = result.neighbours[0]
-        sure = f"novelty {result.novelty:.2g}" if result.is_unknown else f"{100 * result.probability:.1f} %"
-        where = f"{printable(near.name)} (distance {near.distance:.2f})"
-        file.write(f"{_padded(path, wide)}  {_padded(result.label, label_wide)}  {sure:12}  {where}\n")
+        label, rest = "–", f"cannot be read: {printable(result)}"
+        if not isinstance(result, NearshotError):
+            label, near = result.label, result.neighbours[0]
+            sure = f"novelty {result.novelty:.2g}" if result.is_unknown else f"{100 * result.probability:.1f} %"
+            rest = f"{sure:12}  {printable(near.name)} (distance {near.distance:.2f})"
+        file.write(f"{_padded(path, wide)}  {_padded(label, label_wide)}  {rest}\n")
 
 
 def _padded(text: object, width: int) -> str:
@@ -127,49 +112,32 @@ def _padded(text: object, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
-def _write_csv(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
+def _write_csv(answers: Answers, file: IO[str]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
     for path, result in answers:
-        if isinstance(result, NearshotError):
-            writer.writerow({"image": printable(path), "error": printable(result)})
-            continue
-        near = result.neighbours[0]
-        writer.writerow(
-            {
-                "image": printable(path),
-                "label": printable(result.label),
-                "most_probable": printable(result.nearest),
-                "probability": f"{result.probability:.6f}",
-                "novelty": f"{result.novelty:.4f}",
-                "nearest": printable(near.name),
-                "nearest_label": printable(near.label),
-                "distance": f"{near.distance:.4f}",
-            }
-        )
+        values: list[object] = [""] * 7 + [result]
+        if not isinstance(result, NearshotError):
+            near, numbers = result.neighbours[0], (f"{result.probability:.6f}", f"{result.novelty:.4f}")
+            values = [result.label, result.nearest, *numbers, near.name, near.label, f"{near.distance:.4f}", ""]
+        writer.writerow(map(printable, [path, *values]))
 
 
-def _write_json(answers: Iterator[Answer], file: IO[str], *_: object) -> None:
+def _write_json(answers: Answers, file: IO[str]) -> None:
     """Write a list, one entry per line, in ASCII, since file names may not be valid Unicode."""
     between = "[\n"
     for path, result in answers:
-        file.write(f"{between}{json.dumps(_as_dict(path, result))}")
+        entry: dict[str, Any] = {"image": str(path)}
+        if isinstance(result, NearshotError):
+            entry["error"] = str(result)
+        else:
+            entry |= {
+                "label": result.label,
+                "unknown": result.is_unknown,
+                "probabilities": {str(label): round(share, 6) for label, share in result.probabilities.items()},
+                "novelty": result.novelty,
+                "nearest": [asdict(one) for one in result.neighbours],
+            }
+        file.write(f"{between}{json.dumps(entry)}")
         between = ",\n"
     file.write("\n]\n")
-
-
-def _as_dict(path: Path, result: Explanation | NearshotError) -> dict[str, Any]:
-    if isinstance(result, NearshotError):
-        return {"image": str(path), "error": str(result)}
-    return {
-        "image": str(path),
-        "label": result.label,
-        "unknown": result.is_unknown,
-        "probabilities": {str(label): round(share, 6) for label, share in result.probabilities.items()},
-        "novelty": result.novelty,
-        "nearest": [asdict(one) for one in result.neighbours],
-    }
-
-
-Writer = Callable[[Iterator[Answer], IO[str], Sequence[Path], "FewShotClassifier"], None]
-WRITERS: dict[str, Writer] = {"table": _write_table, "csv": _write_csv, "json": _write_json}

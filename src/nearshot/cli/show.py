@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, read_squares
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, find_queries, read_squares
 from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted, printable
-
-if TYPE_CHECKING:
-    from nearshot.estimator import FewShotClassifier
-
-__all__ = ["Show"]
 
 
 @dataclass(frozen=True)
@@ -43,49 +38,28 @@ class Show:
 
     def run(self, console: Console) -> None:
         """Write the drawing."""
-        # scikit-learn and matplotlib take seconds to import
-        from nearshot.estimator.folders import find_images  # noqa: PLC0415
-        from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415
+        from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415 (takes seconds to import)
 
         check_ending(self.output)
-        if self.nearest < 1:
-            raise InputError(f"nearest must be at least 1 (got {self.nearest}).")
-        with print_warnings():
-            paths, locked = find_images(self.query)
+        paths, locked = find_queries(self.query, self.nearest)
         classifier = self.options.make_classifier(self.support)
         read = list(read_squares(paths, classifier))
         errors = [str(one) for one in read if isinstance(one, NearshotError)]
         good = [path for path, one in zip(paths, read, strict=True) if not isinstance(one, NearshotError)]
-        scene = make_scene(
-            classifier,
-            good,
-            n_neighbors=self.nearest,
-            title=_title(self.support, classifier),
-            notes=_notes(classifier),
-            errors=errors,
-        )
+        spec = None if classifier.embedder_ is None else getattr(classifier.embedder_.backbone, "spec", None)
+        notes = f"Backbone {spec.name if spec else '(your own)'}, {classifier.classifier} classifier."
+        if np.isfinite(classifier.threshold_):
+            notes += f" An image with a novelty above {classifier.threshold_:.2f} is {classifier.unknown_label}."
+        try:
+            notes += f" Expected accuracy for new images like these: {classifier.estimate_accuracy()}."
+        except InputError as error:  # one class, or one image per class
+            notes += f" Expected accuracy: unknown. {error}"
+        n_classes, n_images = len(classifier.classes_), len(classifier.support_labels_)
+        title = f"{self.support.stem}: {counted(n_classes, 'class', 'classes')}, {counted(n_images, 'labelled image')}"
         with print_warnings():
-            draw(scene, self.output)
+            draw(make_scene(classifier, good, self.nearest, title, [notes], errors), self.output)
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
-        for error in errors:
-            console.print(f"Skipped: {printable(error)}")
+        for error_sentence in errors:
+            console.print(f"Skipped: {printable(error_sentence)}")
         if errors or locked:
             raise SystemExit(SOME_UNREADABLE)
-
-
-def _notes(classifier: FewShotClassifier) -> list[str]:
-    """Describe the classifier and its expected accuracy."""
-    spec = getattr(classifier.embedder_.backbone, "spec", None) if classifier.embedder_ is not None else None
-    notes = [f"Backbone {spec.name if spec else '(your own)'}, {classifier.classifier} classifier."]
-    if np.isfinite(classifier.threshold_):
-        notes.append(f"An image with a novelty above {classifier.threshold_:.2f} is {classifier.unknown_label}.")
-    try:
-        notes.append(f"Expected accuracy for new images like these: {classifier.estimate_accuracy()}.")
-    except InputError as error:  # one class, or one image per class
-        notes.append(f"Expected accuracy: unknown. {error}")
-    return [" ".join(notes)]
-
-
-def _title(support: Path, classifier: FewShotClassifier) -> str:
-    n_classes, n_images = len(classifier.classes_), len(classifier.support_labels_)
-    return f"{support.stem}: {counted(n_classes, 'class', 'classes')}, {counted(n_images, 'labelled image')}"

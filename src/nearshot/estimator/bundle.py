@@ -10,52 +10,38 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.estimator.settings import ClassifierSettings
-from nearshot.estimator.state import Fitted, Learnt
+from nearshot.estimator.state import ClassifierSettings, Fitted, Learnt
 from nearshot.io import write_tensors
 from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
 
-__all__ = ["Bundle", "read_bundle", "write_bundle"]
-
 FORMAT, VERSION = "nearshot-classifier", "1"
+SETTINGS = ClassifierSettings._fields
 OWN_TENSORS = ("support_features", "support_labels", "centre")
 LABEL_KINDS = "biufU"  # NumPy's kinds: booleans, numbers, strings
 MAX_LABEL_BYTES = 1 << 28  # of all classes; a type such as <U500000000 would take gigabytes for a few letters
 
 
-class Bundle(NamedTuple):
-    """The content of a file."""
-
-    learnt: Learnt
-    parameters: dict[str, Any]  # of the constructor
-    columns: npt.NDArray[Any] | None  # the names of the feature columns, if they have any
-    backbone: Backbone | None  # None for features, and if it could not be saved
-    needs_backbone: bool  # whether it could not be saved
-
-
 def write_bundle(fitted: Fitted, path: str | Path) -> None:
     """Write a fitted classifier to a safetensors file, atomically."""
-    learnt, classes, unknown_label = fitted.learnt, fitted.learnt.classes, fitted.settings.unknown_label
+    learnt, settings, classes = fitted.learnt, fitted.settings, fitted.learnt.classes
     if classes.dtype == object and all(isinstance(one, str) for one in classes):
         classes = classes.astype(str)
-    parameters = {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in fitted.settings._asdict().items()
-    }
-    if not (fitted.settings.centre is None or isinstance(fitted.settings.centre, str)):
+    parameters = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings._asdict().items()}
+    if not (settings.centre is None or isinstance(settings.centre, str)):
         parameters["centre"] = "array"
     if classes.dtype.kind not in LABEL_KINDS or not isinstance(parameters["unknown_label"], str | int | float):
-        raise InputError(f"Saved labels must be strings or numbers (got {classes.dtype} and {unknown_label!r}).")
+        raise InputError(
+            f"Saved labels must be strings or numbers (got {classes.dtype} and {settings.unknown_label!r})."
+        )
     backbone = None if fitted.embedder is None else fitted.embedder.backbone
     described: dict[str, Any] = {
         "parameters": parameters,
@@ -64,7 +50,7 @@ def write_bundle(fitted: Fitted, path: str | Path) -> None:
         "names": learnt.names,
         "temperature": learnt.temperature,
         "threshold": learnt.threshold if math.isfinite(learnt.threshold) else None,
-        "feature_names": None if fitted.columns is None else fitted.columns.tolist(),
+        "feature_names": None if learnt.columns is None else learnt.columns.tolist(),
         "needs_backbone": backbone is not None and not isinstance(backbone, Backbone),
         "backbone": None,
     }
@@ -79,22 +65,12 @@ def write_bundle(fitted: Fitted, path: str | Path) -> None:
     write_tensors(path, tensors, metadata)
 
 
-def read_bundle(path: str | Path) -> Bundle:
-    """Read a classifier. Nothing in the file is executed; a damaged file, or one of another format, is an error."""
+def read_bundle(path: str | Path) -> tuple[Learnt, dict[str, Any], Backbone | None, bool]:
+    """Read a classifier: what it learnt, its parameters, its backbone, and whether a backbone could not be saved.
+
+    Nothing in the file is executed; a damaged file, or one of another format, is an error.
+    """
     path = Path(path)
-    described, tensors = _read(path)
-    try:
-        bundle = _parse(described, tensors, path)
-    except FileFormatError:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise FileFormatError(f"{path} is damaged: its description of the classifier cannot be read.") from error
-    if not _is_consistent(bundle):
-        raise FileFormatError(f"{path} is damaged: its support images, labels and settings do not match.")
-    return bundle
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not path.is_file():
         raise InputError(f"There is no classifier file {path}.")
     try:
@@ -114,49 +90,45 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             raise FileFormatError(f"{path} is damaged: its tensor {name!r} has NaN or infinity.")
     try:
         described = json.loads(metadata["classifier"])
-    except (KeyError, ValueError, RecursionError):
-        described = None
-    if not isinstance(described, dict):
-        raise FileFormatError(f"{path} is damaged: its description of the classifier cannot be read.")
-    return described, tensors
+        learnt = _parse(described, tensors)
+        parameters = {name: value for name, value in described["parameters"].items() if name in SETTINGS}
+        if parameters.get("centre") == "array":
+            parameters["centre"] = learnt.centre
+        weights = {name: tensor for name, tensor in tensors.items() if name not in OWN_TENSORS}
+        content = described["backbone"]
+        backbone = None if content is None else backbone_of_content(weights, content, path)
+        needs_backbone = bool(described["needs_backbone"])
+        is_consistent = _is_consistent(learnt, parameters, backbone)
+    except FileFormatError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise FileFormatError(f"{path} is damaged: its description of the classifier cannot be read.") from error
+    if not is_consistent:
+        raise FileFormatError(f"{path} is damaged: its support images, labels and settings do not match.")
+    return learnt, parameters, backbone, needs_backbone
 
 
-def _parse(described: dict[str, Any], tensors: dict[str, Tensor], path: Path) -> Bundle:
-    centre, columns, backbone = tensors.get("centre"), described["feature_names"], described["backbone"]
-    learnt = Learnt(
-        classes=_labels(described["classes"], described["classes_type"]),
+def _parse(described: dict[str, Any], tensors: dict[str, Tensor]) -> Learnt:
+    centre, columns, threshold = tensors.get("centre"), described["feature_names"], described["threshold"]
+    classes, kind = described["classes"], np.dtype(described["classes_type"])
+    if kind.kind not in LABEL_KINDS or len(classes) * kind.itemsize > MAX_LABEL_BYTES:
+        raise ValueError(kind)
+    return Learnt(
+        classes=np.array(classes, dtype=kind),
         features=tensors["support_features"].numpy(),
         codes=tensors["support_labels"].numpy(),
         names=list(map(str, described["names"])),
+        columns=None if columns is None else np.array(list(map(str, columns)), dtype=object),
         centre=None if centre is None else centre.numpy(),
         temperature=float(described["temperature"]),
-        threshold=math.inf if described["threshold"] is None else float(described["threshold"]),
-    )
-    known = dict(described["parameters"])
-    parameters = {name: known[name] for name in ClassifierSettings._fields if name in known}
-    if parameters.get("centre") == "array":
-        parameters["centre"] = learnt.centre
-    weights = {name: tensor for name, tensor in tensors.items() if name not in OWN_TENSORS}
-    return Bundle(
-        learnt,
-        parameters,
-        columns=None if columns is None else np.array(list(map(str, columns)), dtype=object),
-        backbone=None if backbone is None else backbone_of_content(weights, backbone, path),
-        needs_backbone=bool(described["needs_backbone"]),
+        threshold=math.inf if threshold is None else float(threshold),
     )
 
 
-def _labels(values: list[Any], name: str) -> npt.NDArray[Any]:
-    kind = np.dtype(name)
-    if kind.kind not in LABEL_KINDS or len(values) * kind.itemsize > MAX_LABEL_BYTES:
-        raise ValueError(name)
-    return np.array(values, dtype=kind)
-
-
-def _is_consistent(bundle: Bundle) -> bool:
+def _is_consistent(learnt: Learnt, parameters: dict[str, Any], backbone: Backbone | None) -> bool:
     """Return whether shapes match, every class has an image, and the temperature and threshold are valid."""
-    learnt, unknown = bundle.learnt, bundle.parameters.get("unknown_label", "")
     features, codes, n_classes = learnt.features, learnt.codes, len(learnt.classes)
+    unknown = parameters.get("unknown_label", "")
     return (
         features.ndim == 2
         and features.dtype.kind == "f"
@@ -166,8 +138,8 @@ def _is_consistent(bundle: Bundle) -> bool:
         and sorted(set(codes.tolist())) == list(range(n_classes))
         and len(set(learnt.classes.tolist())) == n_classes > 0
         and (learnt.centre is None or learnt.centre.shape == features.shape[1:])
-        and (bundle.columns is None or len(bundle.columns) == features.shape[1])
-        and (bundle.backbone is None or bundle.backbone.embedding_dim == features.shape[1])
+        and (learnt.columns is None or len(learnt.columns) == features.shape[1])
+        and (backbone is None or backbone.embedding_dim == features.shape[1])
         and 0 < learnt.temperature < math.inf
         and learnt.threshold >= 0
         and isinstance(unknown, str | int | float)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
@@ -18,24 +20,12 @@ from nearshot.errors import FileFormatError, InputError, look_up
 from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
-from nearshot.estimator.image_inputs import image_list, name_of
+from nearshot.estimator.image_inputs import image_list, name_of, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from, held_out_scores
-from nearshot.estimator.settings import (
-    NUMBERS,
-    ClassifierSettings,
-    are_mixed,
-    check_complete_labels,
-    refuse_images,
-    without_tensors,
-)
-from nearshot.estimator.state import Fitted, Labelled, learn
+from nearshot.estimator.state import NUMBERS, Array, ClassifierSettings, Fitted, Labelled, are_mixed, learn
 from nearshot.evaluation.classifiers import CLASSIFIERS
 from nearshot.evaluation.ties import first_best
 from nearshot.text import format_list
-
-__all__ = ["FewShotClassifier"]
-
-Array = npt.NDArray[Any]
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -81,23 +71,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> model = FewShotClassifier().fit(features, ["cat", "cat", "dog", "dog"])
     >>> model.predict([[5.0, 1.0], [0.2, 3.0]])
     array(['cat', 'dog'], dtype='<U3')
-    >>> model.partial_fit([[-1.0, -0.1]], ["fish"]).predict([[-2.0, 0.0]])
-    array(['fish'], dtype='<U4')
-    >>> model.forget("fish").classes_
-    array(['cat', 'dog'], dtype='<U4')
     """
-
-    classes_: Array
-    n_features_in_: int
-    feature_names_in_: Array
-    support_features_: Array
-    support_labels_: npt.NDArray[np.int64]
-    support_names_: list[str]
-    centre_: Array | None
-    temperature_: float
-    threshold_: float
-    embedder_: Embedder | None
-    _fitted: Fitted
 
     def __init__(
         self,
@@ -128,14 +102,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget the previous ones."""
-        settings = self._settings()
-        settings.check()
-        embedder = self._make_embedder()
-        given = self._labelled(X, y, embedder, known=None)
-        if settings.unknown_rate is not None and are_mixed(given.labels, settings.unknown_label):
-            hint = "-1" if given.labels.dtype.kind in NUMBERS else '"unknown"'
+        settings, embedder = self._settings().check(), self._make_embedder()
+        given = self._labelled(X, y, embedder, None)
+        labels = given[1]
+        if settings.unknown_rate is not None and are_mixed(labels, settings.unknown_label):
+            hint = "-1" if labels.dtype.kind in NUMBERS else '"unknown"'
             warnings.warn(
-                f"unknown_label should be of the type of the labels, such as {given.labels.tolist()[0]!r} (got "
+                f"unknown_label should be of the type of the labels, such as {labels.tolist()[0]!r} (got "
                 f"{self.unknown_label!r}): scikit-learn cannot score mixed answers. Use unknown_label={hint}.",
                 stacklevel=2,
             )
@@ -144,11 +117,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
         """Add labelled images of known or new classes.
 
-        Args:
-            X: the images or features.
-            y: their labels.
-            classes: all labels that are allowed; scikit-learn gives them in the first call. A class without images yet
-                is not in `classes_`.
+        scikit-learn gives all labels that are allowed as `classes`. A class without images is not in `classes_`.
         """
         if classes is not None:
             others = set(np.asarray(y).ravel().tolist()) - set(np.asarray(classes).ravel().tolist())
@@ -156,31 +125,26 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"y must hold labels in `classes` only (got {format_list(others)}).")
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
-        settings, fitted = self._settings(), self._fitted
-        settings.check()
-        given = self._labelled(X, y, fitted.embedder, known=fitted)
-        known = fitted.labels()
-        if are_mixed(known, given.labels):
-            first, second = known.tolist()[0], given.labels.tolist()[0]
+        settings, fitted = self._settings().check(), self._fitted
+        features, labels, names, columns = self._labelled(X, y, fitted.embedder, fitted)
+        known = fitted.learnt
+        if are_mixed(known.labels, labels):
+            first, second = known.labels.tolist()[0], labels.tolist()[0]
             raise InputError(f"Labels must be of one type (got {first!r} before and {second!r} now).")
-        features = np.concatenate([fitted.learnt.features, given.features])
-        labels, names = np.concatenate([known, given.labels]), [*fitted.learnt.names, *given.names]
-        return self._set(learn(settings, Labelled(features, labels, names, fitted.columns), fitted.embedder))
+        features, labels = np.concatenate([known.features, features]), np.concatenate([known.labels, labels])
+        return self._set(learn(settings, (features, labels, [*known.names, *names], columns), fitted.embedder))
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
         check_is_fitted(self)
-        settings, fitted = self._settings(), self._fitted
-        settings.check()
-        learnt, labels = fitted.learnt, fitted.labels()
+        settings, fitted = self._settings().check(), self._fitted
+        learnt, known = fitted.learnt, fitted.learnt.classes.tolist()
         label = label.item() if isinstance(label, np.generic) else label
-        if label not in learnt.classes.tolist():
-            raise InputError(f"label must be one of {format_list(learnt.classes.tolist())} (got {label!r}).")
-        if len(learnt.classes) == 1:
-            raise InputError(f"{label!r} is the only class and cannot be forgotten. Call fit with other classes.")
-        kept = labels != label
+        if label not in known or len(known) == 1:
+            raise InputError(f"label must be one of several classes, here {format_list(known)} (got {label!r}).")
+        kept = learnt.labels != label
         names = [name for name, keep in zip(learnt.names, kept, strict=True) if keep]
-        left = Labelled(learnt.features[kept], labels[kept], names, fitted.columns)
+        left = learnt.features[kept], learnt.labels[kept], names, learnt.columns
         return self._set(learn(settings, left, fitted.embedder))
 
     def predict(self, X: Any) -> Array:  # noqa: N803
@@ -195,14 +159,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         It is conditional on the image being of one of the classes. See `novelty` for images that may not be.
         """
         fitted = self._ready()
-        probabilities: npt.NDArray[np.float64] = fitted.probabilities(fitted.scores(self._query(X, fitted))).numpy()
-        return probabilities
+        return np.asarray(fitted.probabilities(fitted.scores(self._query(X, fitted))))
 
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return how unlike all classes each image is: about 1 for images of a class, and more for others."""
         fitted = self._ready()
-        values: npt.NDArray[np.float64] = fitted.novelties(self._query(X, fitted)).numpy()
-        return values
+        return np.asarray(fitted.novelties(self._query(X, fitted)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return the accuracy. A rejected image is right if its label in `y` is `unknown_label`."""
@@ -228,11 +190,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return explain_answers(fitted, self._query(X, fitted), n_neighbors)
 
     def estimate_accuracy(self) -> AccuracyEstimate:
-        """Estimate the accuracy for new images from the support images alone, by leave-one-out.
+        """Estimate the accuracy for new images from the support images alone, by leave-one-out, without rejection.
 
-        One image of every class is held out at a time, or a twentieth of a class with more than 20 images. Of more than
-        a thousand images, a thousand are tested. Answers are among the classes, without rejection. Classes with a
-        single image cannot be tested.
+        Of more than a thousand images, a thousand are tested. Classes with a single image cannot be tested.
         """
         fitted = self._ready()
         held_out = held_out_scores(fitted.support, fitted.settings.classifier, fitted.settings.n_neighbors)
@@ -246,34 +206,28 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         write_bundle(self._ready(), path)
 
     @classmethod
-    def load(
-        cls, path: str | Path, *, backbone: Any = None, device: Any = "auto", cache_dir: str | Path | None = None
-    ) -> Self:
+    def load(cls, path: str | Path, *, backbone: Any = None, device: Any = "auto", cache_dir: Any = None) -> Self:
         """Return a saved classifier. Nothing in the file is executed.
 
-        Args:
-            path: a file written by `save`.
-            backbone: the same function or network again, if the backbone could not be saved.
-            device: where to embed.
-            cache_dir: a folder that caches embeddings by content.
+        A `backbone` that could not be saved must be given again. The other arguments are those of the constructor.
         """
-        saved = read_bundle(path)
-        if saved.needs_backbone and backbone is None:
+        learnt, parameters, saved, needs_backbone = read_bundle(path)
+        if needs_backbone and backbone is None:
             raise InputError(f"backbone is required: {path} was saved without it. Call load(path, backbone=…).")
-        if not saved.needs_backbone and backbone is not None:
+        if not needs_backbone and backbone is not None:
             raise InputError(f"backbone must be None: {path} needs none but its own.")
-        model = cls(saved.backbone or backbone, device=device, cache_dir=cache_dir, **saved.parameters)
+        model = cls(saved or backbone, device=device, cache_dir=cache_dir, **parameters)
         look_up(CLASSIFIERS, model.classifier, "classifier")  # a classifier of your own, which must be registered
         try:
-            model._settings().check()
+            settings = model._settings().check()
         except InputError as error:
             raise FileFormatError(f"{path} is damaged: {error}") from error
-        embedder, dim = model._make_embedder(copy=backbone is not None), saved.learnt.features.shape[1]
+        embedder, dim = model._make_embedder(copy=backbone is not None), learnt.features.shape[1]
         if embedder is not None:
             if embedder.dim not in (None, dim):
                 raise InputError(f"backbone must return {dim} numbers per image, as for {path} (got {embedder.dim}).")
             embedder.dim = dim  # unknown for a function until it is called
-        return model._set(Fitted(model._settings(), saved.learnt, embedder, saved.columns))
+        return model._set(Fitted(settings, learnt, embedder))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_fitted")
@@ -292,22 +246,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.support_names_, self.centre_ = learnt.names, learnt.centre
         self.temperature_, self.threshold_ = learnt.temperature, learnt.threshold
         self.embedder_ = fitted.embedder
-        if fitted.columns is not None:
-            self.feature_names_in_ = fitted.columns
+        if learnt.columns is not None:
+            self.feature_names_in_ = learnt.columns
         else:
             self.__dict__.pop("feature_names_in_", None)
         return self
 
-    def _labelled(self, X: Any, y: Any, embedder: Embedder | None, *, known: Fitted | None) -> Labelled:  # noqa: N803
-        """Return labelled images as features, labels and names; they must match `known`, if any."""
-        first, columns = (0, None) if known is None else (len(known.learnt.names), known.columns)
-        check_complete_labels(y)
+    def _labelled(self, X: Any, y: Any, embedder: Embedder | None, known: Fitted | None) -> Labelled:  # noqa: N803
+        """Return labelled images as features; they must match `known`, if any."""
+        first, columns = (0, None) if known is None else (len(known.learnt.names), known.learnt.columns)
+        _check_labels(y)
         if embedder is None:
-            refuse_images(X)
             checker = copy(self) if known is None else copy(self)._set(known)  # scikit-learn writes attributes to it
-            features, labels = validate_data(
-                checker, without_tensors(X), y, reset=known is None, dtype=(np.float64, np.float32)
-            )
+            features, labels = _validated(checker, X, y, reset=known is None)
             columns = getattr(checker, "feature_names_in_", None)
             names = [f"image {first + number}" for number in range(len(features))]
         else:
@@ -317,17 +268,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             features = embedder(images, progress=self._progress())
             names = [name_of(image, number) for number, image in enumerate(images, first)]
         check_classification_targets(np.tile(labels, 2))  # one image per class is no sign of a regression here
-        return Labelled(features, labels, names, columns)
+        return features, labels, names, columns
 
     def _query(self, X: Any, fitted: Fitted) -> Tensor:  # noqa: N803
         """Return the prepared features of new images."""
-        if fitted.embedder is None:
-            refuse_images(X)
-            checker = copy(self)._set(fitted)
-            features = validate_data(checker, without_tensors(X), reset=False, dtype=(np.float64, np.float32))
-        else:
-            features = fitted.embedder(X, progress=self._progress())
-        return fitted.prepare(features)
+        if fitted.embedder is not None:
+            return fitted.prepare(fitted.embedder(X, progress=self._progress()))
+        return fitted.prepare(_validated(copy(self)._set(fitted), X, reset=False))
 
     def _settings(self) -> ClassifierSettings:
         return ClassifierSettings(*(getattr(self, name) for name in ClassifierSettings._fields))
@@ -348,3 +295,29 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _progress(self) -> bool | None:
         return None if self.verbose else False  # None: on a terminal
+
+
+def _validated(checker: FewShotClassifier, features: Any, *labels: Any, reset: bool) -> Any:
+    """Return features, and labels if any, as scikit-learn checks them; paths and images are refused."""
+    in_a_row = isinstance(features, Sequence) or getattr(features, "ndim", 0) == 1  # not a table
+    if in_a_row and isinstance(next(iter(features), None), str | Path | Image.Image):
+        raise InputError(
+            "X must be features, since backbone is None (got images). Give a backbone, such as "
+            'FewShotClassifier("resnet12-nca-cifar-fs").'
+        )
+    return validate_data(checker, without_tensors(features), *labels, reset=reset, dtype=(np.float64, np.float32))
+
+
+def _check_labels(labels: Any) -> None:
+    """Raise an error if string labels are incomplete or mixed with others; scikit-learn checks the rest."""
+    array = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
+    values = array.tolist() if array.ndim == 1 and array.dtype == object else []
+    if not any(isinstance(value, str) or value is None for value in values):
+        return
+    for place, value in enumerate(values):
+        if value is None or value != value:  # NaN
+            raise InputError(f"Every image needs a label; image {place} (counted from 0) has {value}.")
+    text = next(value for value in values if isinstance(value, str))
+    other = next((value for value in values if not isinstance(value, str)), None)
+    if other is not None:
+        raise InputError(f"Labels must be of one type (got {text!r} and {other!r}).")

@@ -1,8 +1,11 @@
-"""Embed images: a backbone on its device, and a cache of its embeddings."""
+"""Embed images: a backbone on its device, and a cache of its embeddings on disk."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import time
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
@@ -12,23 +15,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nearshot.data.augment import normalise_images
 from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
-from nearshot.estimator.cache import EmbeddingCache
-from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each
-from nearshot.estimator.settings import check_count, without_tensors
+from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each, without_tensors
 from nearshot.evaluation.features import check_evaluation_mode
+from nearshot.io import atomic_write
 from nearshot.models import IMAGENET, Backbone, Normalisation, load_backbone
 from nearshot.progress import with_progress
 
-__all__ = ["Embedder"]
-
 BATCH_SIZES = {"cuda": 256, "cpu": 32}
 DEFAULT_SIZE = 224  # the side of images for a network or function without `input_size`
+MAX_CACHED = 50_000  # per network: 200 MB at 640 dimensions
+CHECK_BYTES = 16
 
 Features = npt.NDArray[np.float32]
 
@@ -42,11 +44,9 @@ class Embedder:
             normalised as for ImageNet. Or any function, called with a uint8 array (image, side, side, 3). An attribute
             `input_size` of the latter two gives the side; the default is 224.
         device: "cpu", "cuda", …; "auto" is a GPU if there is one.
-        cache_dir: a folder that caches embeddings by content; None for no cache. Only embeddings of a `Backbone` are
-            cached, since other networks and functions have no identity.
+        cache_dir: a folder that caches embeddings of a `Backbone` by content; None for no cache.
         batch_size: how many images to embed at once; by default 32, and 256 on a GPU.
-        copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory. A
-            network that is loaded by path or name is never copied.
+        copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
 
     Attributes:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.
@@ -71,8 +71,6 @@ class Embedder:
         batch_size: int | None = None,
         copy: bool = True,
     ) -> None:
-        if batch_size is not None:
-            check_count(batch_size, "batch_size")
         self.device = chosen_device(device)
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):
@@ -102,11 +100,9 @@ class Embedder:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
     def __call__(self, images: Any, *, progress: bool | None = False) -> Features:
-        """Embed images: (image, dim). An image that cannot be read is an error.
+        """Embed images, or one array of them: (image, dim). An image that cannot be read is an error.
 
-        Args:
-            images: a list of paths, Pillow images and uint8 arrays, or one array.
-            progress: whether to show a progress bar; None shows it on a terminal.
+        `progress`: whether to show a progress bar; None shows it on a terminal.
         """
         found = self.attempt(images, progress=progress)
         bad = [one for one in found if isinstance(one, NearshotError)]
@@ -122,9 +118,8 @@ class Embedder:
             raise InputError("There must be at least 1 image to embed (got 0).")
         found: dict[int, Features | NearshotError] = {}
         waiting: list[tuple[int, Content, Pixels]] = []
-        read = read_each(images, self._prepare)
-        for number in with_progress(range(len(images)), "embedding", show=progress):
-            one = next(read)
+        numbers = with_progress(range(len(images)), "embedding", show=progress)
+        for number, one in zip(numbers, read_each(images, self._prepare), strict=True):
             if isinstance(one, tuple):
                 waiting.append((number, *one))
             else:
@@ -145,19 +140,13 @@ class Embedder:
             features = np.asarray(without_tensors(self.backbone(squares)), dtype=np.float32)
         else:
             with torch.inference_mode():
-                features = self.network(self._normalised(squares)).float().cpu().numpy()
+                given = torch.from_numpy(squares).to(self.device).permute(0, 3, 1, 2).float().div_(255)
+                features = self.network(normalise_images(given, *self.normalisation)).float().cpu().numpy()
         if features.ndim != 2 or len(features) != len(squares) or (self.dim or features.shape[1]) != features.shape[1]:
-            dim = "dim" if self.dim is None else self.dim
-            raise InputError(
-                f"backbone must return features of shape ({len(squares)}, {dim}) for {len(squares)} images (got "
-                f"{features.shape})."
-            )
+            expected = f"({len(squares)}, {self.dim or 'dim'})"
+            raise InputError(f"backbone must return features of shape {expected} (got {features.shape}).")
         self.dim = features.shape[1]
         return features
-
-    def _normalised(self, squares: Pixels) -> Tensor:
-        images = torch.from_numpy(squares).to(self.device).permute(0, 3, 1, 2)
-        return normalise_images(images.float().div_(255), *self.normalisation)
 
     def _prepare(self, content: Content) -> Features | tuple[Content, Pixels]:
         known = None if self.cache is None else self.cache.get(content.digest)
@@ -174,10 +163,59 @@ class Embedder:
 
 
 def _key(backbone: Backbone) -> str:
-    """Return a SHA-256 of the weights, the network's name and its preprocessing."""
     spec = backbone.spec
     described = hashlib.sha256(repr((spec.name, spec.input_size, tuple(spec.normalisation), PREPROCESSING)).encode())
     for name, tensor in sorted(backbone.state_dict().items()):
         described.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         described.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return described.hexdigest()
+
+
+class EmbeddingCache:
+    """The cached embeddings, of dimension `dim`, of the network with some `key`, by the content of the image.
+
+    There is one folder per network, and one small file per image. Files are written atomically and have a checksum, so
+    several processes can share a folder, and it can be deleted at any time.
+    """
+
+    def __init__(self, folder: str | Path, key: str, dim: int) -> None:
+        self.folder, self.dim = Path(folder).expanduser() / key[:32], dim
+
+    def get(self, digest: str) -> Features | None:
+        """Return the embedding of an image; None if it is missing or damaged."""
+        try:
+            data = (self.folder / f"{digest}.f32").read_bytes()
+        except OSError:
+            return None
+        check, values = data[:CHECK_BYTES], data[CHECK_BYTES:]
+        if len(values) != 4 * self.dim or _check(values) != check:
+            return None  # the next `put` replaces it
+        return np.frombuffer(values, "<f4").astype(np.float32)
+
+    def put(self, digest: str, feature: Features) -> None:
+        """Store the embedding of an image."""
+        values = feature.astype("<f4").tobytes()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(self.folder / f"{digest}.f32", durable=False) as file:
+            file.write(_check(values) + values)
+
+    def prune(self) -> None:
+        """Remove the oldest entries above the limit, and the partial files of killed processes."""
+        files = list(os.scandir(self.folder)) if self.folder.is_dir() else []
+        entries = [file for file in files if file.name.endswith(".f32")]
+        hour_ago = time.time() - 3600  # no process takes an hour to write one
+        old = [file for file in files if file.name.endswith(".partial") and _written(file) < hour_ago]
+        if len(entries) > MAX_CACHED:
+            old += sorted(entries, key=_written)[: len(entries) - MAX_CACHED * 9 // 10]
+        for file in old:
+            Path(file.path).unlink(missing_ok=True)
+
+
+def _written(file: os.DirEntry[str]) -> float:
+    with contextlib.suppress(OSError):  # another process may have removed it
+        return file.stat().st_mtime
+    return 0.0
+
+
+def _check(values: bytes) -> bytes:
+    return hashlib.blake2b(values, digest_size=CHECK_BYTES).digest()

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
-from nearshot.estimator.settings import check_count
-from nearshot.estimator.state import Fitted
-from nearshot.estimator.support import Support, in_blocks, n_voters, tie_tolerance
-from nearshot.evaluation.ties import first_best, nearest_in_order, tied_nearest
-
-__all__ = ["Explanation", "Neighbour", "explain_answers", "image_weights", "nearest_images"]
+from nearshot.estimator.state import Fitted, check_count
+from nearshot.estimator.support import Support, in_blocks, n_voters
+from nearshot.evaluation.ties import TIE, first_best, nearest_in_order
 
 
 @dataclass(frozen=True)
@@ -79,16 +76,9 @@ class Explanation:
 
 
 def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Explanation]:
-    """Explain the answers of a fitted classifier.
-
-    Args:
-        fitted: the classifier's state.
-        query: (query, dim) prepared features.
-        n_neighbors: how many of the nearest support images to name.
-    """
-    learnt, settings, support = fitted.learnt, fitted.settings, fitted.support
-    classes = learnt.classes.tolist()
-    distances, indices = nearest_images(query, support, n_neighbors)
+    """Explain the answers to prepared features, (query, dim), by the nearest support images."""
+    learnt, classes = fitted.learnt, fitted.learnt.classes.tolist()
+    distances, indices = nearest_images(query, fitted.support, n_neighbors)
     scores, novelty = fitted.scores(query), fitted.novelties(query)
     answers = first_best(scores)
     labels = fitted.answers(answers, novelty).tolist()
@@ -97,15 +87,9 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
     ranking = leading.argsort(dim=1, descending=True, stable=True).tolist()
     explanations = []
     for row, label in enumerate(labels):
-        weights = image_weights(query[row], support, settings.classifier, settings.n_neighbors)
+        weights = _image_weights(query[row : row + 1], fitted)
         neighbours = tuple(
-            Neighbour(
-                name=learnt.names[image],
-                label=classes[learnt.codes[image]],
-                index=image,
-                distance=distance,
-                weight=None if weights is None else float(weights[image]),
-            )
+            Neighbour(learnt.names[image], classes[learnt.codes[image]], image, distance, weights.get(image))
             for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
         )
         ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
@@ -116,36 +100,27 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
 def nearest_images(query: Tensor, support: Support, n_neighbors: int) -> tuple[Tensor, Tensor]:
     """Return the distances to the nearest support images and their indices, (query, neighbour), nearest first.
 
-    Of equally distant images, the first come first.
-
-    >>> support = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
-    >>> nearest_images(torch.tensor([[3.0]]).double(), support, 2)
-    (tensor([[1., 3.]], dtype=torch.float64), tensor([[1, 0]]))
+    Of equally distant images, those of the first class come first, and of one class the first ones.
     """
     check_count(n_neighbors, "n_neighbors")
+    order = support.codes.argsort(stable=True)  # as classifiers see them
     distances, places = [], []
     for rows in in_blocks(query, support):
-        squares = squared_euclidean(rows, support.features)
-        places.append(nearest_in_order(squares, min(int(n_neighbors), squares.shape[1]), tie_tolerance(squares)))
+        squares = squared_euclidean(rows, support.features[order])
+        tolerance = TIE * squares.amax(1, keepdim=True)
+        places.append(nearest_in_order(squares, min(int(n_neighbors), len(order)), tolerance))
         distances.append(squares.gather(1, places[-1]).sqrt())
-    return torch.cat(distances), torch.cat(places)
+    return torch.cat(distances), order[torch.cat(places)]
 
 
-def image_weights(query: Tensor, support: Support, classifier: str, n_neighbors: int | None = None) -> Tensor | None:
-    """Return the share of each support image in the decision for one query, (image,), if single images decide.
-
-    >>> support = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
-    >>> image_weights(torch.tensor([3.0]).double(), support, "knn", 2)
-    tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64)
-    """
-    squares = squared_euclidean(query[None, :], support.features)
-    if classifier == "soft":
-        return (-squares[0] - support.counts[support.codes].to(squares).log()).softmax(0)
-    if classifier == "knn":
-        order = support.codes.argsort(stable=True)  # ties go to the first class, as in its scores
-        voters = torch.zeros_like(squares)
-        voters[:, order] = tied_nearest(squares[:, order], n_voters(support, n_neighbors), tie_tolerance(squares)).to(
-            squares
-        )
-        return (voters / voters.sum())[0]
-    return None
+def _image_weights(query: Tensor, fitted: Fitted) -> dict[int, float]:
+    """Return the share of each support image in the decision for one query, (1, dim), if single images decide."""
+    support = fitted.support
+    if fitted.settings.classifier == "soft":
+        squares = squared_euclidean(query, support.features)[0]
+        shares = (-squares - support.counts[support.codes].double().log()).softmax(0)
+        return dict(enumerate(shares.tolist()))
+    if fitted.settings.classifier == "knn":
+        voters = nearest_images(query, support, n_voters(support, fitted.settings.n_neighbors))[1][0].tolist()
+        return dict.fromkeys(range(len(support.codes)), 0.0) | dict.fromkeys(voters, 1 / len(voters))
+    return {}

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import FORMATS
@@ -16,8 +15,6 @@ from nearshot.data.readers import is_image
 from nearshot.data.walk import Skipped, files_matching, files_under, locked_error
 from nearshot.errors import InputError
 from nearshot.text import counted
-
-__all__ = ["FoundImages", "SupportFolder", "find_images", "read_support"]
 
 
 @dataclass(frozen=True)
@@ -76,24 +73,13 @@ def read_support(folder: str | Path) -> SupportFolder:
     return SupportFolder(tuple(paths), tuple(labels), tuple(ignored), tuple(linked))
 
 
-class FoundImages(NamedTuple):
-    """The files that were found.
-
-    Attributes:
-        paths: the files, each once.
-        locked: the folders that could not be read, whose files are missing.
-    """
-
-    paths: list[Path]
-    locked: list[Path]
-
-
-def find_images(given: Iterable[str | Path]) -> FoundImages:
+def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     """Find files by paths, folders (all images in them, at any depth) and patterns (*.jpg).
 
-    A given path that does not exist is included, so that reading it gives the error; so is a broken link. A pattern or
-    folder without images is an error. Skipped files and folders are warned about: files that are no images, locked
-    folders, and links to folders.
+    Returns the files, each once, and the folders that could not be read, whose files are missing. A given path that
+    does not exist is included, so that reading it gives the error; so is a broken link. A pattern or folder without
+    images is an error. Skipped files and folders are warned about: files that are no images, locked folders, and links
+    to folders.
     """
     found: list[Path] = []
     skipped, folders = Skipped(), set()
@@ -123,17 +109,15 @@ def find_images(given: Iterable[str | Path]) -> FoundImages:
     skipped.linked = [link for link in dict.fromkeys(skipped.linked) if link not in folders]
     for sentence in skipped.sentences():
         warnings.warn(sentence, stacklevel=2)
-    return FoundImages(list(dict.fromkeys(found)), list(skipped.locked))
+    return list(dict.fromkeys(found)), list(skipped.locked)
 
 
 def _images_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list[Path]]:
-    """Return the files under a folder that are images by their names, and the others; hidden files are neither."""
     files = files_under(folder, skipped)
     return [file for file in files if is_image(file.name)], [file for file in files if not is_image(file.name)]
 
 
 def _found_instead(files: Sequence[Path], skipped: Skipped) -> str:
-    """Describe what was found instead of images."""
     kinds = sorted({path.suffix.lower() or "no suffix" for path in files})
     if kinds:
         return f"it has files of {', '.join(kinds)}, and {', '.join(FORMATS)} can be read"

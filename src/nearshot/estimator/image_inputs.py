@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
 from nearshot.data.images import Pixels, decode, fit_to_square, upright_rgb
 from nearshot.errors import FileFormatError, InputError, NearshotError
-from nearshot.estimator.settings import without_tensors
-
-__all__ = ["Content", "image_list", "name_of", "read_each", "read_image"]
 
 THREADS = 4
 IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
 PREPROCESSING = "centre, bilinear, Pillow; 2"  # what `Content.square` does; increase the number with every change
+HOLDS_PATHS = ("O", "U", "S", "T")  # NumPy's kinds of objects and strings
 FOR_FEATURES = "To classify features, set backbone=None."
 
 Made = TypeVar("Made")
@@ -41,30 +41,16 @@ class Content:
 
 
 def image_list(images: Any) -> list[Any]:
-    """Return images as a list, one entry each, without reading a file.
-
-    >>> len(image_list(["cat.jpg", np.zeros((30, 40, 3), np.uint8)]))
-    2
-    >>> image_list("cat.jpg")
-    Traceback (most recent call last):
-    nearshot.errors.InputError: Images must be a list, even of one image: ['cat.jpg'].
-    """
-    if isinstance(images, str | Path):
-        raise InputError(f"Images must be a list, even of one image: [{str(images)!r}].")
-    if isinstance(images, bytes | Image.Image):
-        raise InputError("Images must be a list, even of one image: [image].")
-    holds_objects = getattr(getattr(images, "dtype", None), "kind", "") in ("O", "U", "S", "T")  # paths or images
-    if hasattr(images, "shape") and hasattr(images, "ndim") and not holds_objects:
-        if images.ndim not in (3, 4):
+    """Return images as a list, one entry each, without reading a file."""
+    if isinstance(images, str | Path | bytes | Image.Image):
+        one = repr(str(images)) if isinstance(images, str | Path) else "image"
+        raise InputError(f"Images must be a list, even of one image: [{one}].")
+    if hasattr(images, "shape") and getattr(images.dtype, "kind", "") not in HOLDS_PATHS:
+        images = np.asarray(without_tensors(images))
+        if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 3 and images.shape[2] in (3, 4)):
             raise InputError(
-                "An array of images must have shape (image, height, width, 3), or (image, height, width) for grey "
-                f"images (got {tuple(images.shape)}). {FOR_FEATURES}"
-            )
-        images = _array(images)
-        if images.ndim == 3 and images.shape[2] in (3, 4):
-            raise InputError(
-                f"An array of shape {images.shape} is ambiguous: one colour image or {images.shape[0]} grey ones. Give "
-                "[array] for one image, or a list of the grey ones."
+                "An array of images must be uint8 of shape (image, height, width, 3), or (image, height, width) for "
+                f"grey images (got {images.dtype} {images.shape}). Give one image as [array]. {FOR_FEATURES}"
             )
     try:
         return list(images)
@@ -80,25 +66,20 @@ def name_of(image: Any, number: int) -> str:
 
 
 def read_image(image: Any, name: str) -> Content:
-    """Read an image, without decoding it.
+    """Read an image, without decoding it; `name` is for messages.
 
-    Args:
-        image: a path, a Pillow image, or a uint8 array (height, width, 3), with 4 channels for alpha, or (height,
-            width) for grey.
-        name: its name in messages.
+    An image is a path, a Pillow image, or a uint8 array: (height, width, 3), with 4 channels for alpha, or (height,
+    width) for grey.
     """
     if isinstance(image, str | Path):
         data = _read(Path(image), name)
         return Content(name, "file", data, lambda: decode(data, name))
-    opened = upright_rgb(image if isinstance(image, Image.Image) else _from_array(_array(image, name), name), name)
+    opened = upright_rgb(image if isinstance(image, Image.Image) else _from_array(image, name), name)
     return Content(name, f"pixels {opened.size}", opened.tobytes(), lambda: opened)
 
 
 def read_each(images: Sequence[Any], make: Callable[[Content], Made]) -> Iterator[Made | NearshotError]:
-    """Read images in threads, a few ahead, and yield what `make` returns for each, in order.
-
-    The entry of an image that cannot be read is its error.
-    """
+    """Read images in threads, a few ahead, and yield what `make` returns for each in order, or its error."""
 
     def attempt(number: int) -> Made | NearshotError:
         name = name_of(images[number], number)
@@ -134,27 +115,28 @@ def _read(path: Path, name: str) -> bytes:
         raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
-def _array(values: Any, name: str = "An array of images") -> Pixels:
-    """Return pixels as a uint8 array."""
+def without_tensors(values: Any) -> Any:
+    """Return a tensor, or a list of tensors, as NumPy arrays, and anything else unchanged."""
+    if isinstance(values, Tensor):
+        plain = values.detach().cpu()
+        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()  # NumPy has no bfloat16
+    if isinstance(values, list | tuple) and any(isinstance(one, Tensor) for one in values):
+        return [without_tensors(one) for one in values]
+    return values
+
+
+def _from_array(values: Any, name: str) -> Image.Image:
     try:
         array = np.asarray(without_tensors(values))
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} cannot be converted to an array: {error}.") from error
-    if array.dtype == object or array.dtype.kind in "USM":
-        raise InputError(f"{name} must be a path, a Pillow image or a uint8 array (got {type(values).__name__}).")
-    if array.ndim == 1:
-        raise InputError(f"{name} must be an image (got {array.size} numbers in a row). {FOR_FEATURES}")
-    if array.dtype != np.uint8:
-        raise InputError(f"{name} must be uint8, 0 to 255 (got {array.dtype}). Do not normalise images yourself.")
-    return array
-
-
-def _from_array(array: Pixels, name: str) -> Image.Image:
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
-    if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))) or 0 in array.shape:
-        hint = " Put the channels last." if array.ndim == 3 and array.shape[0] in (1, 3, 4) else ""
+    is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
+    if array.dtype != np.uint8 or not is_image or 0 in array.shape:
+        got = f"{array.dtype} {array.shape}" if array.ndim else type(values).__name__
         raise InputError(
-            f"{name} must have shape (height, width, 3), or (height, width) for grey (got {array.shape}).{hint}"
+            f"{name} must be a path, a Pillow image, or a uint8 array of shape (height, width, 3), or (height, width) "
+            f"for grey (got {got}). {FOR_FEATURES}"
         )
     return Image.fromarray(np.ascontiguousarray(array))

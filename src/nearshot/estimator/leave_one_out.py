@@ -1,37 +1,37 @@
-"""Leave-one-out on a support set: the classes of held-out images, and the accuracy to expect from them.
+"""Leave-one-out on a support set: calibrated probabilities, and the accuracy to expect, from held-out images.
 
 If only one image were held out at a time, its class would have one image fewer than the others. With two images per
 class, that alone costs many answers. So one image of every class is held out at a time.
+
+Probabilities are the softmax of scores divided by the temperature that maximises the likelihood of held-out images. A
+few images say little: if all are recognised, the likelihood alone would choose zero. A log-normal prior therefore keeps
+it near a typical value, a fraction of the mean squared distance between classes. Images are held out of a smaller
+support set, so they choose the ratio to the typical temperature. `benchmarks/estimator.py` measures it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import scipy.optimize
 import scipy.stats
 import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
-from nearshot.estimator.calibration import typical_temperature
-from nearshot.estimator.support import Support, class_scores
+from nearshot.estimator.support import Support, between_classes, class_scores, n_voters
 from nearshot.evaluation.ties import first_best
 from nearshot.text import counted
 
-__all__ = ["AccuracyEstimate", "HeldOut", "Round", "estimate_from", "held_out_scores", "rounds"]
-
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts
 MAX_TESTED = 1000  # images in all rounds
-CONFIDENCE = 0.95
-
-
-class Round(NamedTuple):
-    """The indices of the images that are kept, and of those that are tested."""
-
-    kept: Tensor
-    tested: Tensor
+TYPICAL = 0.055  # of the mean squared distance between classes, times 1 + 1/n for n images per class
+TYPICAL_VOTES = 0.35  # of the square root of the number of voters, for "knn"
+PRIOR_WIDTH = 0.7  # standard deviation of the temperature's logarithm: most are within a factor of 4
+SEARCH_WIDTH = 8.0  # in logarithms
 
 
 class HeldOut(NamedTuple):
@@ -42,16 +42,12 @@ class HeldOut(NamedTuple):
     n_known: int  # the number of remaining images in the smallest class that was tested; 0 if none was
 
 
-def rounds(support: Support) -> Iterator[Round]:
-    """Yield rounds in which one image of each class, or one part of twenty, is held out and tested.
+def rounds(support: Support) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the indices of kept and tested images, round by round: of each class one image, or one part of twenty.
 
     The only image of a class is always kept, and never tested. A class with fewer images than others has no image left
     to test in later rounds, but still gives up one image, in turn. Of more than a thousand images, a thousand are
     tested, spread evenly over the classes.
-
-    >>> support = Support(torch.zeros(5, 1), torch.tensor([0, 0, 0, 1, 1]), 2)
-    >>> [(one.kept.tolist(), one.tested.tolist()) for one in rounds(support)]
-    [([1, 2, 4], [0, 3]), ([0, 2, 3], [1, 4]), ([0, 1, 4], [2])]
     """
     counts = support.counts
     if int(counts.max()) < 2:
@@ -68,7 +64,7 @@ def rounds(support: Support) -> Iterator[Round]:
     for number in range(n_rounds):
         tested = (position % n_rounds == number) & (count > 1)
         given_up = (position == number % count) & (number >= count) & (count > 1)
-        yield Round((~(tested | given_up)).nonzero()[:, 0], (tested & chosen).nonzero()[:, 0])
+        yield (~(tested | given_up)).nonzero()[:, 0], (tested & chosen).nonzero()[:, 0]
 
 
 def held_out_scores(support: Support, classifier: str, n_neighbors: int | None = None) -> HeldOut:
@@ -85,19 +81,43 @@ def held_out_scores(support: Support, classifier: str, n_neighbors: int | None =
     return HeldOut(torch.cat(scores), torch.cat(codes), min(n_known, default=0))
 
 
+def typical_temperature(support: Support, classifier: str, n_neighbors: int | None = None) -> float:
+    """Return the temperature to expect before any image is held out.
+
+    The error of a score comes from the spread of an image and that of a mean of n images, so it scales with 1 + 1/n.
+    Scores of classifiers other than "knn" are taken to be on the scale of squared distances.
+    """
+    if classifier == "knn":
+        return TYPICAL_VOTES * math.sqrt(n_voters(support, n_neighbors))
+    return TYPICAL * float(1 + (1 / support.counts.double()).mean()) * (between_classes(support) or 1.0)
+
+
+def choose_temperature(scores: Tensor, codes: Tensor) -> float:
+    """Return the most probable temperature for `HeldOut` scores and codes, as a multiple of the typical one."""
+    if len(codes) == 0:
+        return 1.0
+    scores = scores - scores.amax(1, keepdim=True)
+
+    def loss(log_ratio: float) -> float:
+        logs = (scores / math.exp(log_ratio)).log_softmax(1)
+        likelihood = float(logs[torch.arange(len(codes)), codes].sum())
+        return (log_ratio / PRIOR_WIDTH) ** 2 / 2 - likelihood
+
+    found = scipy.optimize.minimize_scalar(loss, bounds=(-SEARCH_WIDTH, SEARCH_WIDTH), method="bounded")
+    return math.exp(float(found.x))
+
+
 @dataclass(frozen=True)
 class AccuracyEstimate:
     """An expected accuracy with a 95 % interval, as fractions of 1.
 
     The tested classifier has one image fewer per class (a twentieth of a class with more than 20), so the estimate is
-    slightly low, most of all with two images per class. It holds for new images like these: taken the same way, and
-    equally often of each class. Near copies of an image, such as a burst of photos, make it too high. It says nothing
-    about classes with a single image, which are likely to be recognised less often.
+    slightly low, most of all with two images per class. It holds for new images like these, equally often of each class
+    with at least two images. Near copies of an image, such as a burst of photos, make it too high.
 
     Attributes:
         mean: the fraction of held-out images that were recognised.
-        interval: (low, high), exact for a binomial proportion (Clopper and Pearson). It covers the true accuracy about
-            as often as it says with five images per class, and less often with two: see the benchmark.
+        interval: (low, high), exact for a binomial proportion (Clopper and Pearson).
         n: the number of held-out images.
         n_known: the number of images of a class while its own was held out, in the smallest class that was tested.
         method: a description, with the number of classes that could not be tested.
@@ -115,22 +135,15 @@ class AccuracyEstimate:
 
 
 def estimate_from(held_out: HeldOut, counts: Tensor) -> AccuracyEstimate:
-    """Return the estimate from the scores of held-out images and the sizes of all classes.
-
-    >>> answers = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), n_known=4)
-    >>> print(estimate_from(answers, torch.tensor([5, 5, 1])))
-    100 % (95 % interval 69 to 100 %; 10 images held out; not tested: 1 class with a single image)
-    """
-    if len(counts) == 1:
-        raise InputError("An accuracy estimate needs at least 2 classes (got 1).")
+    """Return the estimate from the scores of held-out images and the sizes of all classes."""
     n = len(held_out.codes)
-    if n == 0:
+    if len(counts) == 1 or n == 0:
         raise InputError(
-            "An accuracy estimate needs a class with at least 2 images, one to hold out and one to compare with (got 1 "
-            "image per class). Add images."
+            "An accuracy estimate needs at least 2 classes, and at least 2 images in one of them (got "
+            f"{counted(len(counts), 'class', 'classes')} of up to {counted(int(counts.max()), 'image')}). Add images."
         )
     n_right = int((first_best(held_out.scores) == held_out.codes).sum())
-    interval = scipy.stats.binomtest(n_right, n).proportion_ci(CONFIDENCE, method="exact")
+    interval = scipy.stats.binomtest(n_right, n).proportion_ci(0.95, method="exact")
     n_possible, n_alone = int(counts[counts > 1].sum()), int((counts == 1).sum())
     method = f"{n:,} {f'of {n_possible:,} ' if n < n_possible else ''}images held out"
     method += f" in {MAX_ROUNDS} parts" if int(counts.max()) > MAX_ROUNDS else ""

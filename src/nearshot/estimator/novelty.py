@@ -22,10 +22,7 @@ import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
-from nearshot.estimator.calibration import between_classes
-from nearshot.estimator.support import PAIRS_AT_ONCE, Support, class_means
-
-__all__ = ["Spread", "choose_threshold", "class_spread", "held_out_novelties", "novelties"]
+from nearshot.estimator.support import PAIRS_AT_ONCE, Support, between_classes
 
 TYPICAL_SHARE = 0.225  # the variance within classes as a fraction of the squared distance between them
 WEIGHT_OF_TYPICAL = 2.0  # in degrees of freedom, against those of all classes together
@@ -45,9 +42,8 @@ class Spread(NamedTuple):
 
 def class_spread(support: Support) -> Spread:
     """Return the means and variances of the classes."""
-    means, counts = class_means(support), support.counts.double()
-    own = _sums(_residuals(support, means), support)
-    between = between_classes(support)
+    means, counts, between = support.means, support.counts.double(), between_classes(support)
+    own = support.sums(_residuals(support))
     if between is None and len(support.codes) == support.n_classes:
         return Spread(means, torch.ones_like(own))  # a single image: there is no distance to compare with
     return Spread(means, _variances(own, counts, own.sum(), counts.sum() - support.n_classes, between))
@@ -64,14 +60,13 @@ def held_out_novelties(support: Support) -> Tensor:
 
     Images that are alone in their class are skipped, and so are the two images of a single class.
     """
-    means, counts = class_means(support), support.counts.double()
-    between = between_classes(support)
+    means, counts, between = support.means, support.counts.double(), between_classes(support)
     freedom = counts.sum() - support.n_classes
     tested = (counts[support.codes] > 1).nonzero()[:, 0]
     if len(tested) == 0 or (between is None and freedom < 2):
         return support.features.new_zeros(0)
-    residuals = _residuals(support, means)
-    own, found = _sums(residuals, support), []  # (class,)
+    residuals = _residuals(support)
+    own, found = support.sums(residuals), []  # (class,)
     for images in tested.split(max(1, PAIRS_HELD_OUT_AT_ONCE // support.n_classes)):
         codes, rows = support.codes[images], torch.arange(len(images))
         n = counts[codes]
@@ -88,11 +83,9 @@ def held_out_novelties(support: Support) -> Tensor:
 
 
 def choose_threshold(held_out: Tensor, rate: float) -> float:
-    """Return the novelty above which an image is unknown, for a rate of false rejections.
+    """Return the novelty above which an image is unknown, for a rate of false rejections such as 0.05.
 
-    Args:
-        held_out: (image,) novelties of held-out support images; may be empty.
-        rate: the fraction of images of known classes that may be rejected, such as 0.05.
+    `held_out` are the novelties of held-out support images, (image,), and may be empty.
     """
     roots = held_out.pow(1 / 3)
     n = len(roots)
@@ -113,24 +106,15 @@ def choose_threshold(held_out: Tensor, rate: float) -> float:
     return max(0.0, threshold) ** 3
 
 
-def _residuals(support: Support, means: Tensor) -> Tensor:
+def _residuals(support: Support) -> Tensor:
     """Return each support image's squared distance to the mean of its class, (image,)."""
-    return (support.features - means[support.codes]).square().sum(1)
-
-
-def _sums(values: Tensor, support: Support) -> Tensor:
-    return values.new_zeros(support.n_classes).index_add_(0, support.codes, values)
+    return (support.features - support.means[support.codes]).square().sum(1)
 
 
 def _variances(own: Tensor, counts: Tensor, total: Tensor, freedom: Tensor, between: float | None) -> Tensor:
     """Return the expected squared distance of an image to the mean of its class's images, (…, class).
 
-    Args:
-        own: (…, class) the sum of squares within each class.
-        counts: (…, class) the number of images of each class.
-        total: the sum of squares within all classes.
-        freedom: the degrees of freedom of `total`.
-        between: the mean squared distance between images of different classes; None if there is none.
+    `own` are the sums of squares within the classes, (…, class); `total` is that of all, with its degrees of `freedom`.
     """
     weight = 0.0 if between is None else WEIGHT_OF_TYPICAL
     shared = (weight * TYPICAL_SHARE * (between or 0.0) + total) / (weight + freedom)

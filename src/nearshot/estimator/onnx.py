@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,15 +22,13 @@ from nearshot.distances import unit_length
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.image_inputs import PREPROCESSING
 from nearshot.estimator.state import Fitted
-from nearshot.estimator.support import choose_classifier, class_points
+from nearshot.estimator.support import choose_classifier
 from nearshot.evaluation.classifiers import similarities
 from nearshot.evaluation.ties import first_best
 from nearshot.io import atomic_write, readable
 
 if TYPE_CHECKING:
     from nearshot.estimator.classifier import FewShotClassifier
-
-__all__ = ["Resize", "export_onnx"]
 
 OPSET = 18
 MAX_BYTES = 2**31 - 2**20  # the limit of one ONNX file
@@ -48,19 +44,17 @@ GIVEN = "images (image, height, width, 3), uint8 RGB of any size, whose centre i
 def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     """Write a fitted classifier to one ONNX file, atomically; needs the extra `onnx`.
 
-    The file holds the preprocessing, the backbone, the support set and the temperature. Its input is `images`, (image,
-    height, width, 3) uint8 RGB of any size, upright; or `features`, (image, dim) float32, for a classifier without a
-    backbone. Its outputs are `label` (image,) as strings, `probabilities` (image, class), `novelty` (image,) and, with
-    `unknown_rate`, `unknown` (image,). The metadata describe the classes, the version and the preprocessing. Without
-    images, the outputs are empty. A feature of zeros, which `FewShotClassifier` refuses, has equal probabilities and an
-    infinite novelty.
-
-    Args:
-        classifier: a fitted `FewShotClassifier`; its backbone a network, not a function.
-        path: the file, usually ending in `.onnx`.
+    Its input is `images`, (image, height, width, 3) uint8 RGB of any size, upright; or `features`, (image, dim)
+    float32, for a classifier without a backbone. Its outputs are `label` (image,) as strings, `probabilities` (image,
+    class), `novelty` (image,) and, with `unknown_rate`, `unknown` (image,). A feature of zeros, which
+    `FewShotClassifier` refuses, has equal probabilities and an infinite novelty. A backbone must be a network.
     """
     fitted = classifier._ready()
-    onnx = _import_onnx()
+    try:
+        import onnx  # noqa: PLC0415 (an extra)
+        import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
+    except ImportError as error:
+        raise MissingExtraError("The ONNX export needs the onnx library: pip install 'nearshot[onnx]'.") from error
     model = _export(fitted)
     _add_ends(model.graph, fitted)
     given = "features (image, dim)" if fitted.embedder is None else GIVEN
@@ -84,8 +78,7 @@ class Resize(nn.Module):
         super().__init__()
         self.side = side
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the resized images."""
+    def forward(self, images: Tensor) -> Tensor:  # noqa: D102
         planes = images.permute(0, 3, 1, 2).double()
         # As tensors, since symbolic sizes cannot be rounded: the length of a column, and of a row.
         height, width = (torch.ones_like(planes[0, 0].select(axis, 0)).sum() for axis in (1, 0))
@@ -95,7 +88,12 @@ class Resize(nn.Module):
         across = self._weights(planes.shape[3], width, new_width).T  # (width, side)
         shrinks = height - new_height
         columns_first = (shrinks > 0) & (shrinks > 2 * (width - new_width))
-        levels: Tensor = torch.cond(columns_first, _columns_first, _rows_first, (down, planes, across))
+        levels: Tensor = torch.cond(
+            columns_first,
+            lambda down, planes, across: _levels(_levels(down @ planes) @ across),
+            lambda down, planes, across: _levels(down @ _levels(planes @ across)),
+            (down, planes, across),
+        )
         return levels.float()
 
     def _weights(self, n: int, length: Tensor, resized: Tensor) -> Tensor:
@@ -111,14 +109,6 @@ class Resize(nn.Module):
         return (raw / raw.sum(1, keepdim=True) * ONE + 0.5).floor()
 
 
-def _columns_first(down: Tensor, planes: Tensor, across: Tensor) -> Tensor:
-    return _levels(_levels(down @ planes) @ across)
-
-
-def _rows_first(down: Tensor, planes: Tensor, across: Tensor) -> Tensor:
-    return _levels(down @ _levels(planes @ across))
-
-
 def _levels(sums: Tensor) -> Tensor:
     """Return weighted sums as levels of 0 to 255; halves are rounded up, as in Pillow."""
     return (sums / ONE + 0.5).floor().clamp(max=255)
@@ -130,10 +120,9 @@ class _Decision(nn.Module):
     def __init__(self, fitted: Fitted) -> None:
         super().__init__()
         settings, learnt, embedder = fitted.settings, fitted.learnt, fitted.embedder
-        self.classifier = choose_classifier(settings.classifier, fitted.support, settings.n_neighbors)
+        self.classifier, points, sizes = choose_classifier(settings.classifier, fitted.support, settings.n_neighbors)
         self.normalise, self.n_classes = bool(settings.normalise), len(learnt.classes)
         self.temperature, self.threshold = learnt.temperature, learnt.threshold
-        points, sizes = class_points(fitted.support, self.classifier)
         centre = np.zeros(points.shape[1]) if learnt.centre is None else np.array(learnt.centre, dtype=np.float64)
         self.points, self.sizes, self.centre = nn.Buffer(points), nn.Buffer(sizes), nn.Buffer(torch.from_numpy(centre))
         self.means, self.variances = map(nn.Buffer, fitted.spread)
@@ -144,10 +133,7 @@ class _Decision(nn.Module):
             self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
 
     def forward(self, given: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return probabilities (image, class), and novelty, rejection and label index, (image,).
-
-        The index is that of the class, or the number of classes for the unknown label.
-        """
+        """Return probabilities (image, class), and novelty, rejection and index into the labels, (image,)."""
         features = given
         if self.network is not None:
             features = self.network((self.resize(given) / 255 - self.channel_mean) / self.channel_std)
@@ -166,27 +152,16 @@ class _Decision(nn.Module):
 
 def _export(fitted: Fitted) -> Any:
     """Return the model that torch exports, from "nearshot/given" to the outputs of `_Decision`."""
-    embedder, dim = fitted.embedder, fitted.learnt.features.shape[1]
-    if embedder is None:
-        example, axes = torch.zeros(2, dim, dtype=torch.float32), ["image"]
-    elif embedder.network is None:
-        raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
-    else:
+    embedder = fitted.embedder
+    example, axes = torch.zeros(2, fitted.learnt.features.shape[1], dtype=torch.float32), ["image"]
+    if embedder is not None:
+        if embedder.network is None:
+            raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
         side = embedder.input_size
         example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
     try:
-        with _quiet():
-            program = torch.onnx.export(
-                _Decision(fitted).eval().cpu(),
-                (example,),
-                input_names=[_name("given")],
-                output_names=[_name(name) for name in ("probabilities", "novelty", "unknown", "index")],
-                dynamic_shapes=({number: torch.export.Dim(axis) for number, axis in enumerate(axes)},),
-                opset_version=OPSET,
-                dynamo=True,
-                verbose=False,
-            )
-            model: Any = program.model_proto  # type: ignore[union-attr]
+        outputs = [_name(name) for name in ("probabilities", "novelty", "unknown", "index")]
+        model = to_onnx(_Decision(fitted).eval().cpu(), example, axes, _name("given"), outputs)
     except Exception as error:  # of many kinds, and long
         cause: BaseException = error
         while cause.__cause__ is not None:
@@ -198,6 +173,28 @@ def _export(fitted: Fitted) -> Any:
         raise InputError(f"The model takes {model.ByteSize() / 2**30:.1f} GiB; one ONNX file holds less than 2.")
     _remove_traces(model.graph)
     return model
+
+
+def to_onnx(module: nn.Module, example: Tensor, axes: list[str], given: str, outputs: list[str]) -> Any:
+    """Export a module with one input, whose first axes are dynamic; torch's and onnxscript's logs are silenced."""
+    log_level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module,
+                (example,),
+                input_names=[given],
+                output_names=outputs,
+                dynamic_shapes=({number: torch.export.Dim(axis) for number, axis in enumerate(axes)},),
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+            return program.model_proto  # type: ignore[union-attr]
+    finally:
+        logging.disable(log_level)
 
 
 def _remove_traces(graph: Any) -> None:
@@ -222,10 +219,10 @@ def _add_ends(graph: Any, fitted: Fitted) -> None:
     rank, count, zero = len(given.type.tensor_type.shape.dim), _name("count"), _name("zero")
     entry = "features" if fitted.embedder is None else "images"
     labels: Any = [readable(str(text)).encode() for text in (*fitted.learnt.classes, fitted.settings.unknown_label)]
-    pad = np.array([0] * rank + [1] * (rank - 1) + [0])
-    graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), zero))
-    graph.initializer.append(numpy_helper.from_array(pad.astype(np.int64), _name("pad")))
-    graph.initializer.append(helper.make_tensor(_name("labels"), TensorProto.STRING, [len(labels)], labels))
+    pad = np.array([0] * rank + [1] * (rank - 1) + [0], np.int64)
+    numbers = [numpy_helper.from_array(np.zeros(1, np.int64), zero), numpy_helper.from_array(pad, _name("pad"))]
+    text = helper.make_tensor(_name("labels"), TensorProto.STRING, [len(labels)], labels)
+    graph.initializer.extend([*numbers, text])
     before = [
         node("Shape", [entry], [count], start=0, end=1),
         node("Equal", [count, zero], [_name("is_empty")]),
@@ -250,19 +247,6 @@ def _add_ends(graph: Any, fitted: Fitted) -> None:
 
 def _name(name: str) -> str:
     return f"nearshot/{name}"  # different from all names of the network
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the logs and warnings of torch and onnxscript."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def _metadata(fitted: Fitted) -> dict[str, str]:
@@ -290,12 +274,3 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
             "std": list(embedder.normalisation.std),
         }
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
-
-
-def _import_onnx() -> Any:
-    try:
-        import onnx  # noqa: PLC0415 (an extra)
-        import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
-    except ImportError as error:
-        raise MissingExtraError("The ONNX export needs the onnx library: pip install 'nearshot[onnx]'.") from error
-    return onnx

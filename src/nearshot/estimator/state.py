@@ -1,4 +1,4 @@
-"""The state of a fitted classifier: one immutable object, which learning more replaces.
+"""The parameters and the state of a fitted classifier: one immutable object, which learning more replaces.
 
 A thread that predicts reads it once. Its labels, features, temperature and threshold then belong to the same support
 set, even if another thread calls `fit` or `forget` meanwhile.
@@ -6,36 +6,62 @@ set, even if another thread calls `fit` or `forget` meanwhile.
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearshot.errors import InputError
-from nearshot.estimator.calibration import choose_temperature, typical_temperature
+from nearshot.checks import is_integer
+from nearshot.distances import squared_euclidean
+from nearshot.errors import InputError, look_up
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.leave_one_out import held_out_scores
+from nearshot.estimator.image_inputs import without_tensors
+from nearshot.estimator.leave_one_out import choose_temperature, held_out_scores, typical_temperature
 from nearshot.estimator.novelty import Spread, choose_threshold, class_spread, held_out_novelties, novelties
-from nearshot.estimator.settings import ClassifierSettings, are_mixed, warn_about_repeated_images, without_tensors
-from nearshot.estimator.support import Support, class_scores
+from nearshot.estimator.support import Support, class_scores, in_blocks
 from nearshot.evaluation import prepare_features
+from nearshot.evaluation.classifiers import CLASSIFIERS
 
-__all__ = ["Fitted", "Labelled", "Learnt", "learn"]
+NUMBERS = "biuf"  # kinds of NumPy types
+SAME_IMAGE = 1e-5  # the rounding difference between two embeddings of one image, relative to the feature's length
+NAMED_PAIRS = 3  # pairs of equal images that a warning names
 
 Array = npt.NDArray[Any]
+Labelled = tuple[Array, Array, list[str], Array | None]  # features, labels, names of images and of columns
 
 
-class Labelled(NamedTuple):
-    """Labelled images."""
+class ClassifierSettings(NamedTuple):
+    """The parameters of a classifier that its answers depend on."""
 
-    features: Array  # (image, dim) as embedded
-    labels: Array  # (image,)
-    names: list[str]
-    columns: Array | None  # the names of the feature columns, if they have any
+    classifier: str
+    n_neighbors: int | None
+    centre: Any
+    normalise: bool
+    temperature: Any
+    unknown_rate: Any
+    unknown_label: Any
+
+    def check(self) -> Self:
+        """Return the settings; raise an error if a value is invalid."""
+        look_up(CLASSIFIERS, self.classifier, "classifier")
+        if self.n_neighbors is not None:
+            check_count(self.n_neighbors, "n_neighbors")
+        temperature, rate = self.temperature, self.unknown_rate
+        if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf) and temperature != "auto":
+            raise InputError(f"temperature must be 'auto' or a number above 0 (got {temperature!r}).")
+        if rate is not None and not (isinstance(rate, Real) and 0 < float(rate) < 1):
+            raise InputError(f"unknown_rate must be None or a number between 0 and 1, such as 0.05 (got {rate!r}).")
+        if isinstance(self.centre, str) and self.centre not in ("auto", "support"):
+            raise InputError(f"centre must be 'auto', 'support', an array or None (got {self.centre!r}).")
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +72,16 @@ class Learnt:
     features: Array  # (image, dim) as embedded
     codes: npt.NDArray[np.int64]  # (image,) indices into `classes`
     names: list[str]
+    columns: Array | None  # the names of the feature columns, if they have any
     centre: Array | None  # (dim,) the mean to subtract, if any
     temperature: float  # the divisor of the scores
     threshold: float  # the novelty above which an image is unknown
+
+    @property
+    def labels(self) -> Array:
+        """The label of each support image, (image,)."""
+        labels: Array = self.classes[self.codes]
+        return labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +91,6 @@ class Fitted:
     settings: ClassifierSettings
     learnt: Learnt
     embedder: Embedder | None  # None if features are given
-    columns: Array | None  # the names of the feature columns, if they have any
 
     @cached_property
     def support(self) -> Support:
@@ -97,24 +129,62 @@ class Fitted:
             labels, unknown = labels.astype(object), unknown.astype(object)
         return np.where((novelty > self.learnt.threshold).numpy(), unknown, labels)
 
-    def labels(self) -> Array:
-        """Return the label of each support image, (image,)."""
-        labels: Array = self.learnt.classes[self.learnt.codes]
-        return labels
-
 
 def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | None) -> Fitted:
-    """Return the state for a support set."""
-    classes, codes = np.unique(given.labels, return_inverse=True)
+    """Return the state for labelled images."""
+    features, labels, names, columns = given
+    classes, codes = np.unique(labels, return_inverse=True)
+    centre, threshold, how = settings.centre, math.inf, (settings.classifier, settings.n_neighbors)
     if settings.unknown_rate is not None and settings.unknown_label in classes.tolist():
         raise InputError(f"unknown_label must not be the label of a class (got {settings.unknown_label!r}).")
-    centre = _centre(settings, given.features, embedder)
-    support = Support(_prepared(given.features, centre, settings), torch.from_numpy(codes), len(classes))
+    if settings.unknown_rate is not None and len(codes) == 1:
+        raise InputError("unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate.")
+    if isinstance(centre, str):
+        stored = None if embedder is None else embedder.centre
+        centre = features.mean(0) if centre == "support" else stored
+    elif centre is not None:
+        centre = np.asarray(without_tensors(centre), dtype=features.dtype)
+    support = Support(_prepared(features, centre, settings), torch.from_numpy(codes), len(classes))
     if embedder is not None:
-        warn_about_repeated_images(support, given.names, classes.tolist())
-    temperature, threshold = _temperature(settings, support), _threshold(settings, support)
-    learnt = Learnt(classes, given.features, codes, given.names, centre, temperature, threshold)
-    return Fitted(settings, learnt, embedder, given.columns)
+        warn_about_repeated_images(support, names, classes.tolist())
+    temperature = settings.temperature
+    if temperature == "auto":
+        scores, held_out_codes, _ = held_out_scores(support, *how)
+        temperature = choose_temperature(scores, held_out_codes) * typical_temperature(support, *how)
+    if settings.unknown_rate is not None:
+        threshold = choose_threshold(held_out_novelties(support), float(settings.unknown_rate))
+    learnt = Learnt(classes, features, codes, names, columns, centre, float(temperature), threshold)
+    return Fitted(settings, learnt, embedder)
+
+
+def check_count(value: Any, name: str) -> None:
+    """Raise an error unless a value is an integer of at least 1."""
+    if not is_integer(value) or value < 1:
+        raise InputError(f"{name} must be an integer of at least 1 (got {value!r}).")
+
+
+def are_mixed(labels: Array, others: Any) -> bool:
+    """Return whether one of two sets of labels holds numbers and the other strings."""
+    return (labels.dtype.kind in NUMBERS) != (np.asarray(others).dtype.kind in NUMBERS)
+
+
+def warn_about_repeated_images(support: Support, names: Sequence[str], labels: Sequence[Any]) -> None:
+    """Warn about images that are in two classes; `names` are those of images, `labels` those of classes."""
+    images = torch.arange(len(support.codes))
+    named: list[str] = []
+    n_pairs = 0
+    for rows in in_blocks(images, support):
+        features, codes = support.features[rows], support.codes[rows]
+        near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
+        repeated = (near & (codes[:, None] != support.codes) & (rows[:, None] < images)).nonzero()
+        n_pairs += len(repeated)
+        for row, other in repeated[: NAMED_PAIRS - len(named)].tolist():
+            pair = int(rows[row]), other
+            named.append(" and ".join(f"{names[image]} in {labels[int(support.codes[image])]!r}" for image in pair))
+    if named:
+        more = f"; and {n_pairs - len(named)} more" if n_pairs > len(named) else ""
+        what = f"The same image is in two classes: {'; '.join(named)}{more}"
+        warnings.warn(f"{what}. Keep it in one of them.", stacklevel=4)
 
 
 def _prepared(features: Array, centre: Array | None, settings: ClassifierSettings) -> Tensor:
@@ -122,28 +192,3 @@ def _prepared(features: Array, centre: Array | None, settings: ClassifierSetting
     given = torch.from_numpy(np.array(features, dtype=np.float64))
     offset = None if centre is None else torch.from_numpy(np.array(centre, dtype=np.float64))
     return prepare_features(given, centre=offset, normalise=bool(settings.normalise))
-
-
-def _centre(settings: ClassifierSettings, features: Array, embedder: Embedder | None) -> Array | None:
-    if settings.centre is None:
-        return None
-    if isinstance(settings.centre, str):
-        if settings.centre == "support":
-            return np.asarray(features.mean(0))
-        return None if embedder is None else embedder.centre
-    return np.asarray(without_tensors(settings.centre), dtype=features.dtype)
-
-
-def _temperature(settings: ClassifierSettings, support: Support) -> float:
-    if settings.temperature != "auto":
-        return float(settings.temperature)
-    scores, codes, _ = held_out_scores(support, settings.classifier, settings.n_neighbors)
-    return choose_temperature(scores, codes) * typical_temperature(support, settings.classifier, settings.n_neighbors)
-
-
-def _threshold(settings: ClassifierSettings, support: Support) -> float:
-    if settings.unknown_rate is None:
-        return float("inf")
-    if len(support.codes) == 1:
-        raise InputError("unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate.")
-    return choose_threshold(held_out_novelties(support), float(settings.unknown_rate))

@@ -10,19 +10,6 @@ from torch import Tensor
 
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.classifiers import CLASSIFIERS, KNN, Classifier, knn, similarities
-from nearshot.evaluation.ties import TIE
-
-__all__ = [
-    "PAIRS_AT_ONCE",
-    "Support",
-    "choose_classifier",
-    "class_means",
-    "class_points",
-    "class_scores",
-    "in_blocks",
-    "n_voters",
-    "tie_tolerance",
-]
 
 PAIRS_AT_ONCE = 1 << 22  # distances held at a time: 32 MiB of float64
 
@@ -39,15 +26,31 @@ class Support(NamedTuple):
         """The number of images of each class, (class,)."""
         return torch.bincount(self.codes, minlength=self.n_classes)
 
+    @property
+    def means(self) -> Tensor:
+        """The mean feature of each class, (class, dim)."""
+        return self.sums(self.features) / self.counts[:, None]
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Add up values of the images, (image, …), by class: (class, …)."""
+        return values.new_zeros(self.n_classes, *values.shape[1:]).index_add_(0, self.codes, values)
+
     def subset(self, images: Tensor) -> Support:
         """Return the support set of some images, which must include every class."""
         return Support(self.features[images], self.codes[images], self.n_classes)
 
 
-def class_means(support: Support) -> Tensor:
-    """Return the mean feature of each class, (class, dim)."""
-    sums = support.features.new_zeros(support.n_classes, support.features.shape[1])
-    return sums.index_add_(0, support.codes, support.features) / support.counts[:, None]
+def between_classes(support: Support) -> float | None:
+    """Return the mean squared distance between images of different classes; None if there are none, or it is zero.
+
+    Over all pairs Σ‖x − y‖² is 2nΣ‖x‖² − 2‖Σx‖². The same holds within each class; the rest is between classes.
+    """
+    centred = support._replace(features=support.features - support.features.mean(0))
+    counts, lengths = support.counts, centred.features.square().sum(1)
+    within = (counts * support.sums(lengths)).sum() - (counts[:, None] * centred.means).square().sum()
+    pairs = len(lengths) ** 2 - int(counts.square().sum())
+    total = float(2 * (len(lengths) * lengths.sum() - within))
+    return total / pairs if pairs and total > 0 else None
 
 
 def n_voters(support: Support, n_neighbors: int | None) -> int:
@@ -55,49 +58,27 @@ def n_voters(support: Support, n_neighbors: int | None) -> int:
     return min(n_neighbors or int(support.counts.min()), len(support.codes))
 
 
-def choose_classifier(name: str, support: Support, n_neighbors: int | None) -> Classifier:
-    """Return the classifier of that name; `n_neighbors` applies to k-NN only."""
-    classifier = look_up(CLASSIFIERS, name, "classifier")
-    return knn(n_voters(support, n_neighbors)) if classifier is KNN else classifier
+def choose_classifier(name: str, support: Support, n_neighbors: int | None) -> tuple[Classifier, Tensor, Tensor]:
+    """Return a classifier, the points that it compares queries with, (point, dim), and the class sizes.
 
-
-def class_points(support: Support, classifier: Classifier) -> tuple[Tensor, Tensor]:
-    """Return the points that a classifier compares queries with, (point, dim), grouped by class, and the class sizes.
-
-    The points are the class means or the support images.
+    The points are the class means or the support images, grouped by class. `n_neighbors` applies to k-NN only.
     """
+    classifier = look_up(CLASSIFIERS, name, "classifier")
+    if classifier is KNN:
+        classifier = knn(n_voters(support, n_neighbors))
     if classifier.prototypes:
-        return class_means(support), torch.ones_like(support.counts)
-    return support.features[support.codes.argsort(stable=True)], support.counts
+        return classifier, support.means, torch.ones_like(support.counts)
+    return classifier, support.features[support.codes.argsort(stable=True)], support.counts
 
 
 def class_scores(query: Tensor, support: Support, name: str, n_neighbors: int | None = None) -> Tensor:
-    """Score every class for every query, (query, class); the highest score is the answer.
-
-    Args:
-        query: (query, dim) prepared features.
-        support: the prepared support set.
-        name: the classifier's name in `nearshot.evaluation.CLASSIFIERS`.
-        n_neighbors: how many images vote in "knn"; by default as many as the smallest class has.
-
-    >>> two = Support(torch.tensor([[0.0], [2.0], [7.0]]).double(), torch.tensor([0, 0, 1]), 2)
-    >>> class_scores(torch.tensor([[3.0]]).double(), two, "centroid")
-    tensor([[ -4., -16.]], dtype=torch.float64)
-    """
-    classifier = choose_classifier(name, support, n_neighbors)
-    points, sizes = class_points(support, classifier)
+    """Score every class for every query, (query, class), by the classifier of that name; the highest score wins."""
+    classifier, points, sizes = choose_classifier(name, support, n_neighbors)
     scores = torch.cat([classifier.scores(similarities(points, rows), sizes) for rows in in_blocks(query, support)])
-    if scores.shape != (len(query), support.n_classes):
-        raise InputError(
-            f"The classifier {name!r} must return scores of shape {(len(query), support.n_classes)}, one per query and "
-            f"class (got {tuple(scores.shape)})."
-        )
+    expected, got = (len(query), support.n_classes), tuple(scores.shape)
+    if got != expected:
+        raise InputError(f"The classifier {name!r} must return scores of shape {expected}, (query, class) (got {got}).")
     return scores
-
-
-def tie_tolerance(squares: Tensor) -> Tensor:
-    """Return the largest difference between squared distances (query, image) that counts as a tie, (query, 1)."""
-    return TIE * squares.amax(1, keepdim=True)
 
 
 def in_blocks(query: Tensor, support: Support) -> Iterator[Tensor]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
 
 from nearshot.estimator.plot.scene import Places, Query, Scene, Seen, place_names
+from nearshot.io import readable
 from nearshot.styles import class_style
-
-__all__ = ["make_figure"]
 
 WIDTH = 14.0  # inches
 SHOWN_OF_A_CLASS, SHOWN_CLASSES, SHOWN_QUERIES = 5, 12, 24
@@ -23,6 +27,8 @@ COLUMNS = 4  # of queries
 MAX_NAMED = 20  # classes
 NUMBER_AT = (8, 6)  # points from a marker
 INK, FAINT = "#1b1f24", "#5b6470"
+DEFAULT_FONT = "DejaVu Sans"  # comes with matplotlib
+PLACEHOLDERS = "Last Resort"  # a font that draws a box for every letter
 NAME: dict[str, Any] = {
     "fontsize": 9,
     "weight": "bold",
@@ -42,22 +48,19 @@ def make_figure(scene: Scene) -> Figure:
     head = 0.25 + 0.26 * len(notes)
     height = head + top + bottom + 0.4
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
+    style: dict[str, Any] = {"fontsize": 13, "weight": "bold", "color": INK}
     for number, note in enumerate(notes):
-        style: dict[str, Any] = (
-            {"fontsize": 9, "color": FAINT} if number else {"fontsize": 13, "weight": "bold", "color": INK}
-        )
         figure.text(0.02, 1 - (0.3 + 0.26 * number) / height, note, **style)
+        style = {"fontsize": 9, "color": FAINT}
     up = 1 - head / height  # the top of the upper half
     _support(_in_inches(figure, (0.02, up - top / height, 0.42, top / height)), scene, n_classes)
-    plane = figure.add_axes((0.5, up - (top - 0.55) / height, 0.48, (top - 0.65) / height))
-    _plane(plane, scene)
+    _plane(figure.add_axes((0.5, up - (top - 0.55) / height, 0.48, (top - 0.65) / height)), scene)
     if n_queries:
         _queries(_in_inches(figure, (0.02, 0.01, 0.96, bottom / height)), scene, n_queries)
     return figure
 
 
 def _skipped(scene: Scene) -> list[str]:
-    """Return sentences about what is not shown."""
     lines = list(scene.errors[:3])
     if len(scene.errors) > 3:
         lines.append(f"… and {len(scene.errors) - 3} more that cannot be read.")
@@ -94,28 +97,25 @@ def _support(axes: Axes, scene: Scene, n_classes: int) -> None:
 
 
 def _queries(axes: Axes, scene: Scene, n_queries: int) -> None:
-    step, row, height = axes.get_xlim()[1] / COLUMNS, 1.5, axes.get_ylim()[1]
+    """Draw each image, its answer, and the nearest support image."""
+    step, height = axes.get_xlim()[1] / COLUMNS, axes.get_ylim()[1]
     for number, query in enumerate(scene.queries[:n_queries]):
-        left, y = (number % COLUMNS) * step, height - (number // COLUMNS + 1) * row
-        _query(axes, scene, query, f"{number + 1} · {PurePath(query.name).name}", left, y)
+        left, y = (number % COLUMNS) * step, height - (number // COLUMNS + 1) * 1.5
 
+        def write(right: float, up: float, text: str, left: float = left, y: float = y, **style: Any) -> None:
+            axes.text(left + right, y + up, text, **{"va": "top", "fontsize": 8, "color": FAINT, **style})
 
-def _query(axes: Axes, scene: Scene, query: Query, name: str, left: float, y: float) -> None:
-    """Draw an image, its answer, and the nearest support image."""
-    answer = query.explanation
-    _tile(axes, query, left, y + 0.1, 1.2, dashed=answer.is_unknown)
-    write: dict[str, Any] = {"va": "top", "fontsize": 9, "color": INK}
-    percent = f"{100 * answer.probability:.0f} %"
-    label = f"{answer.label}" if answer.is_unknown else f"{_cut(str(answer.label), 16)} {percent}"
-    axes.text(left + 1.3, y + 1.3, label, **{**write, "fontsize": 11, "weight": "bold"})
-    axes.text(left + 1.3, y + 1.08, f"novelty {query.novelty}", **{**write, "color": FAINT})
-    near = answer.neighbours[0]
-    seen = scene.support_image(near.name, str(near.label))
-    if seen is not None:
-        _tile(axes, seen, left + 1.3, y + 0.3, 0.55)
-    axes.text(left + 1.93, y + 0.82, f"nearest, {near.distance:.2f}", **{**write, "fontsize": 8, "color": FAINT})
-    axes.text(left + 1.93, y + 0.64, _cut(f"{near.label}: {PurePath(near.name).name}", 22), **{**write, "fontsize": 8})
-    axes.text(left + 1.3, y + 0.22, _cut(name, 30), **{**write, "fontsize": 8, "color": FAINT})
+        answer, near = query.explanation, query.explanation.neighbours[0]
+        _tile(axes, query, left, y + 0.1, 1.2, dashed=answer.is_unknown)
+        sure = f"{_cut(str(answer.label), 16)} {100 * answer.probability:.0f} %"
+        write(1.3, 1.3, str(answer.label) if answer.is_unknown else sure, fontsize=11, weight="bold", color=INK)
+        write(1.3, 1.08, f"novelty {query.novelty}", fontsize=9)
+        seen = scene.support_image(near.name, str(near.label))
+        if seen is not None:
+            _tile(axes, seen, left + 1.3, y + 0.3, 0.55)
+        write(1.93, 0.82, f"nearest, {near.distance:.2f}")
+        write(1.93, 0.64, _cut(f"{near.label}: {PurePath(near.name).name}", 22), color=INK)
+        write(1.3, 0.22, _cut(f"{number + 1} · {PurePath(query.name).name}", 30))
 
 
 def _plane(axes: Axes, scene: Scene) -> None:
@@ -128,12 +128,18 @@ def _plane(axes: Axes, scene: Scene) -> None:
         _query_marker(axes, scene, query, str(number) if number <= SHOWN_QUERIES else "")
     axes.set_aspect("equal", adjustable="datalim")
     axes.margins(0.12)
-    _class_names(axes, scene)
+    if len(scene.support) <= MAX_NAMED:
+        _class_names(axes, scene)
     axes.tick_params(labelsize=7, colors=FAINT)
     first, second = scene.shares
     axes.set_xlabel(f"first principal axis: {100 * first:.0f} % of the variance", fontsize=9, color=FAINT)
     axes.set_ylabel(f"second: {100 * second:.0f} %", fontsize=9, color=FAINT)
-    axes.set_title(f"prepared features{_about_queries(scene)}", fontsize=9, color=FAINT)
+    title = "prepared features"
+    if scene.queries:
+        unknown = " (× unknown)" if any(query.explanation.is_unknown for query in scene.queries) else ""
+        some = "" if len(scene.queries) <= SHOWN_QUERIES else f"the first {SHOWN_QUERIES} "
+        title += f"; queries with a cross, as predicted{unknown}, {some}by number"
+    axes.set_title(title, fontsize=9, color=FAINT)
 
 
 def _query_marker(axes: Axes, scene: Scene, query: Query, number: str) -> None:
@@ -143,24 +149,13 @@ def _query_marker(axes: Axes, scene: Scene, query: Query, number: str) -> None:
         axes.plot(x, y, marker="x", color=INK, markersize=10, markeredgewidth=2, zorder=3)
     else:
         colour, marker = class_style(list(scene.support).index(str(answer.label)))
-        axes.plot(
-            x, y, marker=marker, color="none", markeredgecolor=colour, markersize=15, markeredgewidth=1.8, zorder=3
-        )
+        hollow: dict[str, Any] = {"color": "none", "markeredgecolor": colour, "markeredgewidth": 1.8}
+        axes.plot(x, y, marker=marker, markersize=15, zorder=3, **hollow)
         axes.plot(x, y, marker="+", color=INK, markersize=8, zorder=3)
     axes.annotate(number, (x, y), NUMBER_AT, textcoords="offset points", **{**NAME, "fontsize": 8})
 
 
-def _about_queries(scene: Scene) -> str:
-    if not scene.queries:
-        return ""
-    unknown = " (× unknown)" if any(query.explanation.is_unknown for query in scene.queries) else ""
-    some = "" if len(scene.queries) <= SHOWN_QUERIES else f"the first {SHOWN_QUERIES} "
-    return f"; queries with a cross, as predicted{unknown}, {some}by number"
-
-
 def _class_names(axes: Axes, scene: Scene) -> None:
-    if len(scene.support) > MAX_NAMED:
-        return
     axes.apply_aspect()  # fixes the limits
     point = axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
 
@@ -169,16 +164,11 @@ def _class_names(axes: Axes, scene: Scene) -> None:
         return places
 
     queries = at(scene.queries)
-    spots = place_names(
-        [_cut(label, 24) for label in scene.support],
-        [at(members) for members in scene.support.values()],
-        np.concatenate([queries, queries[:SHOWN_QUERIES] + NUMBER_AT]),
-        letter=5.5,
-        room=8,
-    )
-    for label, spot in zip(scene.support, spots, strict=True):
+    labels, groups = [_cut(label, 24) for label in scene.support], [at(members) for members in scene.support.values()]
+    others = np.concatenate([queries, queries[:SHOWN_QUERIES] + NUMBER_AT])
+    for label, spot in zip(labels, place_names(labels, groups, others, 5.5, 8), strict=True):
         x, y = axes.transData.inverted().transform(np.array(spot) * point).tolist()
-        axes.text(x, y, _cut(label, 24), ha="center", va="center", **NAME)
+        axes.text(x, y, label, ha="center", va="center", **NAME)
 
 
 def _tile(axes: Axes, seen: Seen, left: float, bottom: float, side: float, *, dashed: bool = False) -> None:
@@ -196,3 +186,49 @@ def _tile(axes: Axes, seen: Seen, left: float, bottom: float, side: float, *, da
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+@contextmanager
+def installed_fonts(figure: Figure) -> Iterator[None]:
+    """Set fonts for the texts of a figure while it is saved; warn once about letters that no installed font has.
+
+    Texts are never parsed as formulas, and bytes in names that are not UTF-8 are escaped.
+    """
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
+    for text in texts:
+        text.set_parse_math(False)
+        text.set_text(readable(text.get_text()))
+    used = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
+    families, left = _fonts_with(used - _letters_of(font_manager.findfont(DEFAULT_FONT)))
+    if families:
+        for text in texts:
+            text.set_fontfamily([DEFAULT_FONT, *families])
+    if left:
+        some = "".join(sorted(left)[:10]) + ("…" if len(left) > 10 else "")
+        message = f"No installed font has {some}; boxes are drawn instead. An .html file shows all letters."
+        warnings.warn(message, stacklevel=3)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        warnings.filterwarnings("ignore", "Matplotlib currently does not support .* natively")
+        log = logging.getLogger("matplotlib.font_manager")  # logs missing font weights
+        before = log.level
+        log.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            log.setLevel(before)
+
+
+def _fonts_with(letters: set[str]) -> tuple[list[str], set[str]]:
+    """Return fonts that cover letters, and the letters that no font has."""
+    families: list[str] = []
+    for entry in font_manager.fontManager.ttflist:
+        with suppress(OSError, RuntimeError):  # an unreadable font
+            if letters and not entry.name.startswith(PLACEHOLDERS) and letters & _letters_of(entry.fname):
+                families.append(entry.name)
+                letters = letters - _letters_of(entry.fname)
+    return families, letters
+
+
+def _letters_of(file: str) -> set[str]:
+    return {chr(code) for code in font_manager.get_font(file).get_charmap()}

@@ -14,8 +14,6 @@ from nearshot.errors import NearshotError
 from nearshot.estimator.explanation import Explanation, explain_answers
 from nearshot.estimator.image_inputs import name_of, read_each
 
-__all__ = ["Query", "Scene", "Seen", "make_scene", "place_names", "principal_plane"]
-
 THUMBNAIL = 96
 MAX_TRIED = 40  # images of a class beside which its name may stand
 NAME_HEIGHT = 16.0
@@ -66,51 +64,31 @@ class Scene:
 def make_scene(
     classifier: Any,
     images: Sequence[Any],
-    *,
     n_neighbors: int = 3,
     title: str = "",
     notes: Sequence[str] = (),
     errors: Sequence[str] = (),
 ) -> Scene:
-    """Classify images, and collect what to draw.
-
-    Args:
-        classifier: a fitted `FewShotClassifier` with a backbone.
-        images: readable paths, Pillow images or arrays.
-        n_neighbors: how many of the nearest support images to show beside each.
-        title: the heading.
-        notes: lines below it.
-        errors: a sentence per image that could not be read.
-    """
+    """Classify readable images by a fitted `FewShotClassifier` with a backbone, and collect what to draw."""
     fitted = classifier._ready()
     support, learnt = fitted.support.features.numpy(), fitted.learnt
     query = classifier._query(images, fitted) if len(images) else None
     explanations = [] if query is None else explain_answers(fitted, query, n_neighbors)
     features = support if query is None else np.concatenate([support, query.numpy()])
     places, shares = principal_plane(features)
-    thumbnails = _thumbnails(learnt.names)
     names = [name_of(image, number) for number, image in enumerate(images)]
     by_class: dict[str, list[Seen]] = {str(label): [] for label in learnt.classes.tolist()}
-    for name, code, thumbnail, place in zip(learnt.names, learnt.codes, thumbnails, places, strict=False):
+    for name, code, thumbnail, place in zip(
+        learnt.names, learnt.codes, _thumbnails(learnt.names), places, strict=False
+    ):
         by_class[str(learnt.classes[code])].append(Seen(name, thumbnail, place))
-    queries = tuple(
-        Query(name, thumbnail, place, explanation)
-        for name, thumbnail, place, explanation in zip(
-            names, _thumbnails(images), places[len(support) :], explanations, strict=True
-        )
-    )
-    return Scene(title, tuple(notes), by_class, queries, tuple(errors), shares)
+    queries = map(Query, names, _thumbnails(images), places[len(support) :], explanations)
+    return Scene(title, tuple(notes), by_class, tuple(queries), tuple(errors), shares)
 
 
 def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[float, float]]:
-    """Return the positions of features on their two principal axes, (feature, 2), and the variance of each axis.
-
-    >>> places, shares = principal_plane(np.array([[0.0, 1.0, 5.0], [4.0, 1.0, 5.0], [2.0, 2.0, 5.0], [2.0, 0.0, 5.0]]))
-    >>> shares
-    (0.8, 0.2)
-    """
-    around = features - features.mean(0)
-    left, values, axes = np.linalg.svd(around, full_matrices=False)
+    """Return the positions of features on their two principal axes, (feature, 2), and the variance of each axis."""
+    left, values, axes = np.linalg.svd(features - features.mean(0), full_matrices=False)
     places = np.zeros((len(features), 2))
     n_axes = min(2, len(values))
     # The sign of an axis is arbitrary: make its largest weight positive, so that drawings are reproducible.
@@ -122,16 +100,12 @@ def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[fl
 
 
 def place_names(
-    names: Sequence[str], groups: Sequence[Places], others: Places, *, letter: float, room: float
+    names: Sequence[str], groups: Sequence[Places], others: Places, letter: float, room: float
 ) -> list[tuple[float, float]]:
     """Return the centre of each class's name: beside one of its images, where it covers the fewest markers and names.
 
-    Args:
-        names: the names.
-        groups: (image, 2) for each class, the positions of its images.
-        others: (marker, 2) the positions of other markers.
-        letter: the approximate width of a letter.
-        room: the radius of a marker.
+    `groups` are the positions of the images of each class, (image, 2); `others` those of other markers; `letter` is the
+    approximate width of a letter, and `room` the radius of a marker.
     """
     markers = np.concatenate([*groups, others])
     taken: list[tuple[float, float, float]] = []  # the centres of names, and half their widths
