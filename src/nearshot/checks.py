@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["convert_numpy_fields", "is_integer", "to_python"]
-
 
 def is_integer(value: object) -> bool:
     """Whether a value is an integer of Python or NumPy.

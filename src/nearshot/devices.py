@@ -8,8 +8,6 @@ import torch
 
 from nearshot.errors import InputError
 
-__all__ = ["Precision", "chosen_device", "uses_bfloat16"]
-
 Precision = Literal["auto", "float32", "bfloat16"]
 
 

@@ -9,8 +9,6 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-__all__ = ["with_progress"]
-
 Step = TypeVar("Step")
 
 

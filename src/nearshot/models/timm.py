@@ -12,8 +12,6 @@ from nearshot.errors import InputError, MissingExtraError
 from nearshot.models.backbone import Backbone, BackboneSpec, Normalisation, check_images
 from nearshot.models.layers import float32_by_default
 
-__all__ = ["PREFIX", "TimmBackbone"]
-
 PREFIX = "timm:"
 
 

@@ -14,11 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearshot.models.conv4 import ConvBlock
-from nearshot.models.kernels.norm import kernels_run, norm_act, two_uses
-from nearshot.models.kernels.stem import conv_norm_act
+from nearshot.models.kernels.ops import conv_norm_act, kernels_run, norm_act, two_uses
 from nearshot.models.resnet12 import SLOPE, BasicBlock, MetaOptStage, Stem
-
-__all__ = ["can_fuse", "fuse"]
 
 Network = TypeVar("Network", bound=nn.Module)
 
