@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from nearshot.distances import squared_euclidean
 from nearshot.losses import nca_loss
@@ -35,6 +36,11 @@ print(time.perf_counter() - start, peak_mib_since_reset() - before)
 """
 
 
+def a_batch(n: int, n_classes: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return 0.3 * torch.randn(n, 128, generator=generator), torch.randint(n_classes, (n,), generator=generator)
+
+
 @pytest.mark.slow
 def test_32768_embeddings_in_under_two_gib_and_90_seconds() -> None:
     command = [sys.executable, "-c", LARGE_BATCH, str(BENCHMARKS)]
@@ -47,9 +53,7 @@ def test_32768_embeddings_in_under_two_gib_and_90_seconds() -> None:
 @pytest.mark.slow
 def test_32768_embeddings_have_the_value_and_gradient_of_the_dense_loss() -> None:
     """The dense loss in float64, a thousand anchors at a time: 32,768² distances do not fit at once."""
-    generator = torch.Generator().manual_seed(0)
-    embeddings = 0.3 * torch.randn(32_768, 128, generator=generator)
-    labels = torch.randint(1000, (32_768,), generator=generator)
+    embeddings, labels = a_batch(32_768, 1000)
     z = embeddings.clone().requires_grad_()
     loss = nca_loss(z, labels)
     loss.backward()
@@ -69,9 +73,7 @@ def test_32768_embeddings_have_the_value_and_gradient_of_the_dense_loss() -> Non
 
 
 def test_blocks_equal_the_dense_loss_at_size_in_float32() -> None:
-    generator = torch.Generator().manual_seed(0)
-    embeddings = 0.3 * torch.randn(2048, 128, generator=generator)
-    labels = torch.randint(100, (2048,), generator=generator)
+    embeddings, labels = a_batch(2048, 100)
     results = []
     distances: list[Any] = ["euclidean", squared_euclidean, squared_euclidean]  # a callable is not split up
     for distance, dtype in zip(distances, (torch.float32, torch.float32, torch.float64), strict=True):
