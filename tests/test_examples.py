@@ -18,7 +18,7 @@ QUICK = {
     "compare_losses.py": (["--steps", "2", "--seeds", "2"], "2 training seeds"),
     "own_loss.py": (["--steps", "2"], "hardest_triplets, 5-shot"),
 }
-SLOW = ("compare_losses.py",)
+SLOW = ("compare_losses.py", "own_loss.py")
 
 
 def test_every_line_of_the_tutorial(tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
