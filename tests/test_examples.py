@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -40,9 +40,11 @@ def _without_numbers(text: str) -> str:
         for path in sorted(EXAMPLES.glob("*.py"))
     ],
 )
-def test_example(example: str, tmp_path: Path, glyphs_dir: Path) -> None:
+def test_example(
+    example: str, tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments, expected = QUICK[example]
-    command = [sys.executable, "-W", "error", str(EXAMPLES / example), *arguments, "--data-dir", str(glyphs_dir)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert expected in done.stdout
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [example, *arguments, "--data-dir", str(glyphs_dir)])
+    runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+    assert expected in capsys.readouterr().out
