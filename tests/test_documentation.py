@@ -42,22 +42,6 @@ def test_the_pages_show_the_tables_and_figures_that_were_made(monkeypatch: pytes
         assert kept.read_bytes() == source.read_bytes(), f"{kept.name} is out of date: make fill"
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "<!-- from CITATION.cff -->\nprose\n<!-- from LICENSE -->\n<!-- end -->",
-        "prose\n<!-- end -->",
-        "  <!-- from CITATION.cff -->\n<!-- end -->",
-    ],
-)
-def test_marks_that_do_not_go_together_are_refused(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    from fill import filled
-
-    with pytest.raises(ValueError, match="end"):
-        filled(page)
-
-
 def test_the_readmes_comparison_is_the_table_that_was_written() -> None:
     written = (ROOT / "results" / "tables" / "paper" / "comparison-cifar-fs.md").read_text()
     rows = [line for line in written.splitlines() if line.startswith("|") and "(quoted)" not in line]

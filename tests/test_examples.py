@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import runpy
 import sys
@@ -21,11 +22,15 @@ QUICK = {
 SLOW = ("compare_losses.py", "own_loss.py")
 
 
-def test_every_line_of_the_tutorial(tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("with_onnx", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_line_of_the_tutorial(
+    with_onnx: bool, tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Numbers may differ between machines in their last digits; labels, files and words may not."""
-    pytest.importorskip("onnxruntime")
     monkeypatch.setenv("NEARSHOT_DATA", str(glyphs_dir))
     for step in steps(TUTORIAL.read_text(encoding="utf-8")):
+        if "onnx" in step.code and not (with_onnx and importlib.util.find_spec("onnxruntime")):
+            continue
         assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), step.code
 
 
