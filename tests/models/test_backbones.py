@@ -173,7 +173,7 @@ def test_every_module_is_called(name: str) -> None:
 
 
 def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearshot.models.kernels.fusion.kernels_run", lambda device: True)
+    monkeypatch.setattr("nearshot.models.kernels.kernels_run", lambda device: True)
     gpu, backbone = torch.device("cuda"), build_backbone("conv4-32", input_size=16)
     assert can_fuse(backbone, gpu)
     assert can_fuse(fuse(build_backbone("conv4-32", input_size=16)), gpu)

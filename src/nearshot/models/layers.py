@@ -30,9 +30,7 @@ def float32_by_default() -> Iterator[None]:
 class DropBlock(nn.Module):
     """Drop squares of a feature map in training, and scale the rest (Ghiasi et al., 2018).
 
-    Args:
-        drop_rate: the expected share of dropped activations.
-        block_size: the side of a square; a smaller map is dropped completely.
+    `drop_rate` is the expected share of dropped activations. A map smaller than a square is dropped completely.
     """
 
     def __init__(self, drop_rate: float, block_size: int) -> None:

@@ -36,14 +36,8 @@ def norm_act(
 
     In eager PyTorch each of these reads and writes all of memory again, and most of a step's time outside of
     convolutions is spent there. PyTorch computes what the kernels do not support: evaluation with gradients,
-    `torch.func`, numbers of channels that are no multiple of 16.
-
-    Args:
-        norm: an `nn.BatchNorm2d`, or a module in its place.
-        x: (image, channel, height, width).
-        shortcut: of the same shape.
-        shortcut_norm: the shortcut's own norm, if it has one.
-        slope: 0 for ReLU, 0.1 for Lee et al.'s leaky one, 1 for none.
+    `torch.func`, numbers of channels that are no multiple of 16, and modules that are no batch norm. The shortcut has
+    the shape of x, (image, channel, height, width), and may have a norm of its own.
     """
     norms = [norm] if shortcut_norm is None else [norm, shortcut_norm]
     given = [x] if shortcut is None else [x, shortcut]

@@ -1,9 +1,12 @@
-"""The primitive, and the losses made of it, against loops written from the paper."""
+"""Every loss against loops written from the paper; and very large batches, exactly, in little memory."""
 
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -19,12 +22,14 @@ from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses import blocks as blocks_module
 from nearshot.losses import (
+    cross_entropy_loss,
     episode_loss,
     matching_loss,
     mixed_loss,
     nca_loss,
     neighbour_loss,
     prototypical_loss,
+    supervised_contrastive_loss,
 )
 from nearshot.losses import neighbours as neighbours_module
 from nearshot.losses.blocks import Roles
@@ -33,6 +38,24 @@ from nearshot.losses.neighbours import loss_of_roles
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 BOTH_WAYS = pytest.mark.usefixtures("in_blocks")
+BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+# A child process, since the peak of this one is that of whatever ran before; and `memory` resets what it inherits.
+LARGE_BATCH = """
+import sys, time, torch
+sys.path.insert(0, sys.argv[1])
+from memory import peak_mib_since_reset, reset_peak
+from nearshot.losses import nca_loss
+
+generator = torch.Generator().manual_seed(0)
+embeddings = (0.3 * torch.randn(32_768, 128, generator=generator)).requires_grad_()
+labels = torch.randint(1000, (32_768,), generator=generator)
+nca_loss(embeddings[:512], labels[:512]).backward()
+before = reset_peak()
+start = time.perf_counter()
+loss = nca_loss(embeddings, labels)
+loss.backward()
+print(time.perf_counter() - start, peak_mib_since_reset() - before)
+"""
 
 
 def random_batch(seed: int, n: int, dim: int, n_classes: int, scale: float = 0.7) -> tuple[Tensor, Tensor]:
@@ -375,6 +398,33 @@ def test_a_large_batch_is_computed_in_blocks() -> None:
     assert ["BlockwiseLoss" in type(loss.grad_fn).__name__ for loss in losses] == [True, False, False]
 
 
+@pytest.mark.slow
+def test_32768_embeddings_in_under_two_gib_and_90_seconds() -> None:
+    command = [sys.executable, "-c", LARGE_BATCH, str(BENCHMARKS)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    seconds, extra_mib = map(float, output.split())
+    assert seconds < 90
+    assert 10 < extra_mib < 2048
+
+
+def test_blocks_equal_the_dense_loss_at_size_in_float32() -> None:
+    generator = torch.Generator().manual_seed(0)
+    embeddings = 0.3 * torch.randn(2048, 128, generator=generator)
+    labels = torch.randint(100, (2048,), generator=generator)
+    results = []
+    distances: list[Any] = ["euclidean", squared_euclidean, squared_euclidean]  # a callable is not split up
+    for distance, dtype in zip(distances, (torch.float32, torch.float32, torch.float64), strict=True):
+        z = embeddings.to(dtype, copy=True).requires_grad_()
+        loss = nca_loss(z, labels, background=1e-10, distance=distance)
+        loss.backward()
+        assert z.grad is not None
+        results.append((loss.detach().double(), z.grad.double()))
+    (value, gradient), *others = results
+    for other_value, other_gradient in others:
+        torch.testing.assert_close(value, other_value, rtol=1e-5, atol=0)
+        assert (gradient - other_gradient).norm() < 1e-5 * other_gradient.norm()
+
+
 @BOTH_WAYS
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch uses what it has deprecated
 def test_derivatives_go_forward() -> None:
@@ -400,4 +450,64 @@ def test_gradients_of_many_batches_with_labels_of_their_own(loss: Callable[[Tens
     episodes = [random_episode(seed, EpisodeShape(2, 3, 1), dim=3) for seed in range(4)]
     gradients, values = torch.func.vmap(torch.func.grad_and_value(loss))(*map(torch.stack, zip(*episodes, strict=True)))
     for (batch, labels), gradient, value in zip(episodes, gradients, values, strict=True):
-        torch.testing.assert_close((value, gradient), value_and_gradient(lambda z, y=labels: loss(z, y), batch))
+        expected = value_and_gradient(lambda z: loss(z, labels), batch)  # noqa: B023 (called at once)
+        torch.testing.assert_close((value, gradient), expected)
+
+
+# --- the two losses that are not made of neighbours, and the mixture --------------------------------------------------
+
+
+@few
+@given(st.integers(0, 2**31), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from(["khosla", "published"]))
+def test_both_variants_are_their_literal_loops(seed: int, temperature: float, variant: Any) -> None:
+    z, y = random_batch(seed, 7, 4, 3)
+    if seed % 5 == 0:
+        y = torch.zeros_like(y)  # nothing below the line of the published one
+    z.requires_grad_()
+    ours = supervised_contrastive_loss(z, y, temperature=temperature, variant=variant)
+    loops = {"khosla": reference.supervised_contrastive, "published": reference.supervised_contrastive_published}
+    loop = loops[variant](z, y, temperature)
+    torch.testing.assert_close(ours, loop)
+    if loop.requires_grad:
+        torch.testing.assert_close(torch.autograd.grad(ours, z), torch.autograd.grad(loop, z), rtol=1e-7, atol=1e-10)
+
+
+def test_the_defaults_are_those_of_khosla() -> None:
+    z, y = random_batch(0, 20, 4, 3)
+    assert supervised_contrastive_loss(z, y) == supervised_contrastive_loss(z, y, temperature=0.1, variant="khosla")
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.02, 0.01])
+def test_supcon_of_images_as_far_apart_as_can_be(temperature: float) -> None:
+    """A small batch of one class at a low temperature: exp(−1 / 0.01) is under any floor, and still all there is."""
+    opposite = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    assert float(supervised_contrastive_loss(opposite, torch.zeros(2).long(), temperature=temperature)) == 0
+    angles = torch.arange(3) * 2 * math.pi / 3
+    triangle = torch.stack([angles.cos(), angles.sin()], 1)
+    loss = supervised_contrastive_loss(triangle, torch.zeros(3).long(), temperature=temperature)
+    assert float(loss) == pytest.approx(math.log(2), abs=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["khosla", "published"])
+def test_supcon_gradcheck(variant: str) -> None:
+    z, y = random_batch(5, 7, 4, 3)
+    temperature = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda a, t: supervised_contrastive_loss(a, y, temperature=t, variant=variant),  # type: ignore[arg-type]
+        (z.requires_grad_(), temperature),
+    )
+
+
+def test_cross_entropy_is_the_formula() -> None:
+    logits, labels = random_batch(1, 7, 4, 3)
+    expected = 0.0
+    for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
+        expected -= math.log(math.exp(row[label]) / sum(math.exp(value) for value in row))
+    assert cross_entropy_loss(logits, labels).item() == pytest.approx(expected / len(labels))
+
+
+@given(st.floats(0, 1))
+def test_the_mixture_is_weighted(weight: float) -> None:
+    (z, y), (logits, _) = random_batch(2, 7, 4, 3), random_batch(3, 7, 4, 3)
+    expected = weight * cross_entropy_loss(logits, y) + (1 - weight) * nca_loss(z, y, background=1e-10)
+    torch.testing.assert_close(mixed_loss(z, logits, y, cross_entropy_weight=weight, background=1e-10), expected)
