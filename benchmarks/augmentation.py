@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from nearshot.data.augment import Augmentation, augment
@@ -50,8 +48,7 @@ def main() -> None:
     path = RESULTS / f"augmentation-{device.type}.json"
     path.write_text(json.dumps(report, indent=2) + "\n")
     path.with_suffix(".md").write_text(markdown(report, rows))
-    show(report, rows)
-    print(f"Written to {path}.")
+    print(f"{markdown(report, rows)}\nWritten to {path}.")
 
 
 def measure(side: int, kind: str, device: torch.device) -> dict[str, float | str]:
@@ -126,15 +123,6 @@ def markdown(report: dict[str, object], rows: list[dict[str, float | str]]) -> s
         *("| " + " | ".join(cells(row)) + " |" for row in rows),
     ]
     return "\n".join(lines) + "\n"
-
-
-def show(report: dict[str, object], rows: list[dict[str, float | str]]) -> None:
-    table = Table(title=f"Augmentation on {report['device']}: {report['what']}")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*cells(row))
-    Console(width=100).print(table)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["peak_mib_in_new_process", "peak_mib_since_reset", "reset_peak"]
-
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 

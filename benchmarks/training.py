@@ -37,8 +37,7 @@ from nearshot.data.loader import ImageFeed
 from nearshot.losses import nca_loss
 from nearshot.models import IMAGENET, build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig
-from nearshot.training.module import Learner
-from nearshot.training.step import Step, captured
+from nearshot.training.step import Learner, Step, captured
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]

@@ -18,8 +18,6 @@ from nearshot.errors import NearshotError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FileLock", "append_line", "atomic_write", "naming_a_full_disk", "readable", "write_tensors"]
-
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 HAS_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 
@@ -28,24 +26,13 @@ HAS_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces `path` only when it is complete.
 
-    If writing fails, the previous file at `path` stays and no other file is left behind.
-
-    Args:
-        path: the file to write.
-        durable: flush to disk, so that the file also survives a power cut; without it, writing is much faster.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "greeting.txt"
-    >>> with atomic_write(path) as file:
-    ...     _ = file.write(b"hello")
-    >>> path.read_bytes()
-    b'hello'
+    If writing fails, the previous file at `path` stays and no other file is left behind. A `durable` file also survives
+    a power cut; without it, writing is much faster.
     """
     path = Path(path).resolve()  # a symbolic link stays; its target is replaced
-    if not path.parent.is_dir():
-        raise NearshotError(f"Cannot write {path}: the folder {path.parent} does not exist.")
-    if path.is_dir():
-        raise NearshotError(f"Cannot write {path}: it is a folder.")
+    if not path.parent.is_dir() or path.is_dir():
+        why = "it is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
+        raise NearshotError(f"Cannot write {path}: {why}.")
     temporary = path.parent / f".{secrets.token_hex(8)}.partial"
     try:
         with naming_a_full_disk(path):
@@ -64,27 +51,20 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
                 temporary.chmod(path.stat().st_mode)
             temporary.replace(path)
             if durable and os.name == "posix":
-                _sync_folder(path.parent)
+                descriptor = os.open(path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
     finally:
         with suppress(OSError):  # a read-only disk raises even if there is no such file
             temporary.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file atomically; the same content always gives the same bytes.
+    """Write contiguous CPU tensors that share no memory as a safetensors file, atomically.
 
-    Args:
-        path: the file to write.
-        tensors: contiguous CPU tensors that share no memory.
-        metadata: strings by name.
+    The same content always gives the same bytes.
     """
     import safetensors.torch  # noqa: PLC0415 (takes seconds to import, and most files need no torch)
 
@@ -109,9 +89,7 @@ def naming_a_full_disk(path: Path) -> Iterator[None]:
         if error.errno in DISK_IS_FULL:
             raise NearshotError(f"The disk is full: {path} was not written.") from error
         if error.errno == errno.EFBIG:
-            raise NearshotError(
-                f"{path} was not written: it is larger than files may be here. See ulimit -f, or choose another disk."
-            ) from error
+            raise NearshotError(f"{path} was not written: it is larger than files may be here (ulimit -f).") from error
         error.filename = error.filename or str(path)
         raise
 
@@ -162,8 +140,7 @@ class FileLock:
 
     def release(self, *, remove: bool = False) -> None:
         """Release the lock; `remove` also deletes its file, if that is allowed."""
-        if self._lock.is_locked:
-            if remove:
-                with suppress(OSError):
-                    self.path.unlink()
-            self._lock.release()
+        if self._lock.is_locked and remove:
+            with suppress(OSError):
+                self.path.unlink()
+        self._lock.release()

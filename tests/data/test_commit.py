@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from killing import KilledError, killed_before
 from layouts import class_folders, write_folder
 
 from nearshot.cli import main
@@ -31,7 +32,58 @@ BEFORE: dict[str, dict[str, list[str]]] = {
     "no val": {"train": [A, D], "test": [E, F]},
     "nothing": {},
 }
+ACTIONS = [None, NEW, BEFORE["other"], BEFORE["same val"]]  # to open what is there, or to prepare something
 FILES = ["hashes.bin", "images.u8", "labels.npy", "manifest.json", "names.txt"]
+
+
+CHANGES = {"os.rename": 2, "os.remove": 1, "os.rmdir": 1, "os.mkdir": 1, "os.truncate": 1}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class KilledError(BaseException):
+    """The simulated process is dead."""
+
+
+class Killer:
+    """An audit hook that counts the changes below a folder, and prevents all from a certain one on."""
+
+    folder: Path | None = None
+    before: int | str = 0
+    n_changes = 0
+    is_dead = False
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.folder is None:
+            return
+        is_change = event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING)
+        paths = arguments[: CHANGES.get(event, 1)] if is_change else ()
+        # shutil.rmtree uses relative paths.
+        places = [Path(os.fsdecode(path)) for path in paths if isinstance(path, str | bytes | os.PathLike)]
+        if any(place.is_relative_to(self.folder) or not place.is_absolute() for place in places):
+            self.n_changes += 1
+            self.is_dead |= self.before in (self.n_changes - 1, places[-1].name)
+            if self.is_dead:
+                raise KilledError
+
+
+KILLER = Killer()
+sys.addaudithook(KILLER)  # audit hooks cannot be removed
+
+
+@contextmanager
+def killed_before(what: int | str, folder: Path) -> Iterator[list[bool]]:
+    """Kill before the change number `what` below a folder, or before the first change of a file of that name.
+
+    Yields a list that is not empty in the end if this happened.
+    """
+    was_killed: list[bool] = []
+    KILLER.folder, KILLER.before, KILLER.n_changes, KILLER.is_dead = folder, what, 0, False
+    try:
+        yield was_killed
+    except KilledError:
+        was_killed.append(True)
+    finally:
+        KILLER.folder = None
 
 
 @pytest.fixture(autouse=True)
@@ -107,20 +159,12 @@ def test_a_preparation_that_is_killed_at_every_change(photos: Path, tmp_path: Pa
 
 @pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    kills=st.lists(
-        st.tuples(st.sampled_from([None, NEW, BEFORE["other"], BEFORE["same val"]]), st.integers(0, 120)),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_killed_again_and_again(
-    photos: Path, tmp_path: Path, kills: list[tuple[dict[str, list[str]] | None, int]]
-) -> None:
+@given(kills=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 120)), min_size=1, max_size=4))
+def test_killed_again_and_again(photos: Path, tmp_path: Path, kills: list[tuple[Any, int]]) -> None:
     """Opened or prepared, in any order and killed at any change, it is always one dataset or another."""
     shutil.rmtree(tmp_path)
     data, copy = tmp_path / "d", tmp_path / "copy"
-    complete = [prepare_as(photos, data, classes) for classes in (NEW, BEFORE["other"], BEFORE["same val"])]
+    complete = [prepare_as(photos, data, classes) for classes in ACTIONS if classes is not None]
     for classes, n_changes in kills:
         with killed_before(n_changes, data):
             if classes is None:
@@ -178,29 +222,19 @@ def test_splits_of_two_preparations_are_refused_with_the_command(
 def test_splits_that_change_while_they_are_opened(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process replaces them when the training split is open; by name, and by every process of a run."""
-    other = {"train": [A, C], "val": [B, F], "test": [D, E]}
+    """Another process replaces them when the training split is open, on the first rank of a run or on another."""
 
-    def opening(dataset: str, split: str, data_dir: Path, *, side: int | None) -> Store:
-        store = open_or_prepare(dataset, split, data_dir, side=side)
-        if split == "train":
-            prepare_as(photos, data_dir, other)
-        return store
-
-    def opening_a_folder(folder: str) -> Store:
-        store = Store(folder)
+    def opening(*arguments: Any, **options: Any) -> Store:
+        store = open_or_prepare(*arguments, **options) if options else Store(*arguments)
         if store.split == "train":
-            prepare_as(photos, tmp_path / "d", other)
+            prepare_as(photos, tmp_path / "d", {"train": [A, C], "val": [B, F], "test": [D, E]})
         return store
 
-    prepare_as(photos, tmp_path / "d", BEFORE["other"])
-    with monkeypatch.context() as patch, pytest.raises(InputError, match="photos"):
-        patch.setattr("nearshot.training.assembly.open_or_prepare", opening)
-        open_splits(TrainConfig(dataset="photos"), tmp_path / "d")
-    prepare_as(photos, tmp_path / "d", BEFORE["other"])
-    monkeypatch.setattr("nearshot.training.assembly.Store", opening_a_folder)
-    with pytest.raises(InputError, match="photos"):
-        train(TrainConfig(dataset="photos"), folder=tmp_path / "run", data_dir=tmp_path / "d", show=False)
+    for name in ("open_or_prepare", "Store"):
+        prepare_as(photos, tmp_path / "d", BEFORE["other"])
+        with monkeypatch.context() as patch, pytest.raises(InputError, match="photos"):
+            patch.setattr(f"nearshot.training.assembly.{name}", opening)
+            train(TrainConfig(dataset="photos"), folder=tmp_path / "run", data_dir=tmp_path / "d", show=False)
     assert not (tmp_path / "run").exists()
 
 
@@ -232,16 +266,3 @@ def test_an_unfinished_preparation_with_options_is_not_replaced_by_the_default(p
         open_or_prepare(photos, "train", tmp_path / "d", side=8)
     default = prepare_folder(photos, data_dir=tmp_path / "d", side=8)
     assert_complete(tmp_path / "d", {split: store.fingerprint for split, store in default.items()})
-
-
-def test_killed_before_prevents_all_changes(tmp_path: Path) -> None:
-    """The tool of these tests."""
-    with killed_before(1, tmp_path) as was_killed:
-        (tmp_path / "a").write_text("one")
-        try:
-            (tmp_path / "b").write_text("two")
-        finally:
-            with pytest.raises(KilledError):
-                (tmp_path / "a").unlink()
-    assert was_killed
-    assert os.listdir(tmp_path) == ["a"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 import torch
 
 from nearshot.data import Store, open_or_prepare
-from nearshot.data.datasets.glyphs import SCRIPTS, _draw, _faces_with, _letters, plan_glyphs
+from nearshot.data.datasets.glyphs import SCRIPTS, _draw, _letters
 from nearshot.data.inspection import repeated_images, shared_classes
-from nearshot.errors import InputError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.models import build_backbone
 
@@ -28,6 +26,7 @@ def test_it_is_large_enough(stores: dict[str, Store]) -> None:
         assert store.images.shape[1:] == (28, 28, 3)
         assert set(store.labels.bincount().tolist()) == {40}
         assert len(store.class_names) >= 100
+        assert (store.images > 100).any(axis=(1, 2, 3)).all()  # every picture has ink
 
 
 def test_splits_have_different_scripts_and_no_picture_in_common(stores: dict[str, Store]) -> None:
@@ -46,23 +45,12 @@ def test_letters_that_look_alike_are_kept_once() -> None:
     assert {"A", "B", "g"} <= kept
 
 
-def test_every_picture_has_ink_and_comes_from_a_face_that_has_the_letter(stores: dict[str, Store]) -> None:
-    for store in stores.values():
-        inked = (store.images > 100).any(axis=(1, 2, 3))
-        assert inked.all()
-    for letters in _letters().values():
-        assert all(len(_faces_with(letter)) >= 2 for letter in letters)
-        assert all(unicodedata.category(letter).startswith("L") for letter in letters)
-
-
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
     for letter in "AgЖ":
         for index in (0, 7):
             first, second, other = (_draw(letter, index, seed) for seed in (0, 0, 1))
             assert np.array_equal(first, second)
             assert not np.array_equal(first, other)
-    with pytest.raises(InputError, match="images_per_class must be at least 1"):
-        plan_glyphs(images_per_class=0)
 
 
 def test_an_untrained_network_is_far_from_solving_it(stores: dict[str, Store]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import shutil
 import tarfile
 import zipfile
 from collections import OrderedDict
@@ -19,19 +20,10 @@ from layouts import encoded, picture, python2_pickle, write_folder, write_tar, w
 from PIL import Image
 
 from nearshot.data import readers
+from nearshot.data.datasets.source import load_pickle
 from nearshot.data.images import decode, fit_to_square
-from nearshot.data.pickles import load_pickle
 from nearshot.data.readers import open_files
 from nearshot.errors import FileFormatError, InputError, NearshotError
-
-
-def write_packed(path: Path, members: dict[str, bytes]) -> Path:
-    """A zip that compresses."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return path
-
 
 MEMBERS = {"b/3.txt": b"three", "a/1.txt": b"one", "a/2.txt": b"two"}  # in no order
 
@@ -58,7 +50,40 @@ def test_names_that_reach_outside_are_refused(tmp_path: Path, name: str) -> None
             open_files(path)
 
 
-def test_links_and_devices_are_refused(tmp_path: Path) -> None:
+def test_growth_counts_from_a_size_and_a_member_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tar's members grow together: what counts is all that it promises against the size of its file."""
+    write_tar(tmp_path / "f.tar.gz", {"zeros.png": bytes(30 << 20)})
+    with zipfile.ZipFile(tmp_path / "f.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros.png", bytes(30 << 20))
+    for name in ("f.tar.gz", "f.zip"):
+        with pytest.raises(FileFormatError, match=f"'zeros.png' in .*{name} would grow .* 31,457,280 bytes: a decompr"):
+            open_files(tmp_path / name)
+    monkeypatch.setattr(readers, "MOST_GROWTH", 10)
+    monkeypatch.setattr(readers, "GROWTH_COUNTS_FROM", 40_000)
+    open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(40_000)}))  # as much as that does no harm
+    with pytest.raises(FileFormatError, match="'b.png' in .* to 60,000 bytes: a decompression bomb"):
+        open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(30_000), "b.png": bytes(30_000)}))
+    noise = os.urandom(60_000)
+    open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": noise}))
+    monkeypatch.setattr(readers, "MOST_BYTES_OF_A_MEMBER", 50_000)
+    for name, write in (("f.tar", write_tar), ("f.zip", write_zip)):
+        with pytest.raises(FileFormatError, match="'a.png' in .* has 60,000 bytes, over the limit of 50,000"):
+            open_files(write(tmp_path / name, {"a.png": noise}))
+
+
+def test_encrypted_and_damaged_members_and_links(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "f.zip", {"good.bin": b"a" * 100, "bad.bin": b"b" * 100})
+    content = bytearray(path.read_bytes())
+    content[content.index(b"b" * 100) + 50] ^= 1
+    path.write_bytes(content)
+    assert open_files(path).read("good.bin") == b"a" * 100
+    with pytest.raises(FileFormatError, match="'bad.bin' in .*f.zip is damaged"):
+        open_files(path).read("bad.bin")
+    for header, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(header) + place] |= 1
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match="f.zip is encrypted"):
+        open_files(path)
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         link = tarfile.TarInfo("innocent.png")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -72,59 +97,13 @@ def test_links_and_devices_are_refused(tmp_path: Path) -> None:
             open_files(tmp_path / name)
 
 
-def test_decompression_bombs_are_refused(tmp_path: Path) -> None:
-    zeros = bytes(30 << 20)
-    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        archive.writestr("zeros.png", zeros)
-    write_tar(tmp_path / "bomb.tar.gz", {"zeros.png": zeros})
-    for name in ("bomb.zip", "bomb.tar.gz"):
-        with pytest.raises(FileFormatError, match=f"'zeros.png' in .*{name} would grow from .* a decompression bomb"):
-            open_files(tmp_path / name)
-
-
-def test_growth_counts_from_a_size_and_a_member_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tar's members grow together: what counts is all that it promises against the size of its file."""
-    monkeypatch.setattr(readers, "MOST_GROWTH", 10)
-    monkeypatch.setattr(readers, "GROWTH_COUNTS_FROM", 40_000)
-    for name, write in (("f.tar.gz", write_tar), ("f.zip", write_packed)):
-        open_files(write(tmp_path / name, {"a.png": bytes(40_000)}))  # as much as that does no harm
-        with pytest.raises(FileFormatError, match="'a.png' in .* would grow from .* to 40,001 bytes"):
-            open_files(write(tmp_path / name, {"a.png": bytes(40_001)}))
-    with pytest.raises(FileFormatError, match="'b.png' in .* to 60,000 bytes: a decompression bomb"):
-        open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(30_000), "b.png": bytes(30_000)}))
-    noise = os.urandom(60_000)
-    open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": noise}))
-    monkeypatch.setattr(readers, "MOST_BYTES_OF_A_MEMBER", 50_000)
-    for name, write in (("f.tar", write_tar), ("f.zip", write_zip)):
-        open_files(write(tmp_path / name, {"a.png": noise[:50_000]}))
-        with pytest.raises(FileFormatError, match="'a.png' in .* has 60,000 bytes, over the limit of 50,000"):
-            open_files(write(tmp_path / name, {"a.png": noise}))
-
-
-def test_an_encrypted_archive_is_not_read(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "f.zip", {"a.png": b"secret"})
-    content = bytearray(path.read_bytes())
-    for header, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        content[content.index(header) + place] |= 1
-    path.write_bytes(content)
-    with pytest.raises(FileFormatError, match="f.zip is encrypted; unpack it yourself"):
-        open_files(path)
-
-
 def test_folders_are_known_however_they_come(tmp_path: Path) -> None:
     """Also empty ones, where somebody wrote them down."""
     folder = write_folder(tmp_path / "f", MEMBERS)
     (folder / "empty").mkdir()
-    with zipfile.ZipFile(tmp_path / "f.zip", "w") as zipped:
-        zipped.mkdir("empty")
-        for name, content in MEMBERS.items():
-            zipped.writestr(name, content)
+    shutil.make_archive(str(folder), "zip", folder)
     with tarfile.open(tmp_path / "f.tar", "w") as tarred:
-        directory = tarfile.TarInfo("empty")
-        directory.type = tarfile.DIRTYPE
-        tarred.addfile(directory)
-        for name in MEMBERS:
-            tarred.add(folder / name, name)
+        tarred.add(folder, "")
     for name in ("f", "f.zip", "f.tar"):
         assert open_files(tmp_path / name).folders() == ["a", "b", "empty"]
         assert open_files(tmp_path / name).names() == sorted(MEMBERS)
@@ -132,33 +111,11 @@ def test_folders_are_known_however_they_come(tmp_path: Path) -> None:
     assert both.folders() == ["a", "b", "c", "c/d", "empty"]
 
 
-def test_archives_inside_are_folders(tmp_path: Path) -> None:
-    """Tar archives in a tar archive; and archives in a folder that has nothing else to look at."""
+def test_tar_archives_inside_are_folders(tmp_path: Path) -> None:
     inner = write_tar(io.BytesIO(), {"1.png": b"one", "deep/2.png": b"two"}).getvalue()
     files = open_files(write_tar(tmp_path / "outer.tar", {"n01/x.tar": inner, "y.tar": inner}))
     assert files.names() == ["n01/x/1.png", "n01/x/deep/2.png", "y/1.png", "y/deep/2.png"]
     assert files.read("y/deep/2.png") == b"two"
-    folder = write_folder(tmp_path / "parts", {"README.TXT": b"hello"})
-    (folder / "sub").mkdir()
-    write_zip(folder / "sub" / "a.zip", {"a/1.png": b"one"})
-    parts = open_files(folder)
-    assert "sub/a/1.png" in parts.names()
-    assert parts.read("sub/a/1.png") == b"one"
-    assert "sub/a" in parts.folders()
-    assert parts.stamp("sub/a/1.png") == open_files(folder / "sub" / "a.zip").stamp("a/1.png")
-    (folder / "picture.png").write_bytes(b"")  # a folder of pictures that also has an archive
-    assert open_files(folder).names() == ["README.TXT", "picture.png", "sub/a.zip"]
-
-
-def test_parts_may_repeat_a_picture_but_not_have_two_of_one_name(tmp_path: Path) -> None:
-    """Other files, such as a readme in every part, may differ."""
-    one = write_zip(tmp_path / "one.zip", {"a/1.png": b"one", "readme.txt": b"the first of two parts"})
-    same = write_tar(tmp_path / "same.tar", {"a/1.png": b"one", "readme.txt": b"the second"})
-    other = write_tar(tmp_path / "other.tar", {"a/1.png": b"two"})
-    assert open_files([one, same]).names() == ["a/1.png", "readme.txt"]
-    assert open_files([one, same]).read("readme.txt") == b"the second"
-    with pytest.raises(FileFormatError, match="one.zip and .*other.tar .* 'a/1.png'"):
-        open_files([one, other])
 
 
 def test_truncated_archives_are_refused(tmp_path: Path) -> None:
@@ -178,7 +135,7 @@ def test_a_tar_that_ends_between_two_members_is_cut_short(tmp_path: Path) -> Non
     members = {f"{i}.bin": os.urandom(2000) for i in range(5)}
     content = write_tar(io.BytesIO(), members).getvalue()
     size = 512 + 2048  # of a member: its header, and its content in blocks
-    for n_whole in (1, 3, 5):
+    for n_whole in (1, 5):
         (tmp_path / "f.tar").write_bytes(content[: n_whole * size])
         with pytest.raises(FileFormatError, match="f.tar is cut short: it has no end"):
             open_files(tmp_path / "f.tar")
@@ -187,17 +144,6 @@ def test_a_tar_that_ends_between_two_members_is_cut_short(tmp_path: Path) -> Non
             open_files(tmp_path / "outer.tar")
     (tmp_path / "f.tar").write_bytes(content[: 5 * size + 512])
     assert len(open_files(tmp_path / "f.tar").names()) == 5
-
-
-def test_a_damaged_member_is_named(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "f.zip", {"good.bin": b"a" * 100, "bad.bin": b"b" * 100})
-    content = bytearray(path.read_bytes())
-    content[content.index(b"b" * 100) + 50] ^= 1
-    path.write_bytes(content)
-    files = open_files(path)
-    assert files.read("good.bin") == b"a" * 100
-    with pytest.raises(FileFormatError, match="'bad.bin' in .*f.zip is damaged"):
-        files.read("bad.bin")
 
 
 def test_what_is_no_archive_or_cannot_be_read(tmp_path: Path) -> None:
@@ -214,10 +160,7 @@ def test_what_is_no_archive_or_cannot_be_read(tmp_path: Path) -> None:
         open_files(folder).read("a/broken.png")
 
 
-# --- pickles ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [0, 2, 5])
 def test_what_datasets_are_made_of_is_read(protocol: int) -> None:
     value: dict[Any, Any] = {
         "data": np.arange(12, dtype=np.uint8).reshape(3, 4),
@@ -249,12 +192,8 @@ class Call:
     [
         Call(os.system, "true"),
         Call(eval, "1 + 1"),
-        Call(exec, "pass"),
         Call(getattr, "x", "upper"),
-        Call(open, "somewhere", "w"),
-        Call(__import__, "os"),
         Call(np.load, "somewhere"),
-        Call(np.fromfile, "somewhere"),
         Call(bytearray, 1 << 60),
     ],
     ids=lambda evil: evil.call[0].__name__,
@@ -282,9 +221,6 @@ def test_damaged_pickles_give_one_kind_of_error(data: bytes) -> None:
         assert str(error).startswith("it ")
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
-
-
 def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
@@ -310,17 +246,13 @@ def test_every_kind_of_picture_becomes_rgb(image: Image.Image, kind: str, expect
     assert decoded.getpixel((1, 1)) == expected
 
 
-def test_a_turned_photograph_is_set_upright() -> None:
-    image = Image.new("RGB", (4, 2), "red")
-    exif = image.getexif()
-    exif[0x0112] = 6  # turned by 90 degrees
-    assert decode(saved(image, "JPEG", exif=exif), "it").size == (2, 4)
-
-
-def test_the_first_frame_of_an_animation() -> None:
-    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+def test_the_first_frame_of_an_animation_and_a_turned_photograph() -> None:
+    frames = [Image.new("RGB", (4, 2), colour) for colour in ("red", "blue")]
     data = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
     assert decode(data, "it").getpixel((0, 0)) == (255, 0, 0)
+    exif = frames[0].getexif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    assert decode(saved(frames[0], "JPEG", exif=exif), "it").size == (2, 4)
 
 
 def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,8 +266,6 @@ def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPa
         decode(b"dear diary", "notes.txt")
     with pytest.raises(FileFormatError, match=r"cut.png is damaged"):
         decode(encoded(picture(0, 20))[:-300], "cut.png")
-    with pytest.raises(FileFormatError, match="not an image"):
-        decode(b"", "empty.png")
 
 
 def test_cropping_and_stretching() -> None:
@@ -344,9 +274,8 @@ def test_cropping_and_stretching() -> None:
     assert cropped.shape == (20, 20, 3)
     half = np.asarray(image.resize((40, 20), Image.Resampling.BILINEAR))
     assert np.array_equal(cropped, half[:, 10:30])
-    assert np.array_equal(
-        fit_to_square(image, 20, "stretch"), np.asarray(image.resize((20, 20), Image.Resampling.BILINEAR))
-    )
+    stretched = np.asarray(image.resize((20, 20), Image.Resampling.BILINEAR))
+    assert np.array_equal(fit_to_square(image, 20, "stretch"), stretched)
     same = picture(1, 20)
     assert np.array_equal(fit_to_square(Image.fromarray(same), 20), same)
     assert fit_to_square(Image.fromarray(picture(0, 3, 500)), 84).shape == (84, 84, 3)

@@ -22,7 +22,7 @@ from nearshot.experiments.identity import resolved
 from nearshot.experiments.jobs import do, jobs_of
 from nearshot.experiments.scales import QUICK, Scale, smaller
 from nearshot.training import Hardware, TrainConfig
-from nearshot.training.batches import make_batches
+from nearshot.training.methods import make_batches
 
 QUIET = Console(quiet=True)
 

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from settings import TINY
 from tiny import prepare_tiny
 
-from nearshot.training import train
+from nearshot.training import Hardware, TrainResult, train
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +33,14 @@ def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(trained: Path, tmp_path: Path) -> Path:
     """A copy of the finished run, which a test may change."""
     return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture
+def train_tiny(data_dir: Path, tmp_path: Path) -> Callable[..., TrainResult]:
+    """Train TINY with some settings changed, in a folder of the test's own."""
+
+    def trained(folder: str = "run", hardware: Hardware | None = None, **changes: Any) -> TrainResult:
+        config = replace(TINY, **changes)
+        return train(config, folder=tmp_path / folder, data_dir=data_dir, hardware=hardware, show=False)
+
+    return trained

@@ -4,15 +4,13 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tiny import prepare_tiny
 
 from nearshot.cli import evaluate as evaluate_command
 from nearshot.cli import main
-from nearshot.cli.train import defaults, parse
+from nearshot.cli.train import parse
 from nearshot.errors import InputError
 from nearshot.models import build_backbone, save_backbone
 from nearshot.training import PRESETS, TrainConfig
@@ -30,7 +28,6 @@ def test_the_defaults_depend_on_the_preset() -> None:
     assert "n_shot" not in parse(["--dataset", "photos", "--n_shot=3", "--validation-shots", "1", "5"]).auto
     with pytest.raises(InputError, match="'cifar-nca'.*cifar-fs-nca"):
         parse(["--preset", "cifar-nca"])
-    assert defaults(["--epochs", "many", "--preset"]).config == PRESETS["glyphs-nca"]  # the full parser will complain
 
 
 def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,13 +65,10 @@ def test_a_dry_run_prints_the_plan_and_trains_nothing(
     assert json.loads(out[: out.index("\n}") + 2])["batch_size"] == 32
     assert "2 epochs of 6 steps: 12 steps, 384 images" in out
     assert "pairs per batch" in out
-    assert "--n-shot and --images-per-class have no effect" in err
+    assert "--n-shot and --images-per-class" in err
     assert not list(tmp_path.iterdir())
     assert main([*arguments, "--preset", "glyphs-matching"]) == 0
-    out, err = capsys.readouterr()
-    settings = json.loads(out[: out.index("\n}") + 2])
-    assert (settings["method"], settings["epochs"], settings["optimiser"]) == ("matching", 2, "adam")
-    assert "no effect" not in err
+    assert "--n-shot" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -84,14 +78,16 @@ def test_a_dry_run_prints_the_plan_and_trains_nothing(
         (["--validation-way", "500"], "at most 3"),
         (["--graph", "True"], "single GPU"),
         (["--accelerator", "cpu", "--fuse", "True"], "conv4-32 on cpu"),
-        (["--accelerator", "cpu", "--keep-positives", "3"], "must be over 0"),
+        (["--epochs", "0"], "epochs must be at least 1, not 0"),
     ],
 )
 def test_a_dry_run_refuses_what_the_run_would(
     options: list[str], message: str, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "--dataset", "tiny", *QUICK, "--data-dir", str(data_dir), "--dry-run", *options]) == 1
-    assert message in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.splitlines()[-1].startswith("nearshot: ")
 
 
 def shown_classes(out: str) -> list[str]:
@@ -134,42 +130,6 @@ def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert "Examples:" in out
     if "cifar-fs-nca" in command:
         assert "default: 240" in " ".join(out.split())
-
-
-def test_a_path_that_is_not_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.count("config.json") == 1
-    assert main(["evaluate", str(tmp_path / "weights.safetensors")]) == 1
-    assert "weights.safetensors" in capsys.readouterr().err
-
-
-def test_a_wrong_value_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--preset", "glyphs-nca", "--epochs", "0"]) == 1
-    err = capsys.readouterr().err
-    assert "epochs must be at least 1, not 0" in err
-    assert err.count("\n") == 1
-    with pytest.raises(SystemExit):
-        main(["train", "--epochs", "many"])
-    assert "--epochs" in capsys.readouterr().err
-
-
-def test_a_folder_of_few_images_can_be_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Eight images of a class leave three for queries, which is logged."""
-    rng = np.random.default_rng(0)
-    for number in range(20):
-        (tmp_path / "photos" / f"kind {number}").mkdir(parents=True)
-        for image in range(8):
-            pixels = rng.integers(256, size=(20, 20, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / f"kind {number}" / f"{image}.png")
-    where = ["--dataset", str(tmp_path / "photos"), "--data-dir", str(tmp_path / "data")]
-    where += ["--output", str(tmp_path / "run")]
-    small = ["--backbone", "conv4-32", "--epochs", "1", "--batch-size", "16", "--validation-way", "2"]
-    small += ["--validation-episodes", "10", "--input-size", "16"]
-    assert main(["train", *where, *small]) == 0
-    assert "validation_queries 3 instead of 15" in capsys.readouterr().err
-    assert main(["train", *where, *small, "--validation-shots", "8", "--overwrite"]) == 1
-    assert "more than 8 images" in capsys.readouterr().err
-    assert (tmp_path / "run" / "result.json").is_file()  # what is refused overwrites nothing
 
 
 def test_embedding_shows_its_progress(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 from settings import TINY
-from torch import Tensor
 
 from nearshot.data.loader import ImageFeed
 from nearshot.models import build_backbone
 from nearshot.training import METHODS, Hardware, TrainConfig, train
 from nearshot.training.embedding import embed_images, images_at_once, in_one_size
-from nearshot.training.module import Learner
-from nearshot.training.step import Step, captured
+from nearshot.training.step import Learner, Step, captured
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -52,8 +49,10 @@ def step_of(config: TrainConfig, hardware: Hardware = PLAIN) -> Step:
     return Step(hardware.fabric(exact), hardware, exact, Learner(exact, SIDE, N_CLASSES))
 
 
-def check_same_steps(plain: Step, other: Step, take_other: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Compare four steps from the same weights and random state, to float32's rounding, which grows step by step."""
+def check_same_steps(config: TrainConfig, hardware: Hardware) -> None:
+    """Compare four steps, eager and captured, to float32's rounding, which grows step by step."""
+    plain, other = step_of(config), step_of(config, hardware)
+    take_other = captured(other, BATCHES[0].cuda(), LABELS.cuda())
     for parameter, twin in zip(plain.learner.parameters(), other.learner.parameters(), strict=True):
         assert torch.equal(parameter, twin)
     for images in BATCHES.cuda():
@@ -66,8 +65,7 @@ def check_same_steps(plain: Step, other: Step, take_other: Callable[[Tensor, Ten
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_graph_does_what_the_step_does(name: str) -> None:
     """Capturing leaves no trace, and replays take the same steps."""
-    plain, other = step_of(VARIANTS[name]), step_of(VARIANTS[name])
-    check_same_steps(plain, other, captured(other, BATCHES[0].cuda(), LABELS.cuda()))
+    check_same_steps(VARIANTS[name], PLAIN)
 
 
 @ignore_torch
@@ -75,14 +73,17 @@ def test_a_graph_does_what_the_step_does(name: str) -> None:
 @pytest.mark.parametrize("fast", [Hardware(compile=True), Hardware(fuse=True)], ids=["compiled", "fused"])
 def test_a_fast_step_does_what_a_plain_one_does(fast: Hardware, backbone: str) -> None:
     config = replace(TINY, backbone=backbone, background=0.0, temperature=100.0)  # raw distances leave no gradient
-    plain, other = step_of(config), step_of(config, fast)
-    check_same_steps(plain, other, captured(other, BATCHES[0].cuda(), LABELS.cuda()))
+    check_same_steps(config, fast)
 
 
+@ignore_torch
+@pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"micro_batch": 8}, {"learn_temperature": True}, {"optimiser": "adam"}])
-def test_a_run_on_a_gpu_trains_and_is_resumed(changes: dict[str, object], data_dir: Path, tmp_path: Path) -> None:
+def test_a_run_on_a_gpu_trains_and_is_resumed(
+    changes: dict[str, object], compiles: bool, data_dir: Path, tmp_path: Path
+) -> None:
     config = replace(TINY, epochs=4, **changes)  # type: ignore[arg-type]
-    gpu = Hardware(accelerator="cuda")
+    gpu = Hardware(accelerator="cuda", compile=compiles or None)
     first = train(config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, checkpoint_seconds=0, show=False)
     assert first.history[-1]["loss"] < first.history[0]["loss"]
     again = train(config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, resume=True, show=False)
@@ -110,10 +111,3 @@ def test_a_compiled_backbone_embeds_the_same() -> None:
         backbone, feed, device=device, network=in_one_size(torch.compile(backbone, dynamic=False), device)
     )
     torch.testing.assert_close(fast, eager, rtol=1e-4, atol=1e-4)
-
-
-@ignore_torch
-def test_a_compiled_run_learns(data_dir: Path, tmp_path: Path) -> None:
-    compiling = Hardware(accelerator="cuda", compile=True)
-    result = train(replace(TINY, epochs=2), folder=tmp_path / "run", data_dir=data_dir, hardware=compiling, show=False)
-    assert result.history[-1]["loss"] < result.history[0]["loss"]

@@ -30,34 +30,20 @@ def folders(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     return one, two
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "in-parts"])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_two_processes_are_one(folders: tuple[Path, Path], name: str) -> None:
     histories = [
         [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()] for folder in folders
     ]
+    tolerance = 1e-3 if name == "in-parts" else TOLERANCE  # parts of 4 images: the same in one process and in two
     for one, two in zip(*histories, strict=True):
-        assert two["loss"] == pytest.approx(one["loss"], rel=TOLERANCE)
+        assert two["loss"] == pytest.approx(one["loss"], rel=tolerance)
         assert two.get("positive_pairs") == one.get("positive_pairs")
     first, second = (read_checkpoint(folder / name / "checkpoint.pt") for folder in folders)
     for key, expected in first["learner"].items():
+        if name == "in-parts" and ("running" in key or "num_batches" in key):
+            continue  # each process has the statistics of its own images
         scale = float(expected.double().abs().max()) + 0.1  # a bias before batch norm is nothing but rounding
-        torch.testing.assert_close(second["learner"][key], expected, atol=TOLERANCE * scale, rtol=TOLERANCE, msg=key)
+        torch.testing.assert_close(second["learner"][key], expected, atol=tolerance * scale, rtol=tolerance, msg=key)
     if first["log_temperature"] is not None:
         assert float(second["log_temperature"]) == pytest.approx(float(first["log_temperature"]), rel=TOLERANCE)
-
-
-def test_the_gradient_of_two_processes_is_that_of_one(folders: tuple[Path, Path]) -> None:
-    one, two = (torch.load(folder / "gradients.pt", weights_only=True) for folder in folders)
-    assert one.keys() == two.keys()
-    assert len(one) > 10
-    largest = max(float(gradient.abs().max()) for gradient in one.values())
-    for name, expected in one.items():
-        torch.testing.assert_close(two[name], expected, rtol=1e-4, atol=1e-5 * largest, msg=name)
-
-
-def test_parts_of_a_batch_go_together_with_processes(folders: tuple[Path, Path]) -> None:
-    """Of 32 images, parts of 4: the same parts in one process and in two, so the same weights."""
-    first, second = (read_checkpoint(folder / "in-parts" / "checkpoint.pt") for folder in folders)
-    for key, expected in first["learner"].items():
-        if "running" not in key and "num_batches" not in key:  # each process has the statistics of its own images
-            torch.testing.assert_close(second["learner"][key], expected, atol=1e-3, rtol=1e-3, msg=key)

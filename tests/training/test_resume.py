@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -102,19 +103,23 @@ def test_a_checkpoint_of_another_configuration_or_of_other_data_is_refused(
 
 def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
     (run / "thesis.tex").write_text("precious")
-    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+
+    files = contents()
     with pytest.raises(InputError, match="--resume.*overwrite=True"):
         train(DONE, folder=run, data_dir=data_dir, show=False)
     with pytest.raises(InputError, match="--resume or --overwrite"):
         train(DONE, folder=run, data_dir=data_dir, overwrite=True, resume=True, show=False)
+    with pytest.raises(InputError, match="more than 20 images"):  # what is refused overwrites nothing
+        train(replace(DONE, validation_shots=(20,)), folder=run, data_dir=data_dir, overwrite=True, show=False)
     (run / "checkpoint.pt").rename(run / "aside")  # somebody may delete it to save space
     for resume in (True, False):
         with pytest.raises(InputError, match="checkpoint is missing.*nearshot evaluate"):
             train(DONE, folder=run, data_dir=data_dir, resume=resume, show=False)
     (run / "aside").rename(run / "checkpoint.pt")
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"} == {
-        path: content for path, content in files.items() if path.name != ".lock"
-    }
+    assert contents() == files
     assert train(replace(TINY, epochs=1), folder=run, data_dir=data_dir, overwrite=True, show=False).finished
     assert (run / "thesis.tex").read_text() == "precious"
 
@@ -131,17 +136,14 @@ class Evil:
         return os.system, ("touch evil-was-here",)
 
 
-def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_checkpoint_or_one_that_would_run_code_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save({"format": "nearshot-checkpoint", "version": 1, "evil": Evil()}, tmp_path / "checkpoint.pt")
-    with pytest.raises(FileFormatError, match=r"checkpoint\.pt"):
-        read_checkpoint(tmp_path / "checkpoint.pt")
-    assert not (tmp_path / "evil-was-here").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04 half a zip"])
-def test_a_damaged_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "checkpoint.pt"
-    file.write_bytes(content)
-    with pytest.raises(FileFormatError, match=r"checkpoint\.pt"):
-        read_checkpoint(file)
+    evil = io.BytesIO()
+    torch.save({"format": "nearshot-checkpoint", "version": 1, "evil": Evil()}, evil)
+    for content in (evil.getvalue(), b"", b"nonsense", b"PK\x03\x04 half a zip"):
+        Path("checkpoint.pt").write_bytes(content)
+        with pytest.raises(FileFormatError, match=r"checkpoint\.pt"):
+            read_checkpoint(Path("checkpoint.pt"))
+    assert not Path("evil-was-here").exists()

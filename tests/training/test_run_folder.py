@@ -35,9 +35,7 @@ def test_weights_of_other_epochs_before_one_are_removed(tmp_path: Path) -> None:
     for epoch in (1, 2, 3, 5, 10, 11):
         run.weights_of(epoch).touch()
     run.keep_weights({2, 10}, before=10)
-    assert sorted(file.name for file in run.weights.iterdir()) == [
-        f"epoch-00{epoch}.safetensors" for epoch in ("02", "10", "11")
-    ]
+    assert set(run.weights.iterdir()) == {run.weights_of(epoch) for epoch in (2, 10, 11)}
 
 
 def test_a_resumed_run_keeps_its_earlier_environments(tmp_path: Path) -> None:
@@ -58,19 +56,27 @@ def test_automatic_settings_are_restored(tmp_path: Path) -> None:
     run, asked = RunFolder(tmp_path), TrainConfig(batch_size=512, seed=7)
     assert run.restore_settings(asked, ["batch_size"]) is None  # there is no checkpoint
     run.checkpoint.touch()
-    assert run.restore_settings(asked, ["batch_size"]) is None  # there is no configuration
     run.write("config.json", TrainConfig(batch_size=64, seed=1).as_dict())
     assert run.restore_settings(asked, ["batch_size"]) == TrainConfig(batch_size=64, seed=7)
-    assert run.restore_settings(asked, []) == asked
 
 
-@pytest.mark.parametrize(
-    "content", ["{", "[]", "{}", '{"best": 3}', '{"best": {"5-shot centroid": 3}}', '{"best": {"5-shot centroid": {}}}']
-)
-def test_a_damaged_result_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "result.json").write_text(content)
-    with pytest.raises(FileFormatError, match=r"result\.json"):
-        RunFolder(tmp_path).read_best()
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for content in (
+        "{",
+        "[]",
+        "{}",
+        '{"best": 3}',
+        '{"best": {"5-shot centroid": 3}}',
+        '{"best": {"1-shot soft": {}}}',
+    ):
+        (tmp_path / "result.json").write_text(content)
+        with pytest.raises(FileFormatError, match=r"result\.json"):
+            run.read_best()
+    for content in ("[]", '{"epochs": "x"}', '{"colour": 1}'):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(FileFormatError, match=r"config\.json"):
+            run.read_config()
 
 
 def test_starting_a_run(tmp_path: Path) -> None:
@@ -82,23 +88,14 @@ def test_starting_a_run(tmp_path: Path) -> None:
     mine, unfinished = run.path / "notes.txt", run.weights / ".epoch-0001.safetensors.1.partial"
     for file in (mine, unfinished, run.checkpoint, run.weights_of(3), run.path / "result.json"):
         file.touch()
-    with pytest.raises(InputError, match="run in .*run already"):
-        run.start(resume=False, overwrite=False)
-    with pytest.raises(InputError, match="--resume or --overwrite"):
-        run.start(resume=True, overwrite=True)
     assert run.start(resume=True, overwrite=False)
     assert not unfinished.exists()
     run.release()
-    run.checkpoint.unlink()
-    with pytest.raises(InputError, match="checkpoint is missing"):
-        run.start(resume=True, overwrite=False)
     assert not run.start(resume=False, overwrite=True)
     run.release()
     assert {file.name for file in run.path.rglob("*") if file.is_file()} - {".lock"} == {"notes.txt"}
-    in_the_way = tmp_path / "file"
-    in_the_way.touch()
-    with pytest.raises(InputError, match="file/run"):
-        RunFolder(in_the_way / "run").start(resume=False, overwrite=False)
+    with pytest.raises(InputError, match="notes.txt/run"):
+        RunFolder(mine / "run").start(resume=False, overwrite=False)
 
 
 def test_the_environment_has_no_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,6 @@ import torch
 from settings import TINY
 
 from nearshot.training import Hardware, train
-from nearshot.training.module import Learner
-from nearshot.training.step import Step
 
 BASE = replace(TINY, epochs=2, sync_batch_norm=True, learning_rate=0.01)
 CONFIGS = {
@@ -27,28 +25,10 @@ CONFIGS = {
 }
 
 
-def save_gradients(hardware: Hardware, path: Path) -> None:
-    """Write the gradient of one step on a batch of 32 random images, of which each process has its share."""
-    config = CONFIGS["nca"]
-    fabric = hardware.fabric(config)
-    fabric.launch()
-    torch.manual_seed(0)
-    step = Step(fabric, hardware, config, Learner(config, 16, 8))
-    images = torch.randint(256, (32, 16, 16, 3), dtype=torch.uint8)
-    labels = torch.arange(8).repeat(4)
-    own = images.chunk(fabric.world_size)[fabric.global_rank]
-    loss = step.loss(step.network(step.prepare(own)), labels)
-    fabric.backward(loss)
-    if fabric.is_global_zero:
-        gradients = {name: parameter.grad for name, parameter in step.learner.named_parameters()}
-        torch.save({"loss": loss.detach()} | gradients, path)
-
-
 def train_all(data_dir: Path, folder: Path) -> None:
     hardware = Hardware(accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "1")))
     for name, config in CONFIGS.items():
         train(config, folder=folder / name, data_dir=data_dir, hardware=hardware, show=False)
-    save_gradients(hardware, folder / "gradients.pt")
 
 
 if __name__ == "__main__":

@@ -10,37 +10,24 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli._tables import Entry, print_entries
-from nearshot.data import SOURCES, Store, open_or_prepare, prepare, prepare_folder
+from nearshot.data import SOURCES, Store, inspection, open_or_prepare, prepare, prepare_folder
+from nearshot.data import store as stores
 from nearshot.data.datasets import omniglot_name
 from nearshot.data.datasets.source import SPLITS
-from nearshot.data.inspection import contact_sheet, repeated_images, shared_classes, splits_that_share
 from nearshot.data.preparation import PrepareOptions, given_path, prepared_name
-from nearshot.data.store import (
-    check_together,
-    data_folder,
-    prepared_datasets,
-    prepared_manifests,
-    prepared_splits,
-    read_manifest,
-)
-from nearshot.data.unpack import unpack
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, printable
-
-__all__ = ["Data"]
 
 OPTIONS_OF_OWN = ("table", "fractions", "seed", "train_classes", "val_classes", "test_classes")
 OPTIONS_OF_OMNIGLOT = ("omniglot_split", "rotations")
 Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")]
+PREPARED_HELP = "The dataset, or the path that it was prepared from."
+Prepared = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET", help=PREPARED_HELP)]
 Paths = Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["--from"], metavar="PATH [PATH ...]", help_behavior_hint="")]
 ClassList = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 Fractions = Annotated[tuple[float, float, float] | None, tyro.conf.arg(metavar="TRAIN VAL TEST")]
-DataDir = Annotated[
-    Path | None,
-    tyro.conf.arg(
-        metavar="DIR", help="The folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot."
-    ),
-]
+DATA_DIR_HELP = "The folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot."
+DataDir = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help=DATA_DIR_HELP)]
 Side = Annotated[int | None, tyro.conf.arg(help="The images' side, if the dataset was prepared with several.")]
 
 
@@ -52,17 +39,17 @@ class DataList:
 
     def run(self, console: Console) -> None:
         """Print the list."""
-        entries = [
-            Entry(name, _prepared(name, self.data_dir), f"{source.description}.\nFrom: {source.where}.")
-            for name, source in SOURCES.items()
-        ]
-        entries += [
-            Entry(printable(name), "your own, prepared", _about_own(name, self.data_dir))
-            for name in prepared_datasets(self.data_dir)
-            if name not in SOURCES
-        ]
-        own = Entry("FOLDER", "", "Your own images.\nFrom: one folder per class, or a CSV of files and labels.")
-        print_entries(f"Datasets; prepared ones are in {data_folder(self.data_dir)}", [*entries, own], console)
+        entries = []
+        for name, source in SOURCES.items():
+            manifests = stores.prepared_manifests(name, self.data_dir)
+            splits = ", ".join(f"{path.parent.name} at {path.parent.parent.name}" for path in manifests)
+            state = f"prepared ({splits})" if splits else ""
+            entries.append(Entry(name, state, f"{source.description}.\nFrom: {source.where}."))
+        own = [name for name in stores.prepared_datasets(self.data_dir) if name not in SOURCES]
+        entries += [Entry(printable(name), "your own, prepared", _about_own(name, self.data_dir)) for name in own]
+        layouts = "one folder per class, or a CSV of files and labels"
+        entries.append(Entry("FOLDER", "", f"Your own images.\nFrom: {layouts}."))
+        print_entries(f"Datasets; prepared ones are in {stores.data_folder(self.data_dir)}", entries, console)
 
 
 @dataclass(frozen=True)
@@ -112,24 +99,23 @@ class DataPrepare:
 
     def run(self, console: Console) -> None:
         """Prepare all splits and print their sizes."""
-        if self.name in SOURCES:
-            self._refuse(OPTIONS_OF_OWN, "your own images")
-        if self.name != "omniglot":
-            self._refuse(OPTIONS_OF_OMNIGLOT, "omniglot")
+        refused = [(option, "your own images") for option in OPTIONS_OF_OWN if self.name in SOURCES]
+        refused += [(option, "omniglot") for option in OPTIONS_OF_OMNIGLOT if self.name != "omniglot"]
+        for option, whose in refused:
+            if getattr(self, option) not in (None, False):
+                flag = "--" + option.replace("_", "-")
+                raise InputError(f"{flag} is for {whose}; it does not apply to {self.name!r}.")
         options: PrepareOptions = {"data_dir": self.data_dir, "fit": self.fit, "broken": self.broken}
-        stores = self._prepare_known(options) if self.name in SOURCES else self._prepare_own(options)
-        for split, store in stores.items():
-            skipped = f", {len(store.manifest['broken'])} broken skipped" if store.manifest["broken"] else ""
-            side, size = store.images.shape[1], _size(len(store), len(store.class_names))
-            console.print(
-                f"{store.dataset} {split}: {size}, {side}×{side}{skipped}; fingerprint {store.fingerprint[:12]}"
-            )
-
-    def _prepare_known(self, options: PrepareOptions) -> dict[str, Store]:
         name = self.name
         if name == "omniglot":
             name = omniglot_name(self.omniglot_split or "vinyals", rotations=self.rotations)
-        return prepare(name, self.paths, side=self.side, **options)
+        is_known = name in SOURCES
+        made = prepare(name, self.paths, side=self.side, **options) if is_known else self._prepare_own(options)
+        for split, store in made.items():
+            skipped = f", {len(store.manifest['broken'])} broken skipped" if store.manifest["broken"] else ""
+            side, size = store.images.shape[1], _size(len(store), len(store.class_names))
+            fingerprint = store.fingerprint[:12]
+            console.print(f"{store.dataset} {split}: {size}, {side}×{side}{skipped}; fingerprint {fingerprint}")
 
     def _prepare_own(self, options: PrepareOptions) -> dict[str, Store]:
         path = given_path(self.name)
@@ -153,38 +139,32 @@ class DataPrepare:
             **options,
         )
 
-    def _refuse(self, options: tuple[str, ...], whose: str) -> None:
-        for option in options:
-            if getattr(self, option) not in (None, False):
-                flag = option.replace("_", "-")
-                raise InputError(f"--{flag} is for {whose}; it does not apply to {self.name!r}.")
-
 
 @dataclass(frozen=True)
 class DataVerify:
     """Read a prepared dataset again; report changed files, classes in two splits, and repeated images."""
 
-    name: Name
-    """The dataset, or the path that it was prepared from."""
+    name: Prepared
     data_dir: DataDir = None
     side: Side = None
 
     def run(self, console: Console) -> None:
         """Verify all splits; a changed file is an error, repeated images are only reported."""
         name = prepared_name(self.name, self.data_dir)
-        splits = prepared_splits(name, self.data_dir, side=self.side)
-        check_together(next(iter(splits.values())).parent)
-        stores = {split: Store(folder) for split, folder in splits.items()}
-        for store in stores.values():
+        folders = stores.prepared_splits(name, self.data_dir, side=self.side)
+        stores.check_together(next(iter(folders.values())).parent)
+        opened = {split: Store(folder) for split, folder in folders.items()}
+        for store in opened.values():
             store.verify()
-        n_images = counted(sum(map(len, stores.values())), "image is", "images are")
+        n_images = counted(sum(map(len, opened.values())), "image is", "images are")
         console.print(f"{name}: {n_images} unchanged.")
-        for class_name in shared_classes(stores):
+        for class_name in inspection.shared_classes(opened):
             console.print(f"Class {class_name!r} is in more than one split.")
-        groups = repeated_images(stores)
+        groups = inspection.repeated_images(opened)
         across = [group for group in groups if len({occurrence.split for occurrence in group}) > 1]
         n_groups = counted(len(groups), "image occurs", "images occur")
-        shared = ", ".join(f"{n:,} in {one} and {other}" for (one, other), n in splits_that_share(groups).items())
+        pairs = inspection.splits_that_share(groups).items()
+        shared = ", ".join(f"{n:,} in {one} and {other}" for (one, other), n in pairs)
         where = f": {shared}" if shared else ""
         console.print(f"{n_groups} more than once, {len(across):,} of them in more than one split{where}.")
         for group in across:
@@ -195,8 +175,7 @@ class DataVerify:
 class DataShow:
     """Draw a contact sheet: some images of some classes, as a PNG."""
 
-    name: Name
-    """The dataset, or the path that it was prepared from."""
+    name: Prepared
     split: str = "train"
     """The split to show."""
     output: Path | None = None
@@ -213,7 +192,7 @@ class DataShow:
         name = prepared_name(self.name, self.data_dir)
         store = Store.open(name, self.split, self.data_dir, side=self.side)
         output = self.output or Path(f"{name}-{self.split}.png")
-        contact_sheet(store, n_classes=self.n_classes, n_images=self.n_images).save(output)
+        inspection.contact_sheet(store, n_classes=self.n_classes, n_images=self.n_images).save(output)
         console.print(f"Written to {output}.")
 
 
@@ -243,7 +222,7 @@ class DataUnpack:
         """Write the files and print their folder."""
         store = open_or_prepare(self.name, self.split, self.data_dir, side=self.side)
         output = self.output or Path(f"{store.dataset}-{self.split}")
-        n_images = unpack(store, output, n_classes=self.n_classes, n_images=self.n_images, skip=self.skip)
+        n_images = inspection.unpack(store, output, n_classes=self.n_classes, n_images=self.n_images, skip=self.skip)
         n_classes = self.n_classes or len(store.class_names)
         console.print(f"{_size(n_images, n_classes)} {'is' if n_images == 1 else 'are'} in {output}.")
 
@@ -276,24 +255,17 @@ def _about_own(name: str, data_dir: Path | None) -> str:
     """Describe a dataset of the user's own: its splits, and where its images came from."""
     sides: dict[int, dict[str, str]] = {}
     origins: dict[str | None, str | None] = {}
-    for file in prepared_manifests(name, data_dir):
-        about = sides.setdefault(int(file.parent.parent.name), {})
+    for file in stores.prepared_manifests(name, data_dir):
         try:
-            manifest = read_manifest(file.parent)
+            manifest = stores.read_manifest(file.parent)
+            origins[manifest.get("origin")] = manifest.get("source")
+            about = _size(manifest["n_images"], len(manifest["class_names"]))
         except FileFormatError:
-            about[file.parent.name] = "damaged, prepare it again"
-            continue
-        about[file.parent.name] = _size(manifest["n_images"], len(manifest["class_names"]))
-        origins[manifest.get("origin")] = manifest.get("source")
+            about = "damaged, prepare it again"
+        sides.setdefault(int(file.parent.parent.name), {})[file.parent.name] = about
     lines = []
     for side, splits in sorted(sides.items()):
-        in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
-        lines.append(f"{side}×{side}: {'; '.join(f'{split}, {splits[split]}' for split in in_order)}.")
+        parts = "; ".join(f"{split}, {splits[split]}" for split in sorted(splits, key=inspection.in_order))
+        lines.append(f"{side}×{side}: {parts}.")
     lines += [f"From: {printable(origin or 'unknown')} ({printable(layout)})." for origin, layout in origins.items()]
     return "\n".join(lines)
-
-
-def _prepared(name: str, data_dir: Path | None) -> str:
-    manifests = prepared_manifests(name, data_dir)
-    splits = ", ".join(f"{path.parent.name} at {path.parent.parent.name}" for path in manifests)
-    return f"prepared ({splits})" if splits else ""

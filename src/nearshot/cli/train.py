@@ -15,16 +15,12 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli import description
-from nearshot.errors import InputError, did_you_mean
+from nearshot.errors import look_up
 from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, TrainConfig, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
-from nearshot.training.batches import compositions
-from nearshot.training.methods import batch_kind
-from nearshot.training.validation import validation_queries
-
-__all__ = ["Train", "defaults", "parse"]
+from nearshot.training.methods import batch_kind, compositions
 
 STOPPED = 143  # the shell's status of a process that SIGTERM ended, so that nobody takes the run for finished
 EPISODE_SETTINGS = ("n_way", "n_shot", "n_query", "images_per_class")
@@ -71,22 +67,14 @@ class Train:
     def run(self, console: Console) -> None:
         """Train, and print the validation accuracies and the run's folder."""
         if self.for_episodes and (kind := batch_kind(self.config)) != "episodes":
-            verb = "has" if len(self.for_episodes) == 1 else "have"
-            message = f"{' and '.join(self.for_episodes)} {verb} no effect: {kind} batches have no episodes."
+            message = f"No effect of {' and '.join(self.for_episodes)}: {kind} batches have no episodes."
             print_line(Console(stderr=True), message)
         where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
         if self.dry_run:
             _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
             return
-        result = train(
-            self.config,
-            hardware=self.hardware,
-            resume=self.resume,
-            overwrite=self.overwrite,
-            checkpoint_seconds=self.checkpoint_seconds,
-            wandb=self.wandb,
-            **where,
-        )
+        where |= {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb, "overwrite": self.overwrite}
+        result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         if result.rank:
@@ -104,23 +92,16 @@ class Train:
 
 
 def parse(arguments: list[str]) -> Train:
-    """Return the command that the arguments describe; they override the settings of the preset among them."""
-    start = defaults(arguments)
-    return tyro.cli(Train, prog="nearshot train", args=arguments, default=start, description=description(Train))
+    """Return the command that the arguments describe.
 
+    The defaults are the settings of the preset among them, and depend on which options are given.
 
-def defaults(arguments: list[str]) -> Train:
-    """Return the defaults of all options, which depend on the preset and on the options that are given.
-
-    >>> defaults(["--dataset", "./my-photos", "--batch-size", "64", "--validation-way=2", "--epochs", "3"]).auto
+    >>> parse(["--dataset", "./my-photos", "--batch-size", "64", "--validation-way=2", "--epochs", "3"]).auto
     ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
-    >>> defaults(["--dataset", "./my-photos", "--preset", "cifar-fs-nca"]).auto
-    ()
     """
-    hints = get_type_hints(TrainConfig)
-    kinds: dict[str, Any] = {"preset": str, "dataset": str}
-    kinds |= {name: hints[name] for name in (*EPISODE_SETTINGS, *TRAIN_SETTINGS)}
-    options: Any = make_dataclass("Options", [(name, kind | None, None) for name, kind in kinds.items()])
+    kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str}
+    names = ("preset", "dataset", *dict.fromkeys(EPISODE_SETTINGS + TRAIN_SETTINGS))
+    options: Any = make_dataclass("Options", [(name, kinds[name] | None, None) for name in names])
     try:
         with redirect_stderr(io.StringIO()):
             found, _ = tyro.cli(options, args=arguments, add_help=False, return_unknown_args=True)
@@ -128,14 +109,12 @@ def defaults(arguments: list[str]) -> Train:
         found = options()
     given = {name: value for name, value in asdict(found).items() if value is not None}
     preset = given.get("preset", None if "dataset" in given else "glyphs-nca")
-    if preset is not None and preset not in PRESETS:
-        known = did_you_mean(preset, PRESETS) or f" There are: {', '.join(PRESETS)}."
-        raise InputError(f"There is no preset {preset!r}.{known}")
-    return Train(
-        config=TrainConfig() if preset is None else PRESETS[preset],
+    default = Train(
+        config=TrainConfig() if preset is None else look_up(PRESETS, preset, "preset"),
         auto=() if "preset" in given else tuple(name for name in TRAIN_SETTINGS if name not in given),
         for_episodes=tuple(f"--{name.replace('_', '-')}" for name in EPISODE_SETTINGS if name in given),
     )
+    return tyro.cli(Train, prog="nearshot train", args=arguments, default=default, description=description(Train))
 
 
 def _describe(plan: RunPlan, console: Console) -> None:
@@ -146,7 +125,7 @@ def _describe(plan: RunPlan, console: Console) -> None:
         batches=batch_kind(plan.config),
         input_size=plan.learner.backbone.spec.input_size,
         warm_up=plan.config.warm_up_epochs,
-        validation_queries=validation_queries(plan.config, plan.stores),
+        validation_queries=plan.validation_queries,
     )
     console.print(json.dumps(config.as_dict(), indent=2, ensure_ascii=False))
     console.print(

@@ -63,13 +63,10 @@ class Augmentation:
             raise InputError(f"scale must be a range inside (0, 1], not {self.scale}.")
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise InputError(f"ratio must be a range of positive numbers, not {self.ratio}.")
-        if not 0 <= self.flip <= 1:
-            raise InputError(f"flip must be a probability, not {self.flip}.")
-        for name in ("brightness", "contrast", "saturation"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} must be between 0 and 1, not {getattr(self, name)}.")
-        if not 0 <= self.hue <= 0.5:
-            raise InputError(f"hue must be between 0 and 0.5, not {self.hue}.")
+        for name in ("flip", "brightness", "contrast", "saturation", "hue"):
+            most = 0.5 if name == "hue" else 1
+            if not 0 <= getattr(self, name) <= most:
+                raise InputError(f"{name} must be between 0 and {most}, not {getattr(self, name)}.")
         if not is_integer(self.padding) or self.padding < 0:
             raise InputError(f"padding must be a whole number of at least 0, not {self.padding!r}.")
 
@@ -92,9 +89,19 @@ def augment(
         share: (2, 4) means that the images are the third of four equal shares of a batch. Random numbers are drawn for
             the whole batch, so that the shares together are augmented as the batch would be.
     """
-    _check_images(images)
+    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != torch.uint8:
+        found = f"{images.dtype} {tuple(images.shape)}"
+        raise InputError(f"images must be uint8 (image, height, width, 3), as a store has them, not {found}.")
     n_images, height, width = images.shape[:3]
-    draw = _Draw(n_images, share, images.device, generator)
+    number, n_shares = share
+    if not 0 <= number < n_shares:
+        raise InputError(f"There is no share {number} of {n_shares}; they are counted from 0.")
+
+    def draw(*shape: int) -> Tensor:
+        """Return uniform numbers in [0, 1), (image, *shape), as a slice of those for the whole batch."""
+        drawn = torch.rand(n_shares * n_images, *shape, dtype=torch.float32, device=images.device, generator=generator)
+        return drawn[number * n_images : (number + 1) * n_images]
+
     # (image, 3, height, width) with channels last in memory, as the store has them: no copy but for the type
     planes = images.permute(0, 3, 1, 2).float().div_(255)
     side = min(height, width)
@@ -106,32 +113,13 @@ def augment(
         boxes = random_boxes(height, width, augmentation, draw)
     elif augmentation.crop == "padded":
         planes = F.pad(planes, (augmentation.padding,) * 4)
-        boxes = shifted_boxes(planes.shape[2], planes.shape[3], side, draw)
+        room = _constant((planes.shape[2] - side + 1, planes.shape[3] - side + 1), planes)
+        boxes = F.pad((draw(2) * room).floor(), (0, 2), value=side)  # (image, 4): top, left and twice the side
     else:
-        centre = _constant(((height - side) / 2, (width - side) / 2, side, side), planes)
-        boxes = centre.expand(n_images, 4)
+        boxes = _constant(((height - side) / 2, (width - side) / 2, side, side), planes).expand(n_images, 4)
     flips = draw(1)[:, 0] < augmentation.flip
-    longest = side if augmentation.crop == "padded" else None
-    result = cut(planes, boxes, flips, size, longest=longest)
+    result = cut(planes, boxes, flips, size, longest=side if augmentation.crop == "padded" else None)
     return _jitter(result, augmentation, draw).contiguous(memory_format=torch.channels_last)
-
-
-class _Draw:
-    """Draws random numbers for a share of a batch, as a slice of those for the batch."""
-
-    def __init__(
-        self, n_images: int, share: tuple[int, int], device: torch.device, generator: torch.Generator | None
-    ) -> None:
-        number, n_shares = share
-        if not 0 <= number < n_shares:
-            raise InputError(f"There is no share {number} of {n_shares}; they are counted from 0.")
-        self.own, self.n_all = slice(number * n_images, (number + 1) * n_images), n_shares * n_images
-        self.device, self.generator = device, generator
-
-    def __call__(self, *shape: int) -> Tensor:
-        """Return uniform numbers in [0, 1), (image, *shape)."""
-        drawn = torch.rand(self.n_all, *shape, dtype=torch.float32, device=self.device, generator=self.generator)
-        return drawn[self.own]
 
 
 def random_boxes(height: int, width: int, augmentation: Augmentation, draw: Callable[..., Tensor]) -> Tensor:
@@ -157,14 +145,6 @@ def random_boxes(height: int, width: int, augmentation: Augmentation, draw: Call
     return torch.stack([top, left, box_height, box_width], dim=1)
 
 
-def shifted_boxes(height: int, width: int, side: int, draw: Callable[..., Tensor]) -> Tensor:
-    """Draw square crops of the given side, each place of the image being as likely, (box, 4) as `random_boxes` does."""
-    down, across = draw(2).unbind(1)  # (box,) each
-    top, left = (down * (height - side + 1)).floor(), (across * (width - side + 1)).floor()
-    length = torch.full_like(top, side)
-    return torch.stack([top, left, length, length], dim=1)
-
-
 def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int, *, longest: int | None = None) -> Tensor:
     """Cut a box out of each image, resize it bilinearly to `size` × `size`, and mirror it where `flips` says.
 
@@ -179,21 +159,13 @@ def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int, *, longest: int
     # Never beyond the centres of the box's own border pixels, since the crop is cut before it is resized.
     x = x.clamp(left + 0.5, left + box_width - 0.5)
     y = y.clamp(top + 0.5, top + box_height - 0.5)
-    grid = torch.stack(
-        [
-            (2 * x / width - 1)[:, None, :].expand(-1, size, -1),
-            (2 * y / height - 1)[:, :, None].expand(-1, -1, size),
-        ],
-        dim=3,
-    )  # (image, size, size, 2)
+    across, down = (2 * x / width - 1)[:, None, :], (2 * y / height - 1)[:, :, None]
+    grid = torch.stack(torch.broadcast_tensors(across, down), dim=3)  # (image, size, size, 2)
     return F.grid_sample(planes, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
 def _places(boxes: Tensor, flips: Tensor, size: int) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return where the result's rows and columns lie in the image, in pixels, both (image, size), and the boxes' parts.
-
-    The parts, (image, 1) each, are top, left, height and width.
-    """
+    """Return where the result's rows and columns lie in the image, both (image, size), and the boxes' four parts."""
     top, left, height, width = boxes.split(1, dim=1)
     places = (torch.arange(size, device=boxes.device, dtype=boxes.dtype) + 0.5) / size  # the centres in [0, 1]
     across = torch.where(flips[:, None], 1 - places, places)  # (image, size)
@@ -203,8 +175,7 @@ def _places(boxes: Tensor, flips: Tensor, size: int) -> tuple[Tensor, Tensor, tu
 def _averaged(planes: Tensor, boxes: Tensor, flips: Tensor, size: int) -> Tensor:
     """Do what `cut` does with Pillow's bilinear filter: a tent as wide as a pixel of the result, or of the image."""
 
-    def weights(places: Tensor, begin: Tensor, length: Tensor, n_pixels: int) -> Tensor:
-        """Return each pixel's weight for each place, (image, place, pixel)."""
+    def weights(places: Tensor, begin: Tensor, length: Tensor, n_pixels: int) -> Tensor:  # (image, place, pixel)
         centres = torch.arange(n_pixels, device=places.device, dtype=places.dtype) + 0.5
         reach = (length / size).clamp(min=1.0)
         tent = 1 - (centres - places[:, :, None]).abs() / reach[:, :, None]
@@ -253,8 +224,7 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
 def _jitter(images: Tensor, augmentation: Augmentation, draw: Callable[..., Tensor]) -> Tensor:
     """Vary brightness, then contrast, then saturation, each by a factor of the image's own, then the hue; in place."""
 
-    def draws(width: float) -> Tensor:
-        """A number of each image's own, uniform in [−width, width]."""
+    def draws(width: float) -> Tensor:  # uniform in [−width, width]
         return width * (2 * draw(1, 1, 1) - 1)
 
     if augmentation.brightness:
@@ -268,7 +238,6 @@ def _jitter(images: Tensor, augmentation: Augmentation, draw: Callable[..., Tens
 
 
 def _luminance(images: Tensor) -> Tensor:
-    """Return (image, 1, height, width)."""
     red, green, blue = images.split(1, dim=1)
     return torch.mul(red, LUMINANCE[0]).add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
 
@@ -276,11 +245,3 @@ def _luminance(images: Tensor) -> Tensor:
 def _constant(values: tuple[float, ...], like: Tensor) -> Tensor:
     """Return (value,) on the device and of the type of `like`, filled in there rather than copied from the host."""
     return torch.stack([torch.full((), value, device=like.device, dtype=like.dtype) for value in values])
-
-
-def _check_images(images: Tensor) -> None:
-    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != torch.uint8:
-        raise InputError(
-            f"Images must be uint8 (image, height, width, 3), as a store has them, not {images.dtype} "
-            f"{tuple(images.shape)}."
-        )

@@ -12,10 +12,8 @@ from pathlib import Path
 from nearshot.errors import NearshotError
 from nearshot.progress import with_progress
 
-__all__ = ["Download", "DownloadError", "download"]
-
 CHUNK = 1 << 20
-STALL_SECONDS = 30.0
+STALL_SECONDS = 30.0  # give up a URL after so long without a byte
 TRIES_PER_MIRROR = 3
 
 
@@ -25,47 +23,29 @@ class DownloadError(NearshotError, OSError):
 
 @dataclass(frozen=True)
 class Download:
-    """A file that can be downloaded.
+    """A file that can be downloaded."""
 
-    Attributes:
-        name: the name of the local file.
-        urls: its URLs, tried in turn.
-        md5: its published checksum.
-        n_bytes: its approximate size; a server that sends twice as much is cut off.
-    """
-
-    name: str
-    urls: tuple[str, ...]
+    name: str  # of the local file
+    urls: tuple[str, ...]  # tried in turn
     md5: str
-    n_bytes: int
+    n_bytes: int  # approximately; a server that sends twice as much is cut off
 
 
-def download(
-    wanted: Download,
-    folder: str | Path,
-    *,
-    stall_seconds: float = STALL_SECONDS,
-    progress: bool | None = None,
-) -> Path:
+def download(wanted: Download, folder: str | Path, *, progress: bool | None = None) -> Path:
     """Download a file, or resume an interrupted download; verify it and return its path.
 
-    Args:
-        wanted: the file.
-        folder: the folder to save it in; two processes must not download to it at once.
-        stall_seconds: give up a URL after so long without a byte.
-        progress: whether to show a progress bar; by default on a terminal.
+    Two processes must not download to one folder at once.
     """
     target = Path(folder) / wanted.name
     if target.is_file() and _md5(target) == wanted.md5:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    problems = []
+    partial, problems = target.with_name(f".{target.name}.partial"), []
     for url in wanted.urls:
         for _ in range(TRIES_PER_MIRROR):
             before = _size(partial)
             try:
-                _fetch(url, partial, wanted, stall_seconds, progress)
+                _fetch(url, partial, wanted, progress)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 problems.append(f"{url}: {error}")
                 if isinstance(error, urllib.error.HTTPError) and error.code == 416:
@@ -85,13 +65,12 @@ def download(
     )
 
 
-def _fetch(url: str, partial: Path, wanted: Download, stall_seconds: float, progress: bool | None) -> None:
-    """Download the rest of a file."""
+def _fetch(url: str, partial: Path, wanted: Download, progress: bool | None) -> None:
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http address")
     have = _size(partial)
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=stall_seconds) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=STALL_SECONDS) as answer:  # noqa: S310
         if have and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
             have = 0  # the server starts from the beginning
         announced = answer.headers.get("Content-Length")

@@ -18,8 +18,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from nearshot.errors import FileFormatError, InputError
 
-__all__ = ["Fit", "Pixels", "decode", "fit_to_square", "ignore_metadata_warnings", "upright_rgb"]
-
 Pixels = npt.NDArray[np.uint8]
 Fit = Literal["crop", "stretch"]
 
@@ -38,11 +36,8 @@ ignore_metadata_warnings()
 def decode(data: bytes, name: str) -> Image.Image:
     """Decode an image file to RGB: rotated by its EXIF orientation, its first frame, on white where it is transparent.
 
-    Images of 32-bit or floating-point numbers are refused, since their range of values is unknown.
-
-    Args:
-        data: the file's content.
-        name: the file's name in error messages.
+    Images of 32-bit or floating-point numbers are refused, since their range of values is unknown. `name` is the file's
+    name in error messages.
     """
     with _naming_the_image(name):
         return upright_rgb(Image.open(io.BytesIO(data), formats=FORMATS), name)
@@ -58,8 +53,14 @@ def upright_rgb(image: Image.Image, name: str) -> Image.Image:
             )
         deep = _has_16_bits(image, name)
         image.load()
-        upright = ImageOps.exif_transpose(image)
-        return _to_rgb(_with_8_bits(upright) if deep else upright)
+        image = ImageOps.exif_transpose(image)
+        if deep:  # Pillow's own conversion to 8 bits would clip everything over 255
+            values = np.asarray(image, dtype=np.float64) / 257
+            image = Image.fromarray(np.clip(values, 0, 255).round().astype(np.uint8))
+        if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        return image.convert("RGB")
 
 
 @contextmanager
@@ -106,29 +107,13 @@ def fit_to_square(image: Image.Image, side: int, fit: Fit = "crop", name: str = 
 
 def _has_16_bits(image: Image.Image, name: str) -> bool:
     """Return whether an image is grey with 16 bits; refuse one whose range of values is unknown."""
-    if image.mode.startswith("I;16"):
+    # Some versions of Pillow decode the 16 bits of PNG and PPM into 32.
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         return True
     if image.mode not in ("I", "F"):
         return False
-    # Some versions of Pillow decode the 16 bits of these formats into 32.
-    if image.mode == "I" and image.format in ("PNG", "PPM"):
-        return True
     kind = "floating-point" if image.mode == "F" else "32-bit"
     raise FileFormatError(
         f"{name} has {kind} numbers (Pillow's mode {image.mode!r}), and their range is unknown. Scale them to 0 to 255 "
         "and save the image with 8 bits first."
     )
-
-
-def _with_8_bits(image: Image.Image) -> Image.Image:
-    """Convert a 16-bit grey image to 8 bits; Pillow's own conversion would clip everything over 255."""
-    values = np.asarray(image, dtype=np.float64)
-    return Image.fromarray(np.clip(values / 257, 0, 255).round().astype(np.uint8))
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        ground = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(ground, image)
-    return image.convert("RGB")

@@ -1,10 +1,11 @@
-"""Inspect prepared datasets: repeated images, classes that two splits share, and a contact sheet."""
+"""Inspect prepared datasets: repeated images, classes that two splits share, a contact sheet, and images as files."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +13,11 @@ from PIL import Image
 
 from nearshot.data.datasets.source import SPLITS
 from nearshot.data.store import Store
+from nearshot.errors import InputError
+from nearshot.io import atomic_write
+from nearshot.progress import with_progress
 
-__all__ = ["Occurrence", "contact_sheet", "repeated_images", "shared_classes", "splits_that_share"]
+FORBIDDEN = '/\\<>:"|?*\0'  # in the name of a file, on any system
 
 
 class Occurrence(NamedTuple):
@@ -40,21 +44,13 @@ def repeated_images(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
 
 
 def splits_that_share(groups: Sequence[Sequence[Occurrence]]) -> dict[tuple[str, str], int]:
-    """Return how many images each pair of splits shares.
-
-    >>> of_class = {split: Occurrence(split, "cat", "1.png") for split in ("train", "val", "test")}
-    >>> splits_that_share([[of_class["test"], of_class["train"]], [of_class["val"], of_class["val"]]])
-    {('train', 'test'): 1}
-    """
-    found = Counter(
-        pair
-        for group in groups
-        for pair in itertools.combinations(sorted({occurrence.split for occurrence in group}, key=_in_order), 2)
-    )
-    return {pair: found[pair] for pair in sorted(found, key=lambda pair: tuple(map(_in_order, pair)))}
+    """Return how many images each pair of splits shares."""
+    splits = (sorted({occurrence.split for occurrence in group}, key=in_order) for group in groups)
+    found = Counter(pair for names in splits for pair in itertools.combinations(names, 2))
+    return {pair: found[pair] for pair in sorted(found, key=lambda pair: tuple(map(in_order, pair)))}
 
 
-def _in_order(split: str) -> tuple[int, str]:
+def in_order(split: str) -> tuple[int, str]:
     """Return a sort key: training, validation, test, then other splits by name."""
     return (SPLITS.index(split) if split in SPLITS else len(SPLITS), split)
 
@@ -65,9 +61,9 @@ def shared_classes(stores: Mapping[str, Store]) -> list[str]:
     return sorted(name for name, count in counts.items() if count > 1)
 
 
-def contact_sheet(store: Store, *, n_classes: int = 10, n_images: int = 8, gap: int = 2) -> Image.Image:
+def contact_sheet(store: Store, *, n_classes: int = 10, n_images: int = 8) -> Image.Image:
     """Return an image that shows some images of some classes, one row per class, evenly chosen."""
-    side = store.images.shape[1]
+    side, gap = store.images.shape[1], 2
     classes = np.unique(np.linspace(0, len(store.class_names) - 1, n_classes).round().astype(int))
     sheet = np.full((len(classes) * (side + gap) + gap, n_images * (side + gap) + gap, 3), 255, dtype=np.uint8)
     labels = store.labels.numpy()
@@ -78,3 +74,39 @@ def contact_sheet(store: Store, *, n_classes: int = 10, n_images: int = 8, gap: 
             top, left = row * (side + gap) + gap, column * (side + gap) + gap
             sheet[top : top + side, left : left + side] = store.images[index]
     return Image.fromarray(sheet)
+
+
+def unpack(
+    store: Store, folder: str | Path, *, n_classes: int | None = None, n_images: int | None = None, skip: int = 0
+) -> int:
+    """Write images of a prepared split as `folder/<class>/<number>.png`; return how many.
+
+    `n_classes` are chosen evenly; of each, `skip` images are skipped and `n_images` written. By default all are.
+    """
+    n_known = len(store.class_names)
+    if n_classes is not None and not 1 <= n_classes <= n_known:
+        raise InputError(f"n_classes must be from 1 to {n_known}, the classes of {store!r}, not {n_classes}.")
+    if skip < 0 or (n_images is not None and n_images < 1):
+        raise InputError(f"n_images must be at least 1 and skip at least 0, not {n_images} and {skip}.")
+    chosen = np.linspace(0, n_known - 1, n_classes or n_known).round().astype(int).tolist()
+    n_written = 0
+    for label in with_progress(chosen, f"unpacking {store.dataset}"):
+        members = np.nonzero(store.labels.numpy() == label)[0]
+        members = members[skip : None if n_images is None else skip + n_images]
+        place = Path(folder) / _file_name(store.class_names[label])
+        place.mkdir(parents=True, exist_ok=True)
+        for number, index in enumerate(members.tolist(), skip):
+            with atomic_write(place / f"{number}.png", durable=False) as file:
+                Image.fromarray(np.asarray(store.images[index])).save(file, "PNG")
+        n_written += len(members)
+    return n_written
+
+
+def _file_name(class_name: str) -> str:
+    """Return a class's name as the name of a folder.
+
+    >>> _file_name("../a:b")
+    '--a-b'
+    """
+    name = "".join("-" if letter in FORBIDDEN else letter for letter in class_name).strip(" ")
+    return f"-{name.lstrip('.')}" if name.startswith(".") else name  # a hidden folder would be skipped by readers

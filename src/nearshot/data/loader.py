@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -35,18 +35,14 @@ SHARE_OF_DEVICE = 1 / 3  # of the free device memory; the rest is for the networ
 SHARE_OF_MEMORY = 1 / 2  # of the available host memory
 UNKNOWN_MEMORY = 8 << 30  # assumed if the system does not report its memory
 ROWS_TO_LOAD = 512  # at a time, when all images are loaded
+PREFETCH = 2  # batches that are gathered ahead
 
 
 def choose_residence(n_bytes: int, device: torch.device, *, n_processes: int = 1) -> Residence:
     """Return where to keep images: on the device, in host memory, or on disk.
 
     On the device if they take less than a third of its free memory; else in host memory if they take less than half of
-    the available memory; else on disk.
-
-    Args:
-        n_bytes: the size of the images.
-        device: the device of the batches.
-        n_processes: how many processes of this machine keep the images, each with a device of its own.
+    the available memory; else on disk. `n_processes` of this machine keep the images, each with a device of its own.
 
     >>> choose_residence(1 << 20, torch.device("cpu")), choose_residence(1 << 60, torch.device("cpu"))
     ('memory', 'disk')
@@ -69,12 +65,7 @@ class ImageFeed:
             any other array is used without a copy, unless it goes to the device.
         device: the device of the batches.
         residence: where the images are kept; by default `choose_residence` decides.
-        prefetch: how many batches are gathered ahead, if the images are not on the device.
         n_processes: how many processes of this machine have a feed of the same images.
-
-    Attributes:
-        device: the device of the batches.
-        residence: where the images are kept.
 
     >>> images = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
     >>> feed = ImageFeed(images, "cpu")
@@ -83,28 +74,30 @@ class ImageFeed:
     """
 
     def __init__(
-        self,
-        images: npt.NDArray[np.uint8],
-        device: torch.device | str,
-        *,
-        residence: Residence | None = None,
-        prefetch: int = 2,
-        n_processes: int = 1,
+        self, images: Pixels, device: torch.device | str, *, residence: Residence | None = None, n_processes: int = 1
     ) -> None:
-        _check(images, residence, prefetch)
+        if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not len(images):
+            raise InputError(f"images must be uint8 (image, height, width, 3), not {images.dtype} {images.shape}.")
+        if residence is not None and residence not in get_args(Residence):
+            raise InputError(f"residence must be 'device', 'memory' or 'disk', not {residence!r}.")
         self.device = torch.device(device)
         self.residence: Residence = residence or choose_residence(images.nbytes, self.device, n_processes=n_processes)
         self._shape = images.shape
-        self._prefetch = prefetch
-        file = _file_behind(images)
-        self._gather: Callable[[Rows, Pixels], None] = (
-            partial(_gather_from_array, images) if file is None else partial(_gather_from_file, file)
-        )
+        self._gather: Callable[[Rows, Pixels], None] = partial(_gather_from_array, images)
+        if (file := _file_behind(images)) is not None:
+            self._gather = partial(_gather_from_file, *file)
         self._on_device: Tensor | None = None
-        if self.residence == "device":
-            self._on_device = self._load_to_device()
+        if self.residence == "device":  # some at a time, so that the host never holds all of them
+            self._on_device = torch.empty(self._shape, dtype=torch.uint8, device=self.device)
+            batches = self._stream(np.arange(len(self)), ROWS_TO_LOAD)
+            for part, batch in zip(self._on_device.split(ROWS_TO_LOAD), batches, strict=True):
+                part.copy_(batch)
         elif self.residence == "memory" and file is not None:
-            self._gather = partial(_gather_from_array, self._load_to_memory())
+            whole = np.empty(self._shape, np.uint8)
+            for first in range(0, len(self), ROWS_TO_LOAD):
+                part_of = whole[first : first + ROWS_TO_LOAD]
+                self._gather(np.arange(first, first + len(part_of)), part_of)
+            self._gather = partial(_gather_from_array, whole)
 
     def __len__(self) -> int:
         return int(self._shape[0])
@@ -113,29 +106,30 @@ class ImageFeed:
         """Yield the images of `indices` in their order, (batch, height, width, 3) uint8 on the device.
 
         Leaving the loop early ends the thread that gathers; an error in it is raised here. On CUDA nothing here waits
-        for the device: copies are queued.
-
-        Args:
-            indices: (image,) int64, on the host or the device, such as those of an epoch.
-            batch_size: images in a batch; the last may be smaller.
+        for the device: copies are queued. `indices`: (image,) int64, on the host or the device, such as those of an
+        epoch. The last batch may be smaller than `batch_size`.
         """
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, not {batch_size}.")
-        if self._on_device is not None:
-            _check_indices(indices, len(self))
-            here = indices.to(self.device, non_blocking=True)
-            return (self._on_device.index_select(0, rows) for rows in here.split(batch_size) if len(rows))
-        indices = indices.cpu()
-        _check_indices(indices, len(self))
-        return self._stream(indices.numpy(), batch_size)
+        indices = indices.cpu() if self._on_device is None else indices
+        if indices.ndim != 1 or indices.dtype != torch.int64:
+            raise InputError(f"indices must be int64 (image,), not {indices.dtype} {tuple(indices.shape)}.")
+        if len(indices) and indices.device.type == "cpu":  # on a device, checking would make the host wait
+            low, high = (int(bound) for bound in indices.aminmax())
+            if low < 0 or high >= len(self):
+                raise InputError(f"indices must be from 0 to {len(self) - 1}, not from {low} to {high}.")
+        if self._on_device is None:
+            return self._stream(indices.numpy(), batch_size)
+        here = indices.to(self.device, non_blocking=True)
+        return (self._on_device.index_select(0, rows) for rows in here.split(batch_size) if len(rows))
 
     def _stream(self, indices: Rows, batch_size: int) -> Iterator[Tensor]:
-        """Yield batches that a thread gathers, `prefetch` of them ahead of the one in use."""
+        """Yield batches that a thread gathers, some of them ahead of the one in use."""
         parts = (indices[start : start + batch_size] for start in range(0, len(indices), batch_size))
         pool = ThreadPoolExecutor(1, thread_name_prefix="image feed")
         try:
             ahead: deque[Future[Tensor]] = deque()
-            ahead.extend(pool.submit(self._batch, part) for part in islice(parts, self._prefetch))
+            ahead.extend(pool.submit(self._batch, part) for part in islice(parts, PREFETCH))
             while ahead:
                 batch = ahead.popleft().result()
                 ahead.extend(pool.submit(self._batch, part) for part in islice(parts, 1))
@@ -149,32 +143,9 @@ class ImageFeed:
         self._gather(rows, batch.numpy())
         return batch
 
-    def _load_to_device(self) -> Tensor:
-        """Copy all images to the device, some at a time, so that the host never holds all of them."""
-        whole = torch.empty(self._shape, dtype=torch.uint8, device=self.device)
-        batches = self._stream(np.arange(len(self)), ROWS_TO_LOAD)
-        for part, batch in zip(whole.split(ROWS_TO_LOAD), batches, strict=True):
-            part.copy_(batch)
-        return whole
 
-    def _load_to_memory(self) -> Pixels:
-        """Load all images into one array."""
-        whole = np.empty(self._shape, np.uint8)
-        for start in range(0, len(self), ROWS_TO_LOAD):
-            part = whole[start : start + ROWS_TO_LOAD]
-            self._gather(np.arange(start, start + len(part)), part)
-        return whole
-
-
-class _Mapped(NamedTuple):
-    """The file that an array is mapped from, and the byte at which the array starts."""
-
-    path: Path
-    start: int
-
-
-def _file_behind(images: npt.NDArray[np.uint8]) -> _Mapped | None:
-    """Return the file that an array or its base is mapped from; None for any other array."""
+def _file_behind(images: Pixels) -> tuple[Path, int] | None:
+    """Return the file that an array is mapped from and the byte at which the array starts; None for other arrays."""
     if not isinstance(images, np.memmap) or images.mode == "c" or not images.flags.c_contiguous:
         return None
     base: object = images
@@ -184,14 +155,14 @@ def _file_behind(images: npt.NDArray[np.uint8]) -> _Mapped | None:
         return None
     # A map starts at a page of the file, and a slice of an array keeps the offset of the whole array.
     in_map = images.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
-    return _Mapped(Path(images.filename), images.offset - images.offset % mmap.ALLOCATIONGRANULARITY + in_map)
+    return Path(images.filename), images.offset - images.offset % mmap.ALLOCATIONGRANULARITY + in_map
 
 
-def _gather_from_array(images: npt.NDArray[np.uint8], rows: Rows, out: Pixels) -> None:
+def _gather_from_array(images: Pixels, rows: Rows, out: Pixels) -> None:
     np.take(images, rows, axis=0, out=out, mode="clip")  # the rows are known to exist; "raise" would copy twice
 
 
-def _gather_from_file(file: _Mapped, rows: Rows, out: Pixels) -> None:
+def _gather_from_file(path: Path, first: int, rows: Rows, out: Pixels) -> None:
     """Read rows of a file in the order of the file, each to its place in the batch.
 
     Reading is better than copying from the map: mapped pages count as the process's memory, an uncached row costs one
@@ -199,21 +170,16 @@ def _gather_from_file(file: _Mapped, rows: Rows, out: Pixels) -> None:
     """
     row_bytes = out[0].nbytes
     places = np.argsort(rows, kind="stable")
-    starts = (file.start + rows[places] * row_bytes).tolist()
-    with file.path.open("rb", buffering=0) as opened:
-        _announce(opened.fileno(), starts, row_bytes)
+    starts = (first + rows[places] * row_bytes).tolist()
+    with path.open("rb", buffering=0) as opened:
+        if hasattr(os, "posix_fadvise"):  # the disk serves announced reads in parallel: four times faster if uncached
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing beyond the rows
+            for start in starts:
+                os.posix_fadvise(opened.fileno(), start, row_bytes, os.POSIX_FADV_WILLNEED)
         for place, start in zip(places.tolist(), starts, strict=True):
             opened.seek(start)
             if opened.readinto(out[place]) != row_bytes:
-                raise FileFormatError(f"{file.path} is cut short. Prepare the dataset again.")
-
-
-def _announce(descriptor: int, starts: list[int], n_bytes: int) -> None:
-    """Announce the reads to the system, so that the disk serves them in parallel: four times faster if uncached."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nothing beyond the rows
-        for start in starts:
-            os.posix_fadvise(descriptor, start, n_bytes, os.POSIX_FADV_WILLNEED)
+                raise FileFormatError(f"{path} is cut short. Prepare the dataset again.")
 
 
 def _machine_memory() -> int:
@@ -237,23 +203,3 @@ def _container_memory() -> float:
     except (OSError, ValueError, StopIteration):
         return float("inf")
     return float("inf") if most == "max" else max(0, int(most) - used + cached)
-
-
-def _check(images: npt.NDArray[np.uint8], residence: Residence | None, prefetch: int) -> None:
-    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
-        raise InputError(f"images must be uint8 (image, height, width, 3), not {images.dtype} {images.shape}.")
-    if not len(images):
-        raise InputError("images is empty.")
-    if residence is not None and residence not in get_args(Residence):
-        raise InputError(f"residence must be 'device', 'memory' or 'disk', not {residence!r}.")
-    if prefetch < 1:
-        raise InputError(f"prefetch must be at least 1, not {prefetch}.")
-
-
-def _check_indices(indices: Tensor, n_images: int) -> None:
-    if indices.ndim != 1 or indices.dtype != torch.int64:
-        raise InputError(f"indices must be int64 (image,), not {indices.dtype} {tuple(indices.shape)}.")
-    if len(indices) and indices.device.type == "cpu":  # on a device, checking would make the host wait
-        low, high = (int(bound) for bound in indices.aminmax())
-        if low < 0 or high >= n_images:
-            raise InputError(f"indices must be from 0 to {n_images - 1}, not from {low} to {high}.")

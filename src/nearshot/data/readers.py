@@ -12,22 +12,22 @@ import threading
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from nearshot.data.walk import Skipped, walk
 from nearshot.errors import FileFormatError, InputError
-from nearshot.io import readable
+from nearshot.text import printable
 
-__all__ = ["Files", "is_image", "open_files", "readable_name"]
+__all__ = ["Files", "open_files"]
 
 MOST_BYTES_OF_A_MEMBER = 1 << 30
 # Images hardly compress. Text and one-bit drawings do, but not by a factor of a thousand.
 MOST_GROWTH = 1000
 GROWTH_COUNTS_FROM = 10 << 20
-LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
@@ -46,25 +46,19 @@ class Member(NamedTuple):
 class Files:
     """Files by name. Names use forward slashes; hidden files and folders are skipped.
 
-    Args:
-        label: what error messages call it.
-        members: the files by name.
-        folders: the names of folders, needed for empty ones only.
+    Error messages call it by its `label`. `folders` are names of folders, needed for empty ones only.
     """
 
     def __init__(self, label: str, members: Mapping[str, Member], folders: Iterable[str] = ()) -> None:
-        self.label = readable_name(label)
+        self.label = printable(label)
         self._named: dict[str, str] = {}
-        self.members = {self._readable(name): one for name, one in members.items() if not _is_hidden(name)}
+        named = {self._readable(name): one for name, one in members.items() if not _is_hidden(name)}
+        self.members = dict(sorted(named.items()))
         self._folders = {self._readable(name) for name in folders if not _is_hidden(name)}
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
-        return self._names
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return sorted(self.members)
+        return list(self.members)
 
     def folders(self) -> list[str]:
         """Return the names of all folders, including known empty ones, sorted."""
@@ -80,12 +74,12 @@ class Files:
         return self.members[name].stamp
 
     def _readable(self, name: str) -> str:
-        """Return a name as text, and refuse two names that become the same: two classes would be merged."""
+        """Return a name as one line of text; refuse two names that become the same, which would merge two classes."""
         if "\\" not in name and name.isascii() and name.isprintable():
             return name
         parts = []
         for part in name.split("/"):
-            parts.append(readable_name(part))
+            parts.append(printable(part))
             if self._named.setdefault(parts[-1], part) != part:
                 raise FileFormatError(f"{self.label} has two names that both read {parts[-1]!r}. Rename one of them.")
         return "/".join(parts)
@@ -126,15 +120,19 @@ def _open_folder(path: Path) -> Files:
     others = {Path(name).suffix.lower() for name in files.names() if not name.endswith(ARCHIVE_SUFFIXES)}
     if not archives or others - BESIDE_ARCHIVES:
         return files
-    inside = [_within(open_files(path / name), PurePosixPath(name).parent) for name in sorted(archives)]
-    return _merged([files, *inside])
+    parts = [files]
+    for name in sorted(archives):
+        archive, within = open_files(path / name), PurePosixPath(name).parent
+        unpacked = {str(within / member): archive.members[member] for member in archive.names()}
+        parts.append(Files(archive.label, unpacked, (str(within / folder) for folder in archive.folders())))
+    return _merged(parts)
 
 
 def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise FileFormatError(f"{readable_name(str(path))} cannot be read: {error.strerror}.") from error
+        raise FileFormatError(f"{printable(path)} cannot be read: {error.strerror}.") from error
 
 
 def _file_stamp(path: Path) -> str | None:
@@ -180,16 +178,13 @@ class _Tar:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = threading.Lock()  # threads share one position in the file
-        self.opened: list[tarfile.TarFile] = []
         self.n_promised = 0  # bytes, by the headers read so far
         self.folders: list[str] = []
-
-    def close(self) -> None:
-        for archive in reversed(self.opened):
-            archive.close()
+        self.opened = ExitStack()  # stays open as long as a member of it can be read
+        weakref.finalize(self, self.opened.close)
 
     def members(self, archive: tarfile.TarFile, folder: str = "") -> Iterator[tuple[str, Member]]:
-        self.opened.append(archive)
+        self.opened.enter_context(archive)
         end, written = 0, self.path.stat().st_mtime_ns
         for member in archive:
             end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
@@ -230,54 +225,29 @@ def _open_tar(path: Path) -> Files:
     try:
         members = dict(tar.members(tarfile.open(path)))  # noqa: SIM115 (stays open for reading)
     except TAR_ERRORS as error:
-        tar.close()
         raise FileFormatError(f"{path} is not a tar archive, or is cut short: {error}.") from error
-    except BaseException:
-        tar.close()
-        raise
-    files = Files(str(path), members, tar.folders)
-    weakref.finalize(files, tar.close)
-    return files
+    return Files(str(path), members, tar.folders)
 
 
-def _within(files: Files, folder: PurePosixPath) -> Files:
-    """Return an archive as if it was unpacked into the folder that holds it."""
-    members = {str(folder / name): Member(partial(files.read, name), files.stamp(name)) for name in files.names()}
-    return Files(files.label, members, (str(folder / name) for name in files.folders()))
-
-
-def _merged(parts: Iterable[Files]) -> Files:
+def _merged(parts: Sequence[Files]) -> Files:
     """Return several folders or archives as if they were unpacked over each other."""
-    parts = list(parts)
-    holder: dict[str, Files] = {}
+    members: dict[str, Member] = {}
     for part in parts:
-        for name in part.names():
-            other = holder.get(name)
-            is_repeated = other is not None and is_image(name) and other.stamp(name) != part.stamp(name)
-            if other is not None and is_repeated and other.read(name) != part.read(name):
+        for name, one in part.members.items():
+            other = members.get(name, one)
+            if is_image(name) and one.stamp != other.stamp and one.read() != other.read():
+                first = next(part.label for part in parts if name in part.members)
                 raise FileFormatError(
-                    f"{other.label} and {part.label} have two different images of the name {name!r}. Unpack them into "
+                    f"{first} and {part.label} have two different images of the name {name!r}. Unpack them into "
                     "folders of their own."
                 )
-            holder[name] = part
-    members = {name: Member(partial(part.read, name), part.stamp(name)) for name, part in holder.items()}
+        members |= part.members
     return Files(", ".join(part.label for part in parts), members, {name for part in parts for name in part.folders()})
 
 
 def is_image(name: str) -> bool:
     """Return whether a file's name has the suffix of an image."""
     return name.lower().endswith(SUFFIXES)
-
-
-def readable_name(name: str) -> str:
-    r"""Return the name of a file as one line of text, with everything else escaped.
-
-    Names are bytes on some systems, and not all bytes are UTF-8; line ends would break a list of names.
-
-    >>> print(readable_name("caf\udce9/日本.png"), readable_name("two\nlines"))
-    caf\xe9/日本.png two\nlines
-    """
-    return "".join(one.encode("unicode_escape").decode() if one in LINE_ENDS else one for one in readable(name))
 
 
 def _is_hidden(name: str) -> bool:

@@ -8,6 +8,7 @@ small: the random state before the epoch was drawn, and the number of batches ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, Unpack
 
@@ -23,13 +24,10 @@ __all__ = ["Batches", "EpisodeBatches", "IndependentBatches", "Sharing", "Shuffl
 
 
 class Sharing(TypedDict, total=False):
-    """How ranks share the batches.
+    """The `seed`, or a CPU generator, which is the same for all ranks; and the `rank` of `n_ranks`, by default 0 of 1.
 
-    Attributes:
-        seed: a seed, or a CPU generator; the same for all ranks.
-        rank: the rank whose share of each batch is yielded; by default 0. An episode is cut in the middle of its
-            layout, so that the loss has to see the shares of all ranks, in order.
-        n_ranks: the number of ranks; by default 1.
+    Each rank gets its share of each batch. An episode is cut in the middle of its layout, so that the loss has to see
+    the shares of all ranks, in order.
     """
 
     seed: int | torch.Generator
@@ -38,34 +36,21 @@ class Sharing(TypedDict, total=False):
 
 
 class Batches(ABC):
-    """The base of the samplers: epochs, ranks and state. Iterating continues to the end of the current epoch.
-
-    >>> batches = ShuffledBatches(10, batch_size=4, seed=0)
-    >>> iterator = iter(batches)
-    >>> first = next(iterator)
-    >>> state = batches.state_dict()
-    >>> rest = list(iterator)
-    >>> again = ShuffledBatches(10, batch_size=4, seed=1)
-    >>> again.load_state_dict(state)
-    >>> [torch.equal(a, b) for a, b in zip(again, rest, strict=True)]
-    [True, True]
-    """
+    """The base of the samplers: epochs, ranks and state. Iterating continues to the end of the current epoch."""
 
     def __init__(self, batch_size: int, n_images: int, n_batches: int, **sharing: Unpack[Sharing]) -> None:
-        rank, n_ranks = sharing.get("rank", 0), sharing.get("n_ranks", 1)
-        if not 0 <= rank < n_ranks:
-            raise InputError(f"rank must be from 0 to n_ranks - 1, not {rank} of {n_ranks}.")
-        if batch_size % n_ranks:
-            raise InputError(f"batch_size must be divisible by n_ranks, not {batch_size} by {n_ranks}.")
+        self.batch_size, self.n_images, self.n_batches = batch_size, n_images, n_batches
+        self.rank, self.n_ranks = sharing.get("rank", 0), sharing.get("n_ranks", 1)
+        if not 0 <= self.rank < self.n_ranks:
+            raise InputError(f"rank must be from 0 to n_ranks - 1, not {self.rank} of {self.n_ranks}.")
+        if batch_size % self.n_ranks:
+            raise InputError(f"batch_size must be divisible by n_ranks, not {batch_size} by {self.n_ranks}.")
         if n_batches < 1:
             raise InputError(f"n_batches must be at least 1, not {n_batches}.")
-        self.batch_size, self.n_images, self.n_batches = batch_size, n_images, n_batches
-        self.rank, self.n_ranks = rank, n_ranks
-        self.epoch = 0
+        self.epoch = self._n_taken = 0
         self._generator = private_generator(sharing.get("seed", 0))
         self._before_epoch = self._generator.get_state()
         self._order: Tensor | None = None
-        self._n_taken = 0
 
     def __len__(self) -> int:
         return self.n_batches
@@ -93,12 +78,8 @@ class Batches(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which another sampler resumes exactly, also in the middle of an epoch."""
-        return {
-            "settings": self._settings(),
-            "generator": self._before_epoch,
-            "epoch": self.epoch,
-            "batches_taken": self._n_taken,
-        }
+        state = {"generator": self._before_epoch, "epoch": self.epoch, "batches_taken": self._n_taken}
+        return {"settings": self._settings(), **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from the state of a sampler of the same kind and size; the number of ranks may differ."""
@@ -109,20 +90,14 @@ class Batches(ABC):
             there = state["settings"].get(name)
             if there != here:
                 raise InputError(f"The state is of a sampler with {name} = {there!r}; this one has {here!r}.")
-        self._generator.set_state(state["generator"])
-        self._before_epoch = state["generator"]
-        self._order = None
-        self.epoch = state["epoch"]
-        self._n_taken = state["batches_taken"]
+        self._before_epoch, self._order = state["generator"], None
+        self._generator.set_state(self._before_epoch)
+        self.epoch, self._n_taken = state["epoch"], state["batches_taken"]
 
     def _settings(self) -> dict[str, str | int]:
         """Return what a state must agree with, so that the same random numbers give the same batches."""
-        return {
-            "sampler": type(self).__name__,
-            "n_images": self.n_images,
-            "batch_size": self.batch_size,
-            "batches_an_epoch": len(self),
-        }
+        sizes = {"n_images": self.n_images, "batch_size": self.batch_size, "batches_an_epoch": len(self)}
+        return {"sampler": type(self).__name__, **sizes}
 
     def _current_order(self) -> Tensor:
         if self._order is None:
@@ -140,6 +115,9 @@ class ShuffledBatches(Batches):
         drop_last: skip a last batch that is not full.
         n_batches: end an epoch after so many batches; the next one shuffles all images again.
         sharing: `seed`, `rank` and `n_ranks`; see `Sharing`.
+
+    >>> [batch.tolist() for batch in ShuffledBatches(5, batch_size=3, seed=0)]
+    [[4, 0, 1], [3, 2]]
     """
 
     def __init__(
@@ -151,7 +129,7 @@ class ShuffledBatches(Batches):
         n_batches: int | None = None,
         **sharing: Unpack[Sharing],
     ) -> None:
-        _check_batch_size(batch_size, n_images, at_most=n_images if drop_last else None)
+        _check_batch_size(batch_size, n_images, may_exceed=not drop_last)
         most = n_images // batch_size if drop_last else -(-n_images // batch_size)
         super().__init__(batch_size, n_images, most if n_batches is None else n_batches, **sharing)
         self.drop_last = drop_last
@@ -174,17 +152,13 @@ class ShuffledBatches(Batches):
 class IndependentBatches(Batches):
     """Each batch a fresh random set of images: with replacement between batches, none inside. Row 2 of Figure 4.
 
-    Args:
-        n_images: how many images there are.
-        batch_size: images in a batch, over all ranks.
-        n_batches: batches per epoch; by default the number that would use every image once.
-        sharing: `seed`, `rank` and `n_ranks`; see `Sharing`.
+    The arguments are those of `ShuffledBatches`; by default an epoch has the batches that would use every image once.
     """
 
     def __init__(
         self, n_images: int, batch_size: int, *, n_batches: int | None = None, **sharing: Unpack[Sharing]
     ) -> None:
-        _check_batch_size(batch_size, n_images, at_most=n_images)
+        _check_batch_size(batch_size, n_images)
         super().__init__(batch_size, n_images, n_images // batch_size if n_batches is None else n_batches, **sharing)
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
@@ -200,7 +174,6 @@ class EpisodeBatches(Batches):
 
     Args:
         labels: (image,) the class of every image, whole numbers.
-        shape: ways, shots and queries.
         replacement: whether an image may be drawn again in the same epoch.
         n_batches: episodes per epoch; by default the number that would use every image once, or, without replacement,
             the largest possible number.
@@ -245,12 +218,8 @@ class EpisodeBatches(Batches):
         return torch.cat([support.flatten(1), query.flatten(1)], dim=1).flatten()
 
     def _settings(self) -> dict[str, str | int]:
-        return super()._settings() | {
-            "n_way": self.shape.n_way,
-            "n_shot": self.shape.n_shot,
-            "replacement": self.replacement,
-            "labels": self._by_class.digest,
-        }
+        shape = {"n_way": self.shape.n_way, "n_shot": self.shape.n_shot}
+        return super()._settings() | shape | {"replacement": self.replacement, "labels": self._by_class.digest}
 
     def _draw_with_replacement(self, generator: torch.Generator) -> Tensor:
         n_classes = torch.full((self.n_batches,), len(self._by_class.sizes))
@@ -287,18 +256,14 @@ class EpisodeBatches(Batches):
 
     def _most_without_replacement(self) -> int:
         """Return the largest number e of episodes: in e episodes a class can be used min(hands, e) times."""
-        hands = self._by_class.sizes // self.shape.images_per_class
-        low, high = 0, int(hands.sum()) // self.shape.n_way
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = int(hands.clamp(max=middle).sum()) >= middle * self.shape.n_way
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+        hands, n_way = self._by_class.sizes // self.shape.images_per_class, self.shape.n_way
+        candidates = range(1, int(hands.sum()) // n_way + 1)
+        return bisect_left(candidates, True, key=lambda e: int(hands.clamp(max=e).sum()) < e * n_way)
 
 
-def _check_batch_size(batch_size: int, n_images: int, at_most: int | None) -> None:
+def _check_batch_size(batch_size: int, n_images: int, *, may_exceed: bool = False) -> None:
     for name, value in (("batch_size", batch_size), ("n_images", n_images)):
         if not is_integer(value) or value < 1:
             raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
-    if at_most is not None and batch_size > at_most:
+    if batch_size > n_images and not may_exceed:
         raise InputError(f"batch_size must be at most n_images, {n_images}, not {batch_size}.")

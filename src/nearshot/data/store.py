@@ -32,37 +32,14 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.progress import with_progress
 from nearshot.text import counted
 
-__all__ = [
-    "FORMAT",
-    "HASH_BYTES",
-    "VERSION",
-    "OtherVersionError",
-    "Store",
-    "are_together",
-    "check_together",
-    "data_folder",
-    "fingerprint_of",
-    "hash_of",
-    "prepared_datasets",
-    "prepared_manifests",
-    "prepared_splits",
-    "read_manifest",
-]
+__all__ = ["Store", "data_folder", "prepared_datasets", "prepared_manifests", "prepared_splits"]
 
 FORMAT, VERSION = "nearshot-store", 1
 HASH_BYTES = 16
 # The part of the manifest that a fingerprint covers, beside the pixels, labels and names.
 FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolation")
-REQUIRED = {
-    "version": int,
-    "dataset": str,
-    "split": str,
-    "n_images": int,
-    "side": int,
-    "class_names": list,
-    "broken": list,
-    "fingerprint": str,
-}
+REQUIRED = {"dataset": str, "split": str, "n_images": int, "side": int, "class_names": list, "broken": list}
+REQUIRED |= {"version": int, "fingerprint": str}
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
@@ -84,10 +61,9 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
 
 def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
     """Return the manifests of a dataset's splits, <side>/<split>/manifest.json; unfinished splits have none here."""
-    found = (data_folder(data_dir) / dataset).glob("[0-9]*" if side is None else str(side))
-    return sorted(
-        manifest for folder in found if folder.name.isdecimal() for manifest in folder.glob("[!.]*/manifest.json")
-    )
+    sides = "[0-9]*" if side is None else str(side)
+    found = (data_folder(data_dir) / dataset).glob(f"{sides}/[!.]*/manifest.json")
+    return sorted(file for file in found if file.parent.parent.name.isdecimal())
 
 
 def prepared_datasets(data_dir: str | Path | None = None) -> list[str]:
@@ -107,8 +83,6 @@ class Store:
         images: (image, height, width, 3) uint8, mapped from disk and read-only.
         labels: (image,) int64.
         class_names: the names of the labels 0, 1, ….
-        dataset: the dataset's name.
-        split: the split's name.
         fingerprint: a hash of the pixels, labels and names and of how the images were resized.
     """
 
@@ -119,25 +93,23 @@ class Store:
         self.split: str = self.manifest["split"]
         self.class_names: tuple[str, ...] = tuple(self.manifest["class_names"])
         self.fingerprint: str = self.manifest["fingerprint"]
-        self.images: npt.NDArray[np.uint8] = self._map_images()
+        self.images: Pixels = self._map_images()
         self.labels: Tensor = torch.from_numpy(self._read_labels())
 
     @classmethod
     def open(cls, dataset: str, split: str, data_dir: str | Path | None = None, *, side: int | None = None) -> Store:
-        """Open a prepared split by name.
+        """Open a prepared split by name, such as "cifar-fs" and "train".
 
-        Args:
-            dataset: its name, such as "cifar-fs".
-            split: "train", "val" or "test".
-            data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
-            side: the images' side, if the dataset was prepared with several.
+        `data_dir` is the folder of prepared datasets; see `data_folder`. `side` is the images' side, if the dataset was
+        prepared with several.
         """
         splits = prepared_splits(dataset, data_dir, side=side)
+        folder = splits.get(split, next(iter(splits.values())))
         if split not in splits:
-            at = next(iter(splits.values())).parent.name
+            at = folder.parent.name
             raise InputError(f"{dataset!r} has no split {split!r} at side {at}; it has {sorted(splits)}.")
-        check_together(splits[split].parent)
-        return cls(splits[split])
+        check_together(folder.parent)
+        return cls(folder)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name != "images"}
@@ -189,7 +161,7 @@ class Store:
         if fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names) != self.fingerprint:
             raise FileFormatError(f"The labels or names of {self.folder} have changed. {advice}")
 
-    def _map_images(self) -> npt.NDArray[np.uint8]:
+    def _map_images(self) -> Pixels:
         n_images, side = self.manifest["n_images"], self.manifest["side"]
         for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
             file = self.folder / name
@@ -200,14 +172,13 @@ class Store:
     def _read_labels(self) -> npt.NDArray[np.int64]:
         file = self.folder / "labels.npy"
         try:
-            labels = np.load(file, allow_pickle=False)
+            labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError):
             raise self._damaged(file, "is missing or damaged") from None
         n_images, n_classes = len(self.images), len(self.class_names)
-        if not isinstance(labels, np.ndarray) or labels.dtype != np.int64 or labels.shape != (n_images,):
-            raise self._damaged(file, f"does not have {counted(n_images, 'label')}")
-        if not 0 <= labels.min() <= labels.max() < n_classes:
-            raise self._damaged(file, f"has labels of more than {counted(n_classes, 'class', 'classes')}")
+        has_labels = isinstance(labels, np.ndarray) and labels.dtype == np.int64 and labels.shape == (n_images,)
+        if not has_labels or not 0 <= labels.min() <= labels.max() < n_classes:
+            raise self._damaged(file, f"must have {n_images} labels from 0 to {n_classes - 1}")
         return labels
 
     def _damaged(self, file: Path, how: str) -> FileFormatError:
@@ -234,28 +205,27 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / "manifest.json"
     if not file.is_file():
         raise InputError(f"There is no prepared dataset in {folder}.")
+    damaged = FileFormatError(f"{file} is damaged. Prepare the dataset again.")
     try:
         manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        is_store = manifest["format"] == FORMAT
-        is_other_version = is_store and manifest["version"] not in (None, VERSION)
-        is_complete = all(isinstance(manifest.get(key), kind) for key, kind in REQUIRED.items())
-        is_damaged = not is_store or not (is_other_version or (is_complete and manifest["n_images"] > 0))
+        version = manifest["version"] if manifest["format"] == FORMAT else None
     except (OSError, ValueError, KeyError, TypeError):
-        is_damaged = True
-    if is_damaged:
-        raise FileFormatError(f"{file} is damaged. Prepare the dataset again.")
-    if is_other_version:
+        raise damaged from None
+    if version is not None and version != VERSION:
         raise OtherVersionError(
-            f"{folder} was prepared by another version of nearshot (format {manifest['version']}, this one has "
-            f"{VERSION}). Use that version, or delete the folder and prepare the dataset again."
+            f"{folder} was prepared by another version of nearshot (format {version}, this one has {VERSION}). "
+            "Use that version, or delete the folder and prepare the dataset again."
         )
+    is_complete = all(isinstance(manifest.get(key), kind) for key, kind in REQUIRED.items())
+    if version is None or not is_complete or manifest["n_images"] < 1:
+        raise damaged
     return manifest
 
 
 def check_together(folder: Path) -> None:
     """Raise an error if the splits in a folder were prepared in two different ways, and so may share classes."""
     manifests = {}
-    for file in sorted(folder.glob("[!.]*/manifest.json")):
+    for file in folder.glob("[!.]*/manifest.json"):
         with suppress(InputError, FileFormatError):  # opening that split gives the error
             manifests[file.parent.name] = read_manifest(file.parent)
     if not are_together(manifests):
@@ -272,11 +242,6 @@ def are_together(manifests: Mapping[str, Mapping[str, Any]]) -> bool:
     >>> are_together({"train": new, "val": old}), are_together({"train": old, "val": old})
     (False, True)
     """
-    preparations = [manifest.get("preparation") for manifest in manifests.values()]
+    preparations = [manifest["preparation"] for manifest in manifests.values() if manifest.get("preparation")]
     plans = {split: manifest["plan"] for split, manifest in manifests.items() if manifest.get("plan") is not None}
-    return all(
-        preparation.get(split, plan) == plan
-        for preparation in preparations
-        if isinstance(preparation, dict)
-        for split, plan in plans.items()
-    )
+    return all(preparation.get(split, plan) == plan for preparation in preparations for split, plan in plans.items())

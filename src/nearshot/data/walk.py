@@ -15,20 +15,13 @@ from pathlib import Path
 
 from nearshot.errors import InputError
 
-__all__ = ["Skipped", "about_linked", "files_matching", "files_under", "locked_error", "walk"]
-
 
 class Skipped:
-    """What a walk skipped.
-
-    Attributes:
-        locked: the folders that could not be read, each with the reason.
-        linked: the links to folders that were not followed.
-    """
+    """What a walk skipped."""
 
     def __init__(self) -> None:
-        self.locked: dict[Path, str] = {}
-        self.linked: list[Path] = []
+        self.locked: dict[Path, str] = {}  # folders that could not be read, each with the reason
+        self.linked: list[Path] = []  # links to folders that were not followed
 
     def note(self, folder: str | Path, error: OSError) -> None:
         """Record a folder that could not be read; a path that is no folder, or a broken link, is ignored."""
@@ -42,11 +35,9 @@ class Skipped:
 
     def sentences(self) -> list[str]:
         """Return one sentence for each kind of skipped folder: how many, an example, and why."""
-        said = []
+        said = [about_linked(self.linked)] if self.linked else []
         if self.locked:
-            said.append(f"{_left_out(list(self.locked), 'folder')}: {next(iter(self.locked.values()))}.")
-        if self.linked:
-            said.append(about_linked(self.linked))
+            said.insert(0, f"{_left_out(list(self.locked), 'folder')}: {next(iter(self.locked.values()))}.")
         return said
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,94 +18,59 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from nearshot.data import store as stores
 from nearshot.data.datasets.source import Plan, SourceImage
 from nearshot.data.images import Fit, Pixels, decode, fit_to_square
-from nearshot.data.store import (
-    FORMAT,
-    HASH_BYTES,
-    VERSION,
-    OtherVersionError,
-    Store,
-    are_together,
-    fingerprint_of,
-    hash_of,
-    read_manifest,
-)
+from nearshot.data.store import HASH_BYTES, OtherVersionError, Store
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.io import atomic_write
 from nearshot.progress import with_progress
-from nearshot.text import counted, print_message
-
-__all__ = ["Broken", "finish_interrupted", "plan_hash", "unfinished_names", "write_splits"]
+from nearshot.text import counted
 
 IMAGES_PER_STEP = 512
 INTERPOLATION = "bilinear, Pillow"
 Broken = Literal["refuse", "skip"]
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One split to pack: where, from which images, and what its manifest says about it."""
-
-    folder: Path
-    images: Sequence[SourceImage]
-    manifest: Mapping[str, Any]
-
-    @property
-    def label(self) -> str:
-        return f"{self.manifest['dataset']} {self.manifest['split']}"
-
-
 def plan_hash(images: Sequence[SourceImage], side: int, fit: Fit = "crop", *, stamped: bool = True) -> str:
     """Return a hash of the images that a split is made of, and how. If `stamped`, it changes when a file does."""
     stamps = [f"\t{one.stamp}" if stamped and one.stamp else "" for one in images]
     listing = "\n".join(f"{one.class_name}\t{one.name}{stamp}" for one, stamp in zip(images, stamps, strict=True))
-    return hashlib.sha256(f"{VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
+    return hashlib.sha256(f"{stores.VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
 
 
 def write_splits(
-    folder: Path,
-    plan: Plan,
-    *,
-    dataset: str,
-    side: int,
-    fit: Fit = "crop",
-    broken: Broken = "refuse",
-    origin: str | None = None,
-    progress: bool | None = None,
+    folder: Path, plan: Plan, about: Mapping[str, Any], *, broken: Broken = "refuse", progress: bool | None = None
 ) -> dict[str, Store]:
-    """Pack the splits of a plan, or resume an interrupted call. Splits that are finished already are kept.
+    """Pack the splits of a plan into a folder, or resume an interrupted call. Finished splits are kept.
 
-    Two processes must not write a dataset at once; `prepare_plan` takes care of that.
-
-    Args:
-        folder: the folder of the splits.
-        plan: the images of each split.
-        dataset: the dataset's name.
-        side: the side of the square images.
-        fit: how images are resized to it.
-        broken: whether an unreadable image is an error, or skipped and format_list in the manifest.
-        origin: the path of the user's own folder or archive.
-        progress: whether to show progress bars; by default on a terminal.
+    Two processes must not write a dataset at once; `prepare_plan` takes care of that. `about` is what the manifests
+    say of all splits: "dataset", "side", "fit", and "origin", the path of the user's own images.
     """
+    dataset, side, fit = about["dataset"], about["side"], about["fit"]
     if broken not in ("refuse", "skip"):
         raise InputError(f"broken must be 'refuse' or 'skip', not {broken!r}.")
     for split, images in plan.splits.items():
         if not images:
             raise InputError(f"{dataset} {split} has no images.")
     finish_interrupted(folder.parent)
-    _check_no_other(folder, plan.splits, dataset)
+    for manifest in sorted(folder.glob("[!.]*/manifest.json")):
+        if manifest.parent.name not in plan.splits:  # the user may still need it
+            raise InputError(
+                f"{dataset!r} was prepared before with a split {manifest.parent.name!r}, which it does not have now. "
+                f"Give it another name, or delete {folder}."
+            )
     plans = {split: plan_hash(images, side, fit) for split, images in plan.splits.items()}
     partial = _partial_folder(folder)
-    if _complete_plans(folder) != plans or not _all_open(folder, plans, progress):
+    if _complete_plans(folder) != plans:
         if _complete_plans(partial) != plans:
-            about = {"format": FORMAT, "version": VERSION, "dataset": dataset, "source": plan.layout, "side": side}
-            about |= {"fit": fit, "interpolation": INTERPOLATION, "preparation": plans, "origin": origin}
+            about = {"format": stores.FORMAT, "version": stores.VERSION, **about, "source": plan.layout}
+            about |= {"interpolation": INTERPOLATION, "preparation": plans}
             jobs = [
-                _Job(partial / split, images, about | {"split": split, "plan": plans[split]})
+                _Job(partial / split, images, about | {"split": split, "plan": plans[split]}, broken, progress)
                 for split, images in plan.splits.items()
             ]
-            _pack_all(partial, jobs, broken, progress)
+            _pack_all(partial, jobs)
         _replace(folder)
     for leftover in (partial, _old_folder(folder)):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -137,34 +102,14 @@ def _old_folder(folder: Path) -> Path:
 def _complete_plans(folder: Path) -> dict[str, str]:
     """Return the plan of each split in a folder; nothing if splits are damaged, missing or of two preparations."""
     try:
-        manifests = {file.parent.name: read_manifest(file.parent) for file in folder.glob("[!.]*/manifest.json")}
+        manifests = {file.parent.name: Store(file.parent).manifest for file in folder.glob("[!.]*/manifest.json")}
     except OtherVersionError:
         raise
     except FileFormatError:
         return {}
     plans = {split: str(manifest.get("plan")) for split, manifest in manifests.items()}
     needed = {split for manifest in manifests.values() for split in manifest.get("preparation", ())}
-    return plans if needed <= plans.keys() and are_together(manifests) else {}
-
-
-def _all_open(folder: Path, splits: Collection[str], progress: bool | None) -> bool:
-    try:
-        for split in splits:
-            Store(folder / split)
-    except FileFormatError:
-        print_message(f"{folder / split} is damaged; the dataset is packed again.", show=progress)
-        return False
-    return True
-
-
-def _check_no_other(folder: Path, splits: Collection[str], dataset: str) -> None:
-    """Refuse to drop a split that was prepared before; the user may still need it."""
-    for manifest in sorted(folder.glob("[!.]*/manifest.json")):
-        if manifest.parent.name not in splits:
-            raise InputError(
-                f"{dataset!r} was prepared before with a split {manifest.parent.name!r}, which it does not have now. "
-                f"Give it another name, or delete {folder}."
-            )
+    return plans if needed <= plans.keys() and stores.are_together(manifests) else {}
 
 
 def _replace(folder: Path) -> None:
@@ -182,7 +127,7 @@ def _replace(folder: Path) -> None:
     shutil.rmtree(_old_folder(folder), ignore_errors=True)
 
 
-def _pack_all(partial: Path, jobs: Sequence[_Job], broken: Broken, progress: bool | None) -> None:
+def _pack_all(partial: Path, jobs: Sequence[_Job]) -> None:
     """Pack all splits into the partial folder; it is complete when every split has its manifest."""
     for leftover in set(partial.glob("*")) - {job.folder for job in jobs}:
         shutil.rmtree(leftover)
@@ -191,9 +136,9 @@ def _pack_all(partial: Path, jobs: Sequence[_Job], broken: Broken, progress: boo
     for job in jobs:
         try:
             job.folder.mkdir(parents=True, exist_ok=True)
-            state = _resume(job, broken)
-            _read_all(job, state, broken, progress)
-            _describe(job, state)
+            state = job.resume()
+            job.read_all(state)
+            job.describe(dict(state["broken"]))
         except OSError as error:
             raise NearshotError(f"{job.label} could not be written to {job.folder}: {error}.") from error
 
@@ -207,78 +152,85 @@ def _read_state(split: Path) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def _write_state(job: _Job, state: dict[str, Any]) -> None:
-    with atomic_write(job.folder / "state.json") as file:
-        file.write(json.dumps(state).encode())
+def _write_json(file: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
+    with atomic_write(file) as opened:
+        opened.write(json.dumps(content, indent=indent).encode())
 
 
-def _resume(job: _Job, broken: Broken) -> dict[str, Any]:
-    """Return the progress of an interrupted split, with its files cut back to it; or start again."""
-    side, fit, plan = (job.manifest[key] for key in ("side", "fit", "plan"))
-    state = _read_state(job.folder)
-    if broken == "refuse" and state.get("broken"):
-        state = {}  # images were skipped, which are an error now
-    n_kept = state.get("n_read", 0) - len(state.get("broken", ()))
-    files = {job.folder / "images.u8": n_kept * side**2 * 3, job.folder / "hashes.bin": n_kept * HASH_BYTES}
-    if state.get("plan") != plan or any(not f.is_file() or f.stat().st_size < size for f, size in files.items()):
-        names = plan_hash(job.images, side, fit, stamped=False)
-        state = {"plan": plan, "names": names, "n_read": 0, "broken": []}
-        files = dict.fromkeys(files, 0)
-        _write_state(job, state)
-    for file, size in files.items():
-        with file.open("ab") as opened:
-            opened.truncate(size)
-    return state
+@dataclass(frozen=True)
+class _Job:
+    """One split to pack: where, from which images, and what its manifest says about it."""
 
+    folder: Path
+    images: Sequence[SourceImage]
+    manifest: Mapping[str, Any]
+    broken: Broken
+    progress: bool | None
 
-def _read_all(job: _Job, state: dict[str, Any], broken: Broken, progress: bool | None) -> None:
-    """Append the images to the split's files, and record the progress after every few hundred."""
-    side, fit = job.manifest["side"], job.manifest["fit"]
-    steps = range(state["n_read"], len(job.images), IMAGES_PER_STEP)
-    with (
-        ThreadPoolExecutor() as pool,
-        (job.folder / "images.u8").open("ab") as pixel_file,
-        (job.folder / "hashes.bin").open("ab") as hash_file,
-    ):
-        for start in with_progress(steps, job.label, show=progress):
-            stop = min(start + IMAGES_PER_STEP, len(job.images))
-            results: Iterator[Pixels | FileFormatError] = pool.map(
-                lambda image: _read(image, side, fit), job.images[start:stop]
-            )
-            for index, pixels in enumerate(results, start):
-                if isinstance(pixels, FileFormatError):
-                    if broken == "refuse":
+    @property
+    def label(self) -> str:
+        return f"{self.manifest['dataset']} {self.manifest['split']}"
+
+    def resume(self) -> dict[str, Any]:
+        """Return the progress of an interrupted split, with its files cut back to it; or start again."""
+        side, fit, plan = (self.manifest[key] for key in ("side", "fit", "plan"))
+        state = _read_state(self.folder)
+        if self.broken == "refuse" and state.get("broken"):
+            state = {}  # images were skipped, which are an error now
+        n_kept = state.get("n_read", 0) - len(state.get("broken", ()))
+        files = {self.folder / "images.u8": n_kept * side**2 * 3, self.folder / "hashes.bin": n_kept * HASH_BYTES}
+        if state.get("plan") != plan or any(not f.is_file() or f.stat().st_size < size for f, size in files.items()):
+            names = plan_hash(self.images, side, fit, stamped=False)
+            state = {"plan": plan, "names": names, "n_read": 0, "broken": []}
+            files = dict.fromkeys(files, 0)
+            _write_json(self.folder / "state.json", state)
+        for file, size in files.items():
+            with file.open("ab") as opened:
+                opened.truncate(size)
+        return state
+
+    def read_all(self, state: dict[str, Any]) -> None:
+        """Append the images to the split's files, and record the progress after every few hundred."""
+        side, fit = self.manifest["side"], self.manifest["fit"]
+        steps = range(state["n_read"], len(self.images), IMAGES_PER_STEP)
+        with (
+            ThreadPoolExecutor() as pool,
+            (self.folder / "images.u8").open("ab") as pixel_file,
+            (self.folder / "hashes.bin").open("ab") as hash_file,
+        ):
+            for start in with_progress(steps, self.label, show=self.progress):
+                batch = self.images[start : start + IMAGES_PER_STEP]
+                for index, pixels in enumerate(pool.map(lambda image: _read(image, side, fit), batch), start):
+                    if not isinstance(pixels, FileFormatError):
+                        pixel_file.write(pixels.tobytes())
+                        hash_file.write(stores.hash_of(pixels).tobytes())
+                    elif self.broken == "refuse":
                         raise FileFormatError(f"{pixels} Repair the file, or skip such images with broken='skip'.")
-                    state["broken"].append([index, str(pixels)])
-                    continue
-                pixel_file.write(pixels.tobytes())
-                hash_file.write(hash_of(pixels).tobytes())
-            pixel_file.flush()
-            hash_file.flush()
-            state["n_read"] = stop
-            _write_state(job, state)
+                    else:
+                        state["broken"].append([index, str(pixels)])
+                pixel_file.flush()
+                hash_file.flush()
+                state["n_read"] = start + len(batch)
+                _write_json(self.folder / "state.json", state)
 
-
-def _describe(job: _Job, state: dict[str, Any]) -> None:
-    """Write the labels, the names and, last, the manifest."""
-    skipped = dict(state["broken"])
-    images = [image for index, image in enumerate(job.images) if index not in skipped]
-    if not images:
-        raise InputError(f"None of the {counted(len(job.images), 'image')} of {job.label} could be read.")
-    class_names = sorted({image.class_name for image in images})
-    number = {name: label for label, name in enumerate(class_names)}
-    labels = np.array([number[image.class_name] for image in images], dtype=np.int64)
-    names = [image.name for image in images]
-    hashes = np.fromfile(job.folder / "hashes.bin", np.uint8).reshape(-1, HASH_BYTES)
-    found = {"n_images": len(images), "class_names": class_names, "broken": list(skipped.values())}
-    manifest = {**job.manifest, **found}
-    manifest["fingerprint"] = fingerprint_of(manifest, hashes, labels, names)
-    with atomic_write(job.folder / "labels.npy") as file:
-        np.save(file, labels)
-    with atomic_write(job.folder / "names.txt") as file:
-        file.write("\n".join(names).encode())
-    with atomic_write(job.folder / "manifest.json") as file:
-        file.write(json.dumps(manifest, indent=1).encode())
+    def describe(self, skipped: Mapping[int, str]) -> None:
+        """Write the labels, the names and, last, the manifest."""
+        images = [image for index, image in enumerate(self.images) if index not in skipped]
+        if not images:
+            raise InputError(f"None of the {counted(len(self.images), 'image')} of {self.label} could be read.")
+        class_names = sorted({image.class_name for image in images})
+        number = {name: label for label, name in enumerate(class_names)}
+        labels = np.array([number[image.class_name] for image in images], dtype=np.int64)
+        names = [image.name for image in images]
+        hashes = np.fromfile(self.folder / "hashes.bin", np.uint8).reshape(-1, HASH_BYTES)
+        found = {"n_images": len(images), "class_names": class_names, "broken": list(skipped.values())}
+        manifest = {**self.manifest, **found}
+        manifest["fingerprint"] = stores.fingerprint_of(manifest, hashes, labels, names)
+        with atomic_write(self.folder / "labels.npy") as file:
+            np.save(file, labels)
+        with atomic_write(self.folder / "names.txt") as file:
+            file.write("\n".join(names).encode())
+        _write_json(self.folder / "manifest.json", manifest, indent=1)
 
 
 def _read(source: SourceImage, side: int, fit: Fit) -> Pixels | FileFormatError:

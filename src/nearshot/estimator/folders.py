@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from nearshot.data.datasets.source import SPLITS, is_image
+from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import FORMATS
+from nearshot.data.readers import is_image
 from nearshot.data.walk import Skipped, files_matching, files_under, locked_error
 from nearshot.errors import InputError
 from nearshot.text import counted

@@ -6,7 +6,7 @@ no batch of 512, and two validation classes make no 5-way episodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,34 +14,16 @@ from torch import Tensor
 
 from nearshot.data import Store
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError
 from nearshot.text import counted, format_list
 from nearshot.training.config import TrainConfig
 from nearshot.training.methods import batch_kind
 
-__all__ = [
-    "EVALUATION_SETTINGS",
-    "TRAIN_SETTINGS",
-    "FittingEpisodes",
-    "autoconfigure",
-    "check_auto",
-    "check_splits",
-    "fit_episodes",
-]
-
 # The settings of a run, and of an evaluation, that may be automatic.
-TRAIN_SETTINGS = (
-    "batch_size",
-    "images_per_class",
-    "n_shot",
-    "least_images",
-    "validation_way",
-    "validation_shots",
-    "validation_queries",
-)
-EVALUATION_SETTINGS = ("n_way", "shots", "n_query", "least_images")
 _EPISODE_SETTINGS = ("batch_size", "images_per_class", "n_shot")
 _VALIDATION_SETTINGS = {"n_way": "validation_way", "shots": "validation_shots", "n_query": "validation_queries"}
+TRAIN_SETTINGS = (*_EPISODE_SETTINGS, "least_images", *_VALIDATION_SETTINGS.values())
+EVALUATION_SETTINGS = ("n_way", "shots", "n_query", "least_images")
 # With few images, many steps teach more than large batches: an epoch has at least this many batches, as long as they
 # have this many images, and, where batches are not episodes, this many images of each class.
 BATCHES_PER_EPOCH, LEAST_BATCH, LEAST_PER_CLASS = 4, 64, 4
@@ -52,24 +34,12 @@ HOW_TO_SPLIT = (
 )
 
 
-def check_auto(auto: Collection[str]) -> None:
-    """Check the names of automatic settings."""
-    if isinstance(auto, str):
-        raise InputError(f"auto must be a collection of names, such as [{auto!r}], not a string.")
-    for name in auto:
-        look_up(dict.fromkeys(TRAIN_SETTINGS), name, "automatic setting")
-
-
 def autoconfigure(
     config: TrainConfig, stores: Mapping[str, Store], auto: Collection[str], *, n_ranks: int = 1
 ) -> tuple[TrainConfig, list[str]]:
     """Return the settings with the automatic ones adapted to the data, and a message for each change.
 
-    Args:
-        config: the settings.
-        stores: the training split, and the validation split if there is one.
-        auto: the names of the settings that may change, of those in `TRAIN_SETTINGS`.
-        n_ranks: how many processes share a batch.
+    `stores` are the training split, and the validation split if there is one; `n_ranks` processes share a batch.
     """
     if not auto:
         return config, []
@@ -78,7 +48,7 @@ def autoconfigure(
     adapt = _with_episodes if batch_kind(config) == "episodes" else _with_batch_size
     config, messages = adapt(config, stores["train"], auto, n_ranks)
     if "val" in stores:
-        fitting = fit_episodes(
+        *fitting, _, more = fit_episodes(
             ImagesByClass(stores["val"].labels),
             "validation",
             n_way=config.validation_way,
@@ -87,16 +57,13 @@ def autoconfigure(
             auto=[name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto],
             validation=True,
         )
-        changed = {setting: getattr(fitting, name) for name, setting in _VALIDATION_SETTINGS.items()}
-        config, messages = replace(config, **changed), [*messages, *fitting.messages]
+        changed: dict[str, Any] = dict(zip(_VALIDATION_SETTINGS.values(), fitting, strict=True))
+        config, messages = replace(config, **changed), messages + more
     return config, messages
 
 
 class FittingEpisodes(NamedTuple):
-    """Ways, shots and queries that a split has the classes and images for, and a message for each change.
-
-    Classes of fewer than `least_images` images are skipped.
-    """
+    """Ways, shots and queries that a split has the classes and images for, and a message for each change."""
 
     n_way: int
     shots: tuple[int, ...]
@@ -116,19 +83,10 @@ def fit_episodes(
     auto: Collection[str] = EVALUATION_SETTINGS,
     validation: bool = False,
 ) -> FittingEpisodes:
-    r"""Lower automatic ways, shots and queries to what a split allows; settings that are not automatic stay.
+    """Lower automatic ways, shots and queries to what a split allows; settings that are not automatic stay.
 
-    A few classes that are far smaller than the others are skipped, and so are classes of a single image.
-
-    Args:
-        by_class: the images of the split.
-        split: its name in messages.
-        n_way: classes in an episode.
-        shots: the numbers of shots.
-        n_query: queries of each class.
-        least_images: classes of fewer images are skipped.
-        auto: which of "n_way", "shots" and "n_query" may be lowered, and whether "least_images" may be raised.
-        validation: whether these are the validation episodes of a run, which skip all classes that are too small.
+    Classes of fewer than `least_images` images are skipped. If that is automatic, so are a few classes that are far
+    smaller than the others, and classes of a single image. Episodes for `validation` skip all that are too small.
 
     >>> import torch
     >>> two_classes = ImagesByClass(torch.arange(2).repeat_interleave(12))
@@ -139,8 +97,8 @@ def fit_episodes(
     The test split has 2 classes of 12 images or more: n_way 2 instead of 5, n_query 7 instead of 15.
     """
     messages: list[str] = []
-    given = {"n_way": n_way, "shots": tuple(shots), "n_query": n_query}
-    shots, ways_needed = tuple(shots), 2 if "n_way" in auto else n_way
+    shots = tuple(shots)
+    given, ways_needed = (n_way, shots, n_query), 2 if "n_way" in auto else n_way
     if "least_images" in auto and not validation:
         wanted = max(shots, default=1) + n_query
         least_images, messages = _skip_tiny(by_class, split, least_images, wanted=wanted, n_needed=ways_needed)
@@ -159,22 +117,14 @@ def fit_episodes(
         n_way = n_usable
     if "n_query" in auto and 1 <= smallest(n_way) - most < n_query:
         n_query = smallest(n_way) - most
-    chosen = {"n_way": n_way, "shots": shots, "n_query": n_query}
-    if chosen != given:
-        least = smallest(n_way)
-        fact = _classes(split, sum(size >= least for size in sizes), least)
-        names = _VALIDATION_SETTINGS if validation else {name: name for name in chosen}
-        changes = {names[name]: (given[name], chosen[name]) for name in chosen}
-        messages = [*messages, f"{fact}: {_changes(changes)}."]
-    return FittingEpisodes(n_way, shots, n_query, least_images, messages)
+    least, names = smallest(n_way), _VALIDATION_SETTINGS.values() if validation else _VALIDATION_SETTINGS
+    fact = _classes(split, sum(size >= least for size in sizes), least)
+    changes = _changes(fact, names, given, (n_way, shots, n_query))
+    return FittingEpisodes(n_way, shots, n_query, least_images, messages + changes)
 
 
 def check_splits(splits: Mapping[str, Tensor]) -> None:
-    """Check that each split has two classes, of two images or more in all but the training split.
-
-    Args:
-        splits: the labels (image,) of each split, by its name in the message.
-    """
+    """Check that each split, of labels (image,), has two classes, of two images or more in all but training."""
     problems = []
     for split, labels in splits.items():
         least = 1 if split == "training" else 2
@@ -197,8 +147,7 @@ def _skip_tiny(
     """Return the least size of a class that skips a few tiny ones, and a message that names them.
 
     A few are a fifth of the classes at most, as long as `n_needed` remain. Tiny classes have at most half of the images
-    that an episode, which should have `wanted` of a class, can have of each other class. Classes of a single image are
-    always skipped.
+    that an episode, which should have `wanted` of a class, can have of each other class; a single image is always tiny.
     """
     sizes = {place: size for place, size in enumerate(by_class.sizes.tolist()) if size >= least_images}
     usable = sorted(size for size in sizes.values() if size > 1)
@@ -214,18 +163,17 @@ def _skip_tiny(
 def _with_batch_size(
     config: TrainConfig, store: Store, auto: Collection[str], n_ranks: int
 ) -> tuple[TrainConfig, list[str]]:
-    n_images = len(store)
-    enough = _enough(n_images, LEAST_PER_CLASS * len(store.class_names))
-    size = min(config.batch_size, n_images, enough) // n_ranks * n_ranks
-    if "batch_size" not in auto or size == config.batch_size:
+    if "batch_size" not in auto:
         return config, []
+    n_images, given = len(store), config.batch_size
+    size = min(given, n_images, _enough(n_images, LEAST_PER_CLASS * len(store.class_names))) // n_ranks * n_ranks
     if not size:
         raise InputError(
             f"The training split has {counted(n_images, 'image')}, too few for {n_ranks} devices to share a batch. Add "
             "images, or use fewer devices."
         )
     fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
-    return replace(config, batch_size=size), [f"{fact}: {_changes({'batch_size': (config.batch_size, size)})}."]
+    return replace(config, batch_size=size), _changes(fact, ["batch_size"], [given], [size])
 
 
 def _enough(n_images: int, least: int = 0) -> int:
@@ -248,17 +196,16 @@ def _with_episodes(
         config = replace(config, least_images=least)
     by_class = by_class.without_small_classes(config.least_images)
     by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what the smallest episodes need
-    settings = _EPISODE_SETTINGS if config.n_way is None else ("n_shot",)
-    if not set(auto) & set(settings):
+    names = _EPISODE_SETTINGS if config.n_way is None else ("n_shot",)
+    if not set(auto) & set(names):
         return config, messages
     shape = _nearest(config, by_class, auto, n_ranks)
     if shape is None:
         raise _nothing_fits(config, by_class, auto, n_ranks)
-    changes = {name: (getattr(config, name), getattr(shape, name)) for name in settings}
-    if any(old != new for old, new in changes.values()):
-        fact = _classes("training", len(by_class.sizes), int(by_class.sizes.min())) + _sharing(n_ranks)
-        messages = [*messages, f"{fact}: {_changes(changes)}."]
-    return replace(config, **{name: new for name, (_, new) in changes.items()}), messages
+    fact = _classes("training", len(by_class.sizes), int(by_class.sizes.min())) + _sharing(n_ranks)
+    given, chosen = ([getattr(one, name) for name in names] for one in (config, shape))
+    changed = dict(zip(names, chosen, strict=True))
+    return replace(config, **changed), messages + _changes(fact, names, given, chosen)
 
 
 def _nearest(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int) -> EpisodeShape | None:
@@ -273,13 +220,12 @@ def _nearest(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str]
     usual = config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
     for size in sizes:
         shapes = _shapes(replace(config, batch_size=size), by_class, auto)
-        nearest = min(
-            (shape for shape in shapes if shape.batch_size % n_ranks == 0),
-            key=lambda one: (abs(one.n_shot - config.n_shot), abs(one.images_per_class - usual), -one.n_way),
-            default=None,
-        )
-        if nearest is not None:
-            return nearest
+        divisible = [shape for shape in shapes if shape.batch_size % n_ranks == 0]
+        if divisible:
+            return min(
+                divisible,
+                key=lambda one: (abs(one.n_shot - config.n_shot), abs(one.images_per_class - usual), -one.n_way),
+            )
     return None
 
 
@@ -323,7 +269,9 @@ def _sharing(n_ranks: int) -> str:
     return f", and {n_ranks} devices share a batch" if n_ranks > 1 else ""
 
 
-def _changes(changes: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return the changes of settings, {name: (old, new)}, as text."""
-    changed = {name: pair for name, pair in changes.items() if pair[0] != pair[1]}
-    return ", ".join(f"{name} {new} instead of {old}" for name, (old, new) in changed.items())
+def _changes(fact: str, names: Iterable[str], old: Iterable[object], new: Iterable[object]) -> list[str]:
+    """Return a message that explains the changes of settings by a fact; none where nothing changed."""
+    changes = [
+        f"{name} {now} instead of {before}" for name, before, now in zip(names, old, new, strict=True) if now != before
+    ]
+    return [f"{fact}: {', '.join(changes)}."] if changes else []

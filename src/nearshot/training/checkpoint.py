@@ -17,29 +17,20 @@ from torch.utils import _pytree as pytree
 from nearshot.data.samplers import Batches
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import atomic_write
-from nearshot.training.batches import Composition
 from nearshot.training.config import TrainConfig, differences
-from nearshot.training.step import Step, inner_optimiser
-
-__all__ = ["CheckpointWriter", "Progress", "check_same_training", "load_state", "read_checkpoint", "state_of"]
+from nearshot.training.methods import Composition
+from nearshot.training.step import Step
 
 FORMAT, VERSION = "nearshot-checkpoint", 1
 NEEDED = {"version", "config", "fingerprints", "learner", "optimiser", "sampler", "generator", "progress"}
 
 
 class Progress:
-    """The current epoch, its sums so far, and the best epochs before it.
-
-    Attributes:
-        epoch: the current epoch, counted from 1.
-        step: the number of steps taken.
-        best: by "5-shot centroid" and the like, the best validation accuracy so far, with its epoch.
-        history: the log records of earlier epochs.
-    """
+    """The current epoch, its sums so far, and the best epochs and log records before it."""
 
     def __init__(self) -> None:
-        self.epoch, self.step = 1, 0
-        self.best: dict[str, dict[str, Any]] = {}
+        self.epoch, self.step = 1, 0  # the epochs are counted from 1, and the steps are those taken
+        self.best: dict[str, dict[str, Any]] = {}  # by "5-shot centroid" and the like, with its epoch
         self.history: list[dict[str, Any]] = []
         self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
         self.made_of = [0.0, 0.0, 0.0]
@@ -53,19 +44,6 @@ class Progress:
         if made_of is not None:
             self.made_of = [total + here for total, here in zip(self.made_of, made_of, strict=True)]
 
-    def epoch_record(self, step: Step) -> dict[str, Any]:
-        """Return the log record of the epoch. This waits for the device."""
-        record: dict[str, Any] = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "loss": float(self.loss_sum) / self.n_steps,
-            "learning_rate": float(inner_optimiser(step.optimiser).param_groups[0]["lr"]),
-        }
-        if step.log_temperature is not None:
-            record["temperature"] = float(step.log_temperature.detach().exp())
-        averages = {name: total / self.n_steps for name, total in zip(Composition._fields, self.made_of, strict=True)}
-        return record | (averages if any(self.made_of) else {})
-
     def next_epoch(self) -> None:
         """Begin the next epoch."""
         self.epoch += 1
@@ -78,7 +56,7 @@ def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]
     return {
         "learner": step.learner.state_dict(),
         "log_temperature": step.log_temperature,
-        "optimiser": inner_optimiser(step.optimiser).state_dict(),
+        "optimiser": step.optimiser.state_dict(),
         "sampler": sampler.state_dict(),
         "device": device.type,
         "generator": step.generator.get_state(),
@@ -98,11 +76,10 @@ def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Pr
     if step.log_temperature is not None:
         with torch.no_grad():
             step.log_temperature.copy_(state["log_temperature"])
-    optimiser = inner_optimiser(step.optimiser)
     of_device: tuple[str, ...] = ("lr", "fused", "foreach", "capturable")  # where and how the device computes steps
-    kept = [{name: group[name] for name in of_device if name in group} for group in optimiser.param_groups]
-    optimiser.load_state_dict(state["optimiser"])
-    for group, values in zip(optimiser.param_groups, kept, strict=True):
+    kept = [{name: group[name] for name in of_device if name in group} for group in step.optimiser.param_groups]
+    step.optimiser.load_state_dict(state["optimiser"])
+    for group, values in zip(step.optimiser.param_groups, kept, strict=True):
         group.update(values)
     sampler.load_state_dict(state["sampler"])
     vars(progress).update(state["progress"])
@@ -124,22 +101,17 @@ class CheckpointWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.started = path, time.monotonic()  # of the last checkpoint, or of the writer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._last: Future[None] | None = None
-        self._when = time.monotonic()
 
-    def save(self, state: dict[str, Any], *, afterwards: Callable[[], None] | None = None) -> None:
+    def save(self, state: dict[str, Any], *, afterwards: Callable[[], None] = lambda: None) -> None:
         """Write a state; `afterwards` is called once it is safely on the disk."""
         self.wait()
-        self._when = time.monotonic()
-        copied = pytree.tree_map_only(Tensor, _copied, {"format": FORMAT, "version": VERSION} | state)
+        self.started = time.monotonic()
+        state = {"format": FORMAT, "version": VERSION} | state
+        copied = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)
         self._last = self._thread.submit(self._write, copied, afterwards)
-
-    @property
-    def seconds_since_last(self) -> float:
-        """Seconds since the last checkpoint was started, or since the writer was made."""
-        return time.monotonic() - self._when
 
     def wait(self) -> None:
         """Wait until everything is written."""
@@ -151,19 +123,17 @@ class CheckpointWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait for the last checkpoint, and end the thread."""
         try:
             self.wait()
         finally:
             self._thread.shutdown()
 
-    def _write(self, state: dict[str, Any], afterwards: Callable[[], None] | None) -> None:
+    def _write(self, state: dict[str, Any], afterwards: Callable[[], None]) -> None:
         with atomic_write(self.path) as file:
             buffer = io.BytesIO()
             torch.save(state, buffer)
             file.write(buffer.getbuffer())
-        if afterwards is not None:
-            afterwards()
+        afterwards()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -195,7 +165,3 @@ def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints
             raise InputError(
                 f"The run is of other data: the {split} split had the fingerprint {there} and now has {here}."
             )
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)

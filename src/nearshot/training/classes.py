@@ -17,8 +17,6 @@ from nearshot.errors import FileFormatError, LeakError
 from nearshot.evaluation import check_unseen_classes
 from nearshot.text import format_list
 
-__all__ = ["NOTE", "TrainingClasses"]
-
 NOTE = "training_classes"  # the key in the metadata of weights
 
 
@@ -70,12 +68,7 @@ class TrainingClasses:
         return cls(dataset, tuple(names))
 
     def check_unseen(self, store: Store, split: str) -> None:
-        """Refuse a split that has training classes, unless it is requested as the training split of the same dataset.
-
-        Args:
-            store: the split.
-            split: the name it was requested by.
-        """
+        """Refuse a split that has training classes, unless it is `split="train"` of the same dataset."""
         is_own = store.dataset == self.dataset
         if split == "train" if is_own else not {store.dataset, self.dataset} <= SOURCES.keys():
             return

@@ -37,19 +37,19 @@ USUAL_WARM_UP = 1 / 12
 # The annotations below of settings that are numbers.
 NUMBERS = ("int", "int | None", "float", "float | None", "tuple[int, ...]", "tuple[float, ...]")
 # What values must be: the settings, a predicate that holds for valid values, and the phrase of the error message.
-CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("epochs", "steps_per_epoch", "batch_size", "micro_batch"), lambda value: value >= 1, "at least 1"),
-    (("projection", "input_size", "side", "least_images", "validate_every"), lambda value: value >= 1, "at least 1"),
-    (("validation_episodes", "validation_queries"), lambda value: value >= 1, "at least 1"),
-    (("validation_way",), lambda value: value >= 2, "at least 2"),
-    (("learning_rate", "temperature"), lambda value: value > 0, "positive"),
-    (("weight_decay", "warm_up", "decay", "background", "momentum"), lambda value: value >= 0, "at least 0"),
-    (("momentum",), lambda value: value < 1, "under 1"),
-    (("keep_positives", "keep_negatives"), lambda value: 0 < value <= 1, "over 0 and at most 1"),
-    (("cross_entropy_weight",), lambda value: 0 <= value <= 1, "between 0 and 1"),
-    (("milestones",), lambda values: all(0 < one < 1 for one in values), "fractions of the run, between 0 and 1"),
-    (("validation_shots",), lambda values: values and min(values) >= 1, "numbers of at least 1"),
-    (("backbone",), lambda value: isinstance(value, str), "a name, such as 'conv4'"),
+CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("epochs steps_per_epoch batch_size micro_batch least_images", lambda value: value >= 1, "at least 1"),
+    ("projection input_size side", lambda value: value >= 1, "at least 1"),
+    ("validate_every validation_episodes validation_queries", lambda value: value >= 1, "at least 1"),
+    ("validation_way", lambda value: value >= 2, "at least 2"),
+    ("learning_rate temperature", lambda value: value > 0, "positive"),
+    ("weight_decay warm_up decay background momentum", lambda value: value >= 0, "at least 0"),
+    ("momentum", lambda value: value < 1, "under 1"),
+    ("keep_positives keep_negatives", lambda value: 0 < value <= 1, "over 0 and at most 1"),
+    ("cross_entropy_weight", lambda value: 0 <= value <= 1, "between 0 and 1"),
+    ("milestones", lambda values: all(0 < one < 1 for one in values), "fractions of the run, between 0 and 1"),
+    ("validation_shots", lambda values: values and min(values) >= 1, "numbers of at least 1"),
+    ("backbone", lambda value: isinstance(value, str), "a name, such as 'conv4'"),
 )
 
 
@@ -190,11 +190,10 @@ class TrainConfig:
         convert_numpy_fields(self)
         method: object = self.method
         if not isinstance(method, str | OwnLoss):
-            advice = "; name it: method=OwnLoss('my-loss', my_loss)" if callable(method) else ""
-            raise InputError(f"method must be a name or an OwnLoss, not {method!r}{advice}.")
+            raise InputError(f"method must be a name or an OwnLoss('my-loss', my_loss), not {method!r}.")
         self._check_numbers()
         for names, is_valid, phrase in CHECKS:
-            for name in names:
+            for name in names.split():
                 value = getattr(self, name)
                 if value is not None and not is_valid(value):
                     raise InputError(f"{name} must be {phrase}, not {value}.")
@@ -238,8 +237,7 @@ class TrainConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
         values = dataclasses.asdict(dataclasses.replace(self, method=self.method_name))
-        plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
-        return plain
+        return dict(json.loads(json.dumps(values, default=str)))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
@@ -257,15 +255,12 @@ def differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, An
     >>> differences(TrainConfig(), TrainConfig(seed=3))
     {'seed': (0, 3)}
     """
-    here, there = (_flat(config.as_dict()) for config in (one, other))
+    here, there = one.as_dict(), other.as_dict()
+    for values in (here, there):
+        values |= {f"augmentation.{name}": value for name, value in values.pop("augmentation").items()}
     return {name: (here[name], there[name]) for name in here if here[name] != there[name]}
 
 
 def dataset_name(dataset: str) -> str:
     """Return a dataset's name; for a folder of images, the folder's name."""
     return Path(dataset).name or "dataset"
-
-
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    inner = values.pop("augmentation")
-    return values | {f"augmentation.{name}": value for name, value in inner.items()}

@@ -18,8 +18,6 @@ from nearshot.errors import NearshotError
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["any_rank", "gather_batch", "on_first_rank", "synchronise_batch_norm"]
-
 Value = TypeVar("Value")
 
 

@@ -15,8 +15,6 @@ from nearshot.evaluation import embed
 from nearshot.models import Backbone
 from nearshot.progress import with_progress
 
-__all__ = ["embed_images", "images_at_once", "in_one_size"]
-
 
 def embed_images(
     backbone: Backbone,
@@ -59,12 +57,8 @@ def in_one_size(
 ) -> Callable[[Tensor], Tensor]:
     """Return a network that pads smaller batches to one size, and cuts their features again.
 
-    Otherwise every odd batch size would be compiled, or tuned by cuDNN, separately.
-
-    Args:
-        network: from normalised images to features.
-        device: where it computes.
-        most: the number of images to embed, where they are fewer than a batch.
+    Otherwise every odd batch size would be compiled, or tuned by cuDNN, separately. `most` is the number of images to
+    embed, where they are fewer than a batch.
     """
     size = images_at_once(device) if most is None else min(most, images_at_once(device))
 

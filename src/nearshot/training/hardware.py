@@ -52,14 +52,16 @@ class Hardware:
         """Return Fabric for this hardware and a configuration's precision."""
         from lightning_fabric import Fabric  # noqa: PLC0415 (takes seconds to import)
 
-        if self.devices < 1 or self.nodes < 1:
-            raise InputError(f"devices and nodes must be at least 1, not {self.devices} and {self.nodes}.")
         accelerator = self.accelerator
         if accelerator == "auto":  # Fabric would choose mps, which has no float64 and no deterministic crops
             accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-        if accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
-            raise InputError(f"accelerator must be one that there is: this machine has cpu, and no {accelerator}.")
-        devices, nodes = self._processes()
+        devices, nodes = self.devices, self.nodes
+        if "WORLD_SIZE" in os.environ and "LOCAL_WORLD_SIZE" in os.environ:  # as torchrun has started
+            devices = int(os.environ["LOCAL_WORLD_SIZE"])
+            nodes = int(os.environ["WORLD_SIZE"]) // devices
+            if (self.devices, self.nodes) not in ((1, 1), (devices, nodes)):
+                given = f"{self.devices} and {self.nodes}"
+                raise InputError(f"With this torchrun, devices and nodes must be {devices} and {nodes}, not {given}.")
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         try:
             return Fabric(
@@ -69,33 +71,15 @@ class Hardware:
                 strategy="ddp" if devices * nodes > 1 else "auto",
                 precision="bf16-mixed" if uses_bfloat16(config.precision, accelerator) else "32-true",
             )
-        except (ValueError, RuntimeError) as error:  # the kinds that Fabric raises
+        except (TypeError, ValueError, RuntimeError) as error:  # the kinds that Fabric raises
             raise InputError(f"This machine cannot train on {devices} × {accelerator}: {error}") from error
-
-    def _processes(self) -> tuple[int, int]:
-        """Return devices and nodes; under torchrun, the numbers that it started."""
-        if "WORLD_SIZE" not in os.environ or "LOCAL_WORLD_SIZE" not in os.environ:
-            return self.devices, self.nodes
-        here = int(os.environ["LOCAL_WORLD_SIZE"])
-        nodes = int(os.environ["WORLD_SIZE"]) // here
-        if (self.devices, self.nodes) not in ((1, 1), (here, nodes)):
-            raise InputError(
-                f"devices and nodes must be {here} and {nodes}, as torchrun has started, not {self.devices} and "
-                f"{self.nodes}."
-            )
-        return here, nodes
 
     def resolved(
         self, device: torch.device, config: TrainConfig, backbone: Backbone, *, n_ranks: int, n_steps: int
     ) -> Hardware:
         """Return the hardware with fuse, compile and graph decided; requests that are impossible are refused.
 
-        Args:
-            device: the device of one process.
-            config: what is trained.
-            backbone: the network.
-            n_ranks: how many processes train together.
-            n_steps: the length of the run, which decides whether compiling pays.
+        `n_ranks` processes train together; `n_steps`, the length of the run, decides whether compiling pays.
         """
         waits = config.sync_batch_norm and n_ranks > 1  # for the statistics of other processes
         fusible, capturable = can_fuse(backbone, device) and not waits, device.type == "cuda" and n_ranks == 1

@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
@@ -19,22 +20,14 @@ from nearshot.training.checkpoint import Progress as TrainingProgress
 from nearshot.training.config import TrainConfig
 from nearshot.training.run_folder import RunFolder
 
-__all__ = ["RunLog", "import_wandb"]
-
 NO_CURVES = ("epoch", "time", "first", "since_start")
 
 
 class RunLog:
     """Writes and shows one line per epoch. The files of a resumed run first shrink to the epochs of its checkpoint.
 
-    Args:
-        folder: the run's.
-        config: its configuration.
-        progress: the progress of the run.
-        steps_per_epoch: for the progress bar.
-        show: whether to show anything; None shows a bar on a terminal and plain lines elsewhere.
-        wandb: a Weights & Biases project to log to as well.
-        called: when `train` was called, by `time.perf_counter`; by default now.
+    `show` None shows a bar on a terminal and plain lines elsewhere; `wandb` is a Weights & Biases project to log to as
+    well; `called` is when `train` was called, by `time.perf_counter`, by default now.
     """
 
     def __init__(
@@ -54,8 +47,21 @@ class RunLog:
         self.called: float | None = self.started if called is None else called
         _write_lines(folder.metrics, self.history)
         _write_lines(folder.timing, _timings(folder, len(self.history)))
-        self.events = _tensorboard(folder, purge_step=len(self.history) + 1)
-        self.wandb = None if wandb is None else _start_wandb(wandb, folder, config)
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
+        except ImportError:
+            self.events = None
+        else:  # curves of a resumed run end before its first epoch
+            of_older_version = folder.path / "events.out.tfevents.nearshot"
+            if of_older_version.is_file():  # TensorBoard reads files in the order of their names
+                of_older_version.rename(folder.path / "events.out.tfevents.0.nearshot")
+            self.events = SummaryWriter(str(folder.path), purge_step=len(self.history) + 1)
+        self.wandb = None
+        if wandb is not None:
+            place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
+            self.wandb = import_wandb().init(
+                project=wandb, name=folder.path.name, id=place, config=config.as_dict(), resume="allow"
+            )
         console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=show is False)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         has_bar = show is not False and sys.stderr.isatty()
@@ -89,8 +95,8 @@ class RunLog:
         if self.called is not None:  # the first epoch of this process, whose start-up is part of the time
             timing |= {"first": True, "since_start": time.perf_counter() - self.called}
             self.called = None
-        append_line(self.folder.metrics, _line(record))
-        append_line(self.folder.timing, _line(timing))
+        append_line(self.folder.metrics, json.dumps(record) + "\n")
+        append_line(self.folder.timing, json.dumps(timing) + "\n")
         scalars = _scalars(record | timing)
         if self.events is not None:
             with naming_a_full_disk(self.folder.path):
@@ -126,29 +132,8 @@ def import_wandb() -> Any:
     try:
         import wandb  # noqa: PLC0415
     except ImportError as error:
-        raise MissingExtraError(
-            "Logging to Weights & Biases needs the extra: pip install 'nearshot[wandb]'."
-        ) from error
+        raise MissingExtraError("wandb needs the extra: pip install 'nearshot[wandb]'.") from error
     return wandb
-
-
-def _start_wandb(project: str, folder: RunFolder, config: TrainConfig) -> Any:
-    place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
-    return import_wandb().init(
-        project=project, name=folder.path.name, id=place, config=config.as_dict(), resume="allow"
-    )
-
-
-def _tensorboard(folder: RunFolder, *, purge_step: int) -> Any:
-    """Return a writer of event files; None where TensorBoard is not installed. Curves end before `purge_step`."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
-    except ImportError:
-        return None
-    of_older_version = folder.path / "events.out.tfevents.nearshot"
-    if of_older_version.is_file():  # TensorBoard reads files in the order of their names
-        of_older_version.rename(folder.path / "events.out.tfevents.0.nearshot")
-    return SummaryWriter(str(folder.path), purge_step=purge_step)
 
 
 def _timings(folder: RunFolder, n_epochs: int) -> list[dict[str, Any]]:
@@ -164,21 +149,13 @@ def _timings(folder: RunFolder, n_epochs: int) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _write_lines(path: Any, records: list[dict[str, Any]]) -> None:
+def _write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     with atomic_write(path) as file:
-        file.write("".join(map(_line, records)).encode())
-
-
-def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record) + "\n"
+        file.write("".join(json.dumps(record) + "\n" for record in records).encode())
 
 
 def _scalars(record: dict[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a record; those of inner records under joined names."""
-    found: dict[str, float] = {}
-    for name, value in record.items():
-        if isinstance(value, dict):
-            found |= {f"{name}/{inner}": number for inner, number in _scalars(value).items()}
-        elif isinstance(value, int | float) and name not in NO_CURVES and math.isfinite(value):
-            found[name] = float(value)
-    return found
+    """Return the finite numbers of a record, with those of its validation."""
+    validation = {f"validation/{name}": value for name, value in record.get("validation", {}).items()}
+    numbers = {name: value for name, value in (record | validation).items() if isinstance(value, int | float)}
+    return {name: float(one) for name, one in numbers.items() if name not in NO_CURVES and math.isfinite(one)}

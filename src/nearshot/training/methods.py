@@ -5,18 +5,22 @@ To add a method, write its loss in `nearshot.losses` and one entry in `METHODS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearshot import losses
+from nearshot.data import EpisodeBatches, IndependentBatches, ShuffledBatches
+from nearshot.data.samplers import Batches
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.classifiers import ClassifierName
-from nearshot.losses import cross_entropy_loss, episode_loss, mixed_loss, nca_loss, supervised_contrastive_loss
 from nearshot.training.config import BatchKind, OwnLoss, TrainConfig
 
 __all__ = ["METHODS", "LossInputs", "Method", "batch_kind", "resolve_method"]
@@ -62,28 +66,18 @@ class Method:
 
 
 def _nca(inputs: LossInputs, config: TrainConfig) -> Tensor:
+    how = _distances(inputs, config)
     if inputs.logits is not None:
-        return mixed_loss(
-            inputs.embeddings,
-            inputs.logits,
-            inputs.labels,
-            cross_entropy_weight=config.cross_entropy_weight,
-            **_distances(inputs, config),
-        )
-    return nca_loss(
-        inputs.embeddings,
-        inputs.labels,
-        keep_positives=config.keep_positives,
-        keep_negatives=config.keep_negatives,
-        generator=inputs.generator,
-        **_distances(inputs, config),
-    )
+        weight = config.cross_entropy_weight
+        return losses.mixed_loss(inputs.embeddings, inputs.logits, inputs.labels, cross_entropy_weight=weight, **how)
+    how |= {"keep_positives": config.keep_positives, "keep_negatives": config.keep_negatives}
+    return losses.nca_loss(inputs.embeddings, inputs.labels, generator=inputs.generator, **how)
 
 
 def _episodic(prototypes: bool, separate: bool) -> Callable[[LossInputs, TrainConfig], Tensor]:
     def loss(inputs: LossInputs, config: TrainConfig) -> Tensor:
         how = _distances(inputs, config) | {"prototypes": prototypes, "separate": separate}
-        return episode_loss(inputs.embeddings, inputs.labels, config.shape, **how)
+        return losses.episode_loss(inputs.embeddings, inputs.labels, config.shape, **how)
 
     return loss
 
@@ -96,11 +90,11 @@ def _distances(inputs: LossInputs, config: TrainConfig) -> dict[str, Any]:
 def _simpleshot(inputs: LossInputs, config: TrainConfig) -> Tensor:
     if inputs.logits is None:
         raise InputError("SimpleShot needs the logits of a linear head; there is none.")
-    return cross_entropy_loss(inputs.logits, inputs.labels)
+    return losses.cross_entropy_loss(inputs.logits, inputs.labels)
 
 
 def _supcon(inputs: LossInputs, config: TrainConfig) -> Tensor:
-    return supervised_contrastive_loss(
+    return losses.supervised_contrastive_loss(
         inputs.embeddings, inputs.labels, temperature=inputs.temperature, variant=config.supcon_variant
     )
 
@@ -114,9 +108,9 @@ def _own(loss: OwnLoss) -> Callable[[LossInputs, TrainConfig], Tensor]:
     def checked(inputs: LossInputs, _: TrainConfig) -> Tensor:
         value = function(inputs.embeddings, inputs.labels)
         if not isinstance(value, Tensor) or value.ndim != 0 or not value.requires_grad:
-            found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            if isinstance(value, Tensor) and value.ndim == 0:
-                found = "one without a gradient"
+            found = repr(value)
+            if isinstance(value, Tensor):
+                found = f"one of shape {tuple(value.shape)} with{'' if value.requires_grad else 'out'} a gradient"
             raise InputError(f"The loss {loss.name} must return a scalar tensor with a gradient, not {found}.")
         return value
 
@@ -156,35 +150,69 @@ def resolve_method(config: TrainConfig, auto: Collection[str] = ()) -> Method:
         auto: the names of settings that autoconfiguration may still change; they are not checked.
     """
     name, kind = config.method_name, batch_kind(config)
+    unused = _UNUSED.get(name, {}) | (_ONLY_NCA if name != "nca" else {})
     if isinstance(config.method, OwnLoss):
         method = Method(name, _own(config.method))
+        unused |= {"learn_temperature": False}
     else:
         method = look_up(METHODS, config.method, "method")
     if method.needs_episodes and kind != "episodes":
         raise InputError(f"{method.title} are trained on episodes; batches must not be {kind!r}.")
-    unused = _UNUSED.get(name, {}) | (_ONLY_NCA if name != "nca" else {})
-    if isinstance(config.method, OwnLoss):
-        unused |= {"learn_temperature": False}
     for setting, neutral in unused.items():
         if getattr(config, setting) != neutral:
-            of_nca = ", but of nca" if setting in _ONLY_NCA else ""
-            raise InputError(f"{setting} is not a setting of the method {name}{of_nca}; leave it at {neutral}.")
+            raise InputError(f"{setting} is not a setting of the method {name}; leave it at {neutral}.")
     if config.cross_entropy_weight and (config.keep_positives < 1 or config.keep_negatives < 1):
         raise InputError("cross_entropy_weight does not go together with keep_positives or keep_negatives under 1.")
     if config.nesterov and config.optimiser != "sgd":
         raise InputError(f"nesterov needs the optimiser sgd, not {config.optimiser}.")
-    if kind == "episodes":
-        _check_shape(config, auto)
-    elif config.least_images > 1:
+    if kind != "episodes" and config.least_images > 1:
         raise InputError(f"least_images applies to batches of episodes, not to {kind} batches, which have all classes.")
-    return method
-
-
-def _check_shape(config: TrainConfig, auto: Collection[str]) -> None:
-    """Check the numbers of an episode that autoconfiguration will not change."""
-    if config.n_way is not None:
+    if kind == "episodes" and config.n_way is not None:
         _ = config.shape  # checks the numbers
-    elif "images_per_class" not in auto:
+    elif kind == "episodes" and "images_per_class" not in auto:
         per_class = config.images_per_class
         batch_size = 2 * per_class if "batch_size" in auto else config.batch_size
         EpisodeShape.from_batch(batch_size, 1 if "n_shot" in auto else config.n_shot, per_class)
+    return method
+
+
+def make_batches(config: TrainConfig, labels: Tensor, class_names: Sequence[str], *, n_ranks: int = 1) -> Batches:
+    """Return the sampler of a configuration's batches, in an order that all ranks share."""
+    kind, n_images, size = batch_kind(config), len(labels), config.batch_size
+    common: dict[str, Any] = {"n_batches": config.steps_per_epoch, "seed": config.seed, "n_ranks": n_ranks}
+    if kind == "episodes":
+        common |= {"least_images": config.least_images, "class_names": class_names}
+        return EpisodeBatches(labels, config.shape, **common)
+    if kind == "independent":
+        return IndependentBatches(n_images, size, **common)
+    return ShuffledBatches(n_images, size, drop_last=True, **common)
+
+
+class Composition(NamedTuple):
+    """The anchors of a batch that have no other image of their class, and the pairs that a loss uses."""
+
+    anchors_without_positive: int
+    positive_pairs: float
+    negative_pairs: float
+
+
+def compositions(labels: Tensor, config: TrainConfig, method: Method) -> list[Composition] | None:
+    """Return the composition of each batch of labels (batch, image); None where a method does not compare images.
+
+    Where every image is compared with every other, pairs are unordered. A kept fraction applies to ordered pairs, and
+    their number is rounded down; an ordered pair is half a pair.
+    """
+    if method.roles is None:
+        return None
+    prototypes, separate = method.roles
+    if prototypes or separate:
+        pairs = losses.count_pairs(config.shape, prototypes=prototypes, separate=separate)
+        return [Composition(0, *pairs)] * len(labels)
+    found = []
+    for batch in labels.numpy():
+        sizes = np.unique(batch, return_counts=True)[1]
+        positives = int((sizes * (sizes - 1)).sum())  # ordered
+        negatives = len(batch) * (len(batch) - 1) - positives
+        kept = (math.floor(positives * config.keep_positives) / 2, math.floor(negatives * config.keep_negatives) / 2)
+        found.append(Composition(int((sizes == 1).sum()), *kept))
+    return found

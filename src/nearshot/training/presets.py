@@ -39,8 +39,12 @@ GLYPHS = TrainConfig(
 )
 OMNIGLOT = replace(GLYPHS, dataset="omniglot", backbone="conv4", epochs=40, batch_size=512, validate_every=5)
 
-PROTOTYPICAL: dict[str, Any] = {"method": "prototypical"}
-MATCHING: dict[str, Any] = {"method": "matching"}
+COMMON: dict[str, dict[str, Any]] = {
+    "nca": {},
+    "prototypical": {"method": "prototypical"},
+    "matching": {"method": "matching"},
+}
+SIMPLESHOT: dict[str, dict[str, Any]] = {"simpleshot": {"method": "simpleshot"}}
 SNELL: dict[str, Any] = {"n_way": 20, "n_query": 15}  # 20-way, 5-shot, 15 queries; one model for both columns
 # Where a shuffled batch would have few images of a class, NCA uses episodes, too.
 FIXED_COMPOSITION: dict[str, Any] = {"batches": "episodes"}
@@ -50,24 +54,18 @@ SUPCON: dict[str, Any] = {"method": "supcon", "supcon_variant": "published", "pr
 def _all() -> dict[str, TrainConfig]:
     presets = {}
     for base in (CIFAR_FS, MINI_IMAGENET, TIERED_IMAGENET):
-        name, steps = base.dataset, base.steps_per_epoch or 75
-        presets[f"{name}-nca"] = base
-        presets[f"{name}-prototypical"] = replace(base, **PROTOTYPICAL)
-        presets[f"{name}-matching"] = replace(base, **MATCHING)
-        presets[f"{name}-prototypical-snell"] = replace(base, **PROTOTYPICAL, **SNELL, steps_per_epoch=steps)
-        presets[f"{name}-matching-snell"] = replace(base, **MATCHING, **SNELL, steps_per_epoch=steps)
-        presets[f"{name}-simpleshot"] = replace(base, method="simpleshot")
-        presets[f"{name}-supcon"] = replace(base, **SUPCON)
+        snell = SNELL | {"steps_per_epoch": base.steps_per_epoch or 75}
+        of_snell = {f"{name}-snell": COMMON[name] | snell for name in ("prototypical", "matching")}
+        for name, changes in (COMMON | of_snell | SIMPLESHOT | {"supcon": SUPCON}).items():
+            presets[f"{base.dataset}-{name}"] = replace(base, **changes)
     presets["mini-imagenet-nca"] = replace(MINI_IMAGENET, projection=128, temperature=0.9)
     presets["tiered-imagenet-nca"] = replace(TIERED_IMAGENET, **FIXED_COMPOSITION, batch_size=1008, temperature=0.9)
     presets["tiered-imagenet-simpleshot"] = replace(
         TIERED_IMAGENET, method="simpleshot", batch_size=1023, milestones=(0.5, 0.7), steps_per_epoch=None
     )
     for base in (OMNIGLOT, GLYPHS):
-        presets[f"{base.dataset}-nca"] = replace(base, **FIXED_COMPOSITION)
-        presets[f"{base.dataset}-prototypical"] = replace(base, **PROTOTYPICAL)
-        presets[f"{base.dataset}-matching"] = replace(base, **MATCHING)
-        presets[f"{base.dataset}-simpleshot"] = replace(base, method="simpleshot")
+        for name, changes in (COMMON | SIMPLESHOT | {"nca": FIXED_COMPOSITION}).items():
+            presets[f"{base.dataset}-{name}"] = replace(base, **changes)
     return presets
 
 

@@ -125,14 +125,11 @@ class RunFolder:
     def restore_settings(self, config: TrainConfig, names: Collection[str]) -> TrainConfig | None:
         """Return the configuration with the named settings restored from the existing run.
 
-        None where there is no checkpoint to resume from, or no configuration that can be read.
+        None where there is no checkpoint to resume from.
         """
-        if not self.checkpoint.is_file():
+        if not names or not self.checkpoint.is_file():
             return None
-        try:
-            begun = self.read_config()
-        except (InputError, FileFormatError):
-            return None
+        begun = self.read_config()
         return replace(config, **{name: getattr(begun, name) for name in names})
 
     def read_trained_on(self) -> TrainingClasses | None:
@@ -157,8 +154,12 @@ class RunFolder:
             raise InputError(f"Another process is training in {self.path}. Wait for it, or choose another folder.")
         for unfinished in [*self.path.glob(".*.partial"), *self.weights.glob(".*.partial")]:
             unfinished.unlink()  # of a process that was killed while it wrote
-        if overwrite:
-            self._clear()
+        if overwrite:  # removes the files of a run, and no others
+            files = [self.path / name for name in ("config.json", "environment.json", CLASSES, "result.json", JOB)]
+            files += [self.metrics, self.timing, self.checkpoint, *self.path.glob("events.out.tfevents.*")]
+            files += [*self.weights.glob("epoch-*.safetensors"), *(self.path / "evaluations").glob("*.json")]
+            for file in files:
+                file.unlink(missing_ok=True)
         there = self.checkpoint.is_file()
         problem = None
         if self.is_finished and not there:
@@ -186,14 +187,6 @@ class RunFolder:
         self.write("config.json", config.as_dict())
         self.write(CLASSES, classes.as_dict())
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
-
-    def _clear(self) -> None:
-        """Remove the files of a run, and no others."""
-        files = [self.path / name for name in ("config.json", "environment.json", CLASSES, "result.json", JOB)]
-        files += [self.metrics, self.timing, self.checkpoint, *self.path.glob("events.out.tfevents.*")]
-        files += [*self.weights.glob("epoch-*.safetensors"), *(self.path / "evaluations").glob("*.json")]
-        for file in files:
-            file.unlink(missing_ok=True)
 
 
 def best_epoch(best: dict[str, dict[str, Any]], n_shot: int, classifier: str) -> int | None:

@@ -4,40 +4,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from nearshot.data.augment import augment, normalise_images
+from nearshot.models import Backbone, build_backbone
+from nearshot.models.heads import LinearHead, ProjectionHead
 from nearshot.models.kernels import fuse
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
 from nearshot.training.methods import LossInputs, resolve_method
-from nearshot.training.module import Embedded, Learner
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Step", "captured", "inner_optimiser"]
-
 STEPS_BEFORE_CAPTURE = 5
+
+
+class Embedded(NamedTuple):
+    """The output of a `Learner`: embeddings for the loss, and logits where there is a linear head."""
+
+    embeddings: Tensor
+    logits: Tensor | None
+
+
+class Learner(nn.Module):
+    """The module that is trained: a backbone, with a projection and a linear head that are used in training only."""
+
+    def __init__(self, config: TrainConfig, input_size: int, n_classes: int) -> None:
+        super().__init__()
+        self.backbone: Backbone = build_backbone(config.backbone, input_size=input_size)
+        dim = self.backbone.embedding_dim
+        self.projection = None if config.projection is None else ProjectionHead(dim, config.projection)
+        needs_logits = config.method == "simpleshot" or config.cross_entropy_weight > 0
+        self.head = LinearHead(dim, n_classes) if needs_logits else None
+
+    def forward(self, images: Tensor) -> Embedded:
+        """Embed normalised images, (image, 3, height, width)."""
+        embeddings = self.backbone(images)
+        logits = None if self.head is None else self.head(embeddings)
+        return Embedded(embeddings if self.projection is None else self.projection(embeddings), logits)
 
 
 class Step:
     """A training step: a function of a rank's share of the images and of the whole batch's labels.
 
-    Args:
-        fabric: launched.
-        hardware: how to use the devices; fuse and compile are off where they are None.
-        config: what to train.
-        learner: the network, which moves to the device.
-
     Attributes:
-        network: the learner, as Fabric set it up.
-        optimiser: as Fabric set it up.
+        network: the learner, on the device, as Fabric set it up.
+        optimiser: the one inside Fabric's, which has a copy of its attributes that may be out of date.
         generator: the random numbers of augmentation and pair subsampling, the same on all ranks.
         log_temperature: the logarithm of a learnt temperature, which must stay positive; None if it is not learnt.
     """
@@ -57,15 +75,15 @@ class Step:
         if config.learn_temperature:
             start = torch.tensor(math.log(config.temperature), dtype=torch.float32, device=device)
             self.log_temperature = nn.Parameter(start)
-        self.network, self.optimiser = fabric.setup(learner, self._new_optimiser())
+        self.optimiser = self._new_optimiser()
+        self.network, self._fabric_optimiser = fabric.setup(learner, self.optimiser)
         learner.train()
         self.generator = torch.Generator(device).manual_seed(config.seed)
 
     def _new_optimiser(self) -> torch.optim.Optimizer:
         """Return the optimiser. On a GPU its learning rate is a tensor there, so that a graph reads what is set."""
         config, device = self.config, self.fabric.device
-        groups: list[dict[str, Any]] = [{"params": list(self.learner.parameters())}]
-        groups[0]["weight_decay"] = config.weight_decay
+        groups: list[dict[str, Any]] = [{"params": self.learner.parameters(), "weight_decay": config.weight_decay}]
         if self.log_temperature is not None:  # without decay, since no temperature is the natural one
             groups.append({"params": [self.log_temperature], "weight_decay": 0.0})
         cuda = device.type == "cuda"
@@ -75,20 +93,15 @@ class Step:
         return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov, fused=cuda)
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Take a step and return the loss.
-
-        Args:
-            images: (image, height, width, 3) uint8, this rank's share.
-            labels: (image,) of the whole batch.
-        """
+        """Take a step and return the loss: images (image, height, width, 3) uint8 of this rank, and labels of all."""
         inputs = self.prepare(images)
         self.optimiser.zero_grad()
         if self.config.micro_batch is None:
             loss = self.loss(self.network(inputs), labels)
             self.fabric.backward(loss)
         else:
-            loss = self.backward_in_parts(inputs, labels, self.config.micro_batch)
-        self.optimiser.step()
+            loss = self._backward_in_parts(inputs, labels, self.config.micro_batch)
+        self._fabric_optimiser.step()
         return loss.detach()
 
     def prepare(self, images: Tensor) -> Tensor:
@@ -107,7 +120,16 @@ class Step:
         inputs = LossInputs(gather_batch(embedded.embeddings), logits, labels, temperature, self.generator)
         return self.method.loss(inputs, self.config)
 
-    def backward_in_parts(self, inputs: Tensor, labels: Tensor, part_size: int) -> Tensor:
+    def set_learning_rate(self, step: int, n_steps: int) -> None:
+        """Set the learning rate of a step, counted from 0, of `n_steps`."""
+        rate = self.config.learning_rate * learning_rate_factor(step, n_steps, self.config)
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _backward_in_parts(self, inputs: Tensor, labels: Tensor, part_size: int) -> Tensor:
         """Embed in parts, compute the loss of all, then embed each part again and back-propagate its gradient.
 
         The memory never holds more than one part's activations. The first pass changes nothing: batch norm's
@@ -115,14 +137,16 @@ class Step:
         """
         parts = inputs.split(part_size)
         buffers = {name: buffer.clone() for name, buffer in self.learner.named_buffers()}
-        random_state = _random_state(inputs.device)
+        random = torch.cuda if inputs.is_cuda else torch
+        random_state = random.get_rng_state()
         with torch.no_grad(), self.fabric.autocast():
             first_pass = [functional_call(self.learner, buffers, (part,)) for part in parts]
-        embedded = _joined(first_pass)
+        columns = zip(*first_pass, strict=True)
+        embedded = Embedded._make(None if one[0] is None else torch.cat(one).requires_grad_() for one in columns)
         loss = self.loss(embedded, labels)
         self.fabric.backward(loss)
         gradients = [None if value is None else value.grad for value in embedded]
-        _restore(random_state, inputs.device)
+        random.set_rng_state(random_state)
         for number, part in enumerate(parts):
             rows = slice(number * part_size, (number + 1) * part_size)
             with self.fabric.no_backward_sync(self.network, enabled=number < len(parts) - 1):
@@ -133,6 +157,24 @@ class Step:
                 ]
                 self.fabric.backward(torch.stack(products).sum())
         return loss
+
+
+def learning_rate_factor(step: int, n_steps: int, config: TrainConfig) -> float:
+    """Return the factor of the learning rate at a step, counted from 0: the schedule, after a linear warm-up.
+
+    >>> config = TrainConfig(epochs=10, milestones=(0.7,), warm_up=2)
+    >>> [learning_rate_factor(step, 10, config) for step in (0, 1, 6, 7, 9)]
+    [0.5, 1.0, 1.0, 0.1, 0.1]
+    """
+    warm_up_steps = config.warm_up_epochs * (n_steps // config.epochs)
+    rise = min(1.0, (step + 1) / warm_up_steps) if warm_up_steps else 1.0
+    if config.schedule == "steps":
+        n_passed = sum(step >= round(fraction * n_steps) for fraction in config.milestones)
+        return float(rise * config.decay**n_passed)
+    if config.schedule == "cosine":
+        done = max(0.0, step - warm_up_steps) / max(1.0, n_steps - warm_up_steps)
+        return rise * 0.5 * (1 + math.cos(math.pi * done))
+    return rise
 
 
 def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
@@ -170,14 +212,13 @@ def _snapshot(step: Step) -> Callable[[], None]:
 
     def changing() -> list[Tensor]:
         own = [step.log_temperature] if step.log_temperature is not None else []
-        moments = [value for state in inner_optimiser(step.optimiser).state.values() for value in state.values()]
+        moments = [value for state in step.optimiser.state.values() for value in state.values()]
         tensors = [value for value in moments if isinstance(value, Tensor)]
         return [*step.learner.parameters(), *step.learner.buffers(), *own, *tensors]
 
     before = changing()
     values = [tensor.detach().clone() for tensor in before]
-    device = step.generator.device
-    generator_state, random_state = step.generator.get_state(), _random_state(device)
+    generator_state, random_state = step.generator.get_state(), torch.cuda.get_rng_state()
 
     def restore() -> None:
         with torch.no_grad():
@@ -186,30 +227,6 @@ def _snapshot(step: Step) -> Callable[[], None]:
             for tensor in changing()[len(before) :]:  # optimiser state that did not exist before
                 tensor.zero_()
         step.generator.set_state(generator_state)
-        _restore(random_state, device)
+        torch.cuda.set_rng_state(random_state)
 
     return restore
-
-
-def inner_optimiser(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimiser inside Fabric's, which has a copy of its attributes that may be out of date."""
-    inner: torch.optim.Optimizer = getattr(optimiser, "optimizer", optimiser)
-    return inner
-
-
-def _joined(parts: list[Embedded]) -> Embedded:
-    """Return the parts as one, the leaves of a new graph."""
-    embeddings = torch.cat([part.embeddings for part in parts]).requires_grad_()
-    with_logits = [part.logits for part in parts if part.logits is not None]
-    return Embedded(embeddings, torch.cat(with_logits).requires_grad_() if with_logits else None)
-
-
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def _restore(state: Tensor, device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)

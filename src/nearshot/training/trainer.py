@@ -15,34 +15,26 @@ from torch import Tensor
 
 from nearshot.data.loader import ImageFeed
 from nearshot.errors import InputError, NearshotError
-from nearshot.evaluation import Accuracy
-from nearshot.models import Backbone
+from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
+from nearshot.models import save_backbone
 from nearshot.randomness import kept_randomness
+from nearshot.training import checkpoint
 from nearshot.training.assembly import RunPlan
-from nearshot.training.batches import compositions
-from nearshot.training.checkpoint import (
-    CheckpointWriter,
-    Progress,
-    check_same_training,
-    load_state,
-    read_checkpoint,
-    state_of,
-)
+from nearshot.training.checkpoint import CheckpointWriter, Progress
+from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, on_first_rank
-from nearshot.training.embedding import in_one_size
+from nearshot.training.embedding import embed_images, in_one_size
 from nearshot.training.hardware import Hardware
 from nearshot.training.logging import RunLog, import_wandb
+from nearshot.training.methods import Composition, compositions
 from nearshot.training.run_folder import describe_environment
-from nearshot.training.schedule import learning_rate_factor
 from nearshot.training.signals import stop_signal
-from nearshot.training.step import Step, captured, inner_optimiser
-from nearshot.training.validation import Validator
+from nearshot.training.step import Step, captured
 
 __all__ = ["TrainResult", "train"]
 
-# To agree on stopping, ranks have to wait for each other.
-STEPS_BETWEEN_STOP_CHECKS = 20
+STEPS_BETWEEN_STOP_CHECKS = 20  # to agree on stopping, ranks have to wait for each other
 
 
 @dataclass(frozen=True)
@@ -109,25 +101,24 @@ def train(
     called = time.perf_counter()
     for name in options.keys() - RunOptions.__annotations__.keys():
         raise TypeError(f"train() got an unexpected keyword argument {name!r}")
-    wandb = options.get("wandb")
+    show, wandb = options.get("show"), options.get("wandb")
     if wandb is not None:
         import_wandb()  # fails before anything is overwritten
     plan = RunPlan(config, hardware or Hardware(), folder=folder, data_dir=data_dir, auto=auto, resume=resume)
     training = Training(plan)
     config, fabric, run, progress = plan.config, plan.fabric, plan.run, training.progress
-    with _tuned_convolutions(), _locked(plan, resume=resume, overwrite=overwrite) as resumes:
-        resumes_exactly = training.resume() if resumes else True
-        training.describe()
+    stop_every = 1 if fabric.world_size == 1 else STEPS_BETWEEN_STOP_CHECKS
+    with _locked(plan, resume=resume, overwrite=overwrite) as resumes:
+        if resumes:
+            training.resume()
+        elif resume:
+            plan.messages.append("There is no checkpoint to resume from; this is a new run.")
         log = None
         if fabric.is_global_zero:
-            show = options.get("show")
+            training.describe()
             log = RunLog(run, config, progress, len(plan.sampler), show=show, wandb=wandb, called=called)
             for message in plan.messages:
                 log.say(message)
-            if resume and not resumes:
-                log.say("There is no checkpoint to resume from; this is a new run.")
-            if not resumes_exactly:
-                log.say("The checkpoint is from another kind of device: random numbers differ from this point.")
         with log or nullcontext(), CheckpointWriter(run.checkpoint) as writer, stop_signal() as stopping:
             training.warm_up()
             while progress.epoch <= config.epochs:
@@ -136,7 +127,7 @@ def train(
                     n_images += plan.sampler.batch_size
                     if log is not None:
                         log.step()
-                    if n_left and training.should_stop(stopping, number):
+                    if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
                         training.save(log, writer)
                         return training.result(finished=False)
                 record = training.epoch_record()
@@ -146,8 +137,9 @@ def train(
                 if log is not None:
                     log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
                 progress.next_epoch()
-                stops = any_rank(fabric, stopping()) and progress.epoch <= config.epochs
-                since_last, is_last = writer.seconds_since_last, progress.epoch > config.epochs
+                is_last = progress.epoch > config.epochs
+                stops = any_rank(fabric, stopping()) and not is_last
+                since_last = time.monotonic() - writer.started
                 if stops or is_last or since_last >= options.get("checkpoint_seconds", 10.0):
                     training.save(log, writer)
                 if stops:
@@ -162,23 +154,18 @@ def train(
 
 @contextmanager
 def _locked(plan: RunPlan, *, resume: bool, overwrite: bool) -> Iterator[bool]:
-    """Hold the lock of the run's folder, on the first rank; yield whether it has a checkpoint to resume from."""
+    """Hold the lock of the run's folder, on the first rank; yield whether it has a checkpoint to resume from.
+
+    Meanwhile cuDNN chooses its fastest algorithms by trying them, which pays where batch sizes never change.
+    """
     resumes = on_first_rank(plan.fabric, lambda: plan.run.start(resume=resume, overwrite=overwrite))
-    try:
-        yield resumes
-    finally:
-        plan.run.release()
-
-
-@contextmanager
-def _tuned_convolutions() -> Iterator[None]:
-    """Let cuDNN choose its fastest algorithms by trying them, which pays where batch sizes never change."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
-        yield
+        yield resumes
     finally:
         torch.backends.cudnn.benchmark = before
+        plan.run.release()
 
 
 class Training:
@@ -194,33 +181,34 @@ class Training:
         hardware = replace(plan.hardware, residence=self.feed.residence)
         self.step = Step(fabric, hardware, self.config, plan.learner)
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        backbone = self.step.learner.backbone
-        network = torch.compile(backbone, dynamic=False) if hardware.compile else backbone
+        self.backbone = self.step.learner.backbone
+        network = torch.compile(self.backbone, dynamic=False) if hardware.compile else self.backbone
         most = max(len(one.labels) for one in plan.stores.values())
-        tuned = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
-        self.validate = Validator(fabric, self.config, plan.stores, self.feed, self.run, tuned)
+        self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
+        self.classes = TrainingClasses(store.dataset, store.class_names)
         self.progress = Progress()
 
-    def resume(self) -> bool:
-        """Restore the folder's checkpoint; return whether the run resumes exactly."""
-        state = read_checkpoint(self.run.checkpoint)
-        check_same_training(state, self.config, self.plan.fingerprints)
-        return load_state(state, self.step, self.plan.sampler, self.progress)
+    def resume(self) -> None:
+        """Restore the folder's checkpoint."""
+        state = checkpoint.read_checkpoint(self.run.checkpoint)
+        checkpoint.check_same_training(state, self.config, self.plan.fingerprints)
+        if not checkpoint.load_state(state, self.step, self.plan.sampler, self.progress):
+            message = "The checkpoint is from another kind of device: random numbers differ from this point."
+            self.plan.messages.append(message)
 
     def describe(self) -> None:
         """Write the configuration, the training classes and the environment."""
-        if self.fabric.is_global_zero:
-            used = asdict(self.step.hardware)
-            used |= {"accelerator": self.fabric.device.type, "processes": self.fabric.world_size}
-            environment = describe_environment(self.fabric.device)
-            environment |= {"hardware": used, "fingerprints": self.plan.fingerprints}
-            self.run.describe(self.config, environment, self.validate.classes)
+        used = asdict(self.step.hardware)
+        used |= {"accelerator": self.fabric.device.type, "processes": self.fabric.world_size}
+        environment = describe_environment(self.fabric.device)
+        environment |= {"hardware": used, "fingerprints": self.plan.fingerprints}
+        self.run.describe(self.config, environment, self.classes)
 
     def warm_up(self) -> None:
-        """Compile the network for validation, if it is to be, before the first epoch is timed."""
-        if self.fabric.is_global_zero:
-            with self._evaluating() as backbone:
-                self.validate.warm_up(backbone)
+        """Embed an image, so that a network that compiles on first use does so before the first epoch is timed."""
+        if self.fabric.is_global_zero and self.embedder is not None:
+            with self._evaluating():
+                self._embed(ImageFeed(self.plan.stores["train"].images[:1], self.fabric.device))
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Take the remaining steps of the epoch; after each, yield its number and how many follow."""
@@ -234,26 +222,65 @@ class Training:
         for number, (_, images, labels) in enumerate(batches, 1):
             if self.take_step is self.step and self.step.hardware.graph:
                 self.take_step = captured(self.step, images, labels)
-            self._set_learning_rate()
+            self.step.set_learning_rate(self.progress.step, self.plan.n_steps)
             self.progress.add(self._take_step(images, labels), made_of[number - 1] if made_of else None)
             yield number, len(order) - number
 
-    def should_stop(self, stopping: Callable[[], bool], number: int) -> bool:
-        """Return whether to stop after a step. Several ranks agree only now and then."""
-        if self.fabric.world_size == 1:
-            return stopping()
-        return number % STEPS_BETWEEN_STOP_CHECKS == 0 and any_rank(self.fabric, stopping())
-
     def epoch_record(self) -> dict[str, Any]:
         """Return the log record of the epoch, after checking that loss and weights are finite."""
-        record = self.progress.epoch_record(self.step)
-        self._check_finite(record["loss"])
+        progress, step = self.progress, self.step
+        loss = float(progress.loss_sum) / progress.n_steps  # waits for the device
+        self._check_finite(loss)
+        rate = float(step.optimiser.param_groups[0]["lr"])
+        record = {"epoch": progress.epoch, "step": progress.step, "loss": loss, "learning_rate": rate}
+        if step.log_temperature is not None:
+            record["temperature"] = float(step.log_temperature.detach().exp())
+        if any(progress.made_of):
+            averages = [total / progress.n_steps for total in progress.made_of]
+            record |= zip(Composition._fields, averages, strict=True)
         return record
 
     def validated(self) -> dict[str, float]:
         """Return the accuracies on the validation split, which the first rank measures for all."""
-        with self._evaluating() as backbone:
-            return on_first_rank(self.fabric, lambda: self.validate(backbone, self.progress))
+        with self._evaluating():
+            return on_first_rank(self.fabric, self._validate)
+
+    def _validate(self) -> dict[str, float]:
+        """Measure the backbone, record the best epochs so far, and write its weights if it is best by any measure."""
+        epoch, best, means = self.progress.epoch, self.progress.best, {}
+        centre = self._embed(self.feed).mean(0)  # of the training images; centres all others
+        for name, accuracy in self._measure(centre).items():
+            means[name] = accuracy.mean
+            candidates = {"before": Accuracy.from_dict(best[name])} if name in best else {}
+            if select_best(candidates | {"now": accuracy}) == "now":
+                best[name] = {"epoch": epoch} | accuracy.as_dict()
+        if epoch == self.config.epochs or any(one["epoch"] == epoch for one in best.values()):
+            notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": self.config.dataset}
+            notes |= self.classes.as_note()
+            save_backbone(self.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes)
+        return means
+
+    def _measure(self, centre: Tensor) -> dict[str, Accuracy]:
+        store, config = self.plan.stores.get("val"), self.config
+        if store is None:
+            return {}
+        features = self._embed(ImageFeed(store.images, self.fabric.device))
+        results = evaluate_many(
+            FeatureSet(features, store.labels, centre, store.class_names, split="val", fingerprint=store.fingerprint),
+            n_way=config.validation_way,
+            n_shots=config.validation_shots,
+            n_query=self.plan.validation_queries,
+            n_episodes=config.validation_episodes,
+            classifiers=("centroid", "soft"),  # the best epoch is kept for each
+            training_classes=self.classes.class_names,
+            small_classes="leave out",
+            progress=False,
+        )
+        return {f"{measured.n_shot}-shot {measured.classifier}": accuracy for measured, accuracy in results.items()}
+
+    def _embed(self, feed: ImageFeed) -> Tensor:
+        bfloat16 = "bf16" in str(self.fabric.strategy.precision.precision)
+        return embed_images(self.backbone, feed, device=self.fabric.device, network=self.embedder, bfloat16=bfloat16)
 
     def save(self, log: RunLog | None, writer: CheckpointWriter) -> None:
         """Write a checkpoint on the first rank, and then remove weights that are not among the best."""
@@ -261,7 +288,7 @@ class Training:
             return
         self.progress.history = log.history
         self._check_finite()
-        state = state_of(self.step, self.plan.sampler, self.progress)
+        state = checkpoint.state_of(self.step, self.plan.sampler, self.progress)
         state |= {"config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
         kept = {int(best["epoch"]) for best in self.progress.best.values()} | {self.config.epochs}
         epoch = self.progress.epoch  # of the checkpoint; training continues while it is written
@@ -287,27 +314,10 @@ class Training:
         return TrainResult(self.run.path, accuracies, epochs, history, finished, self.fabric.global_rank)
 
     @contextmanager
-    def _evaluating(self) -> Iterator[Backbone]:
-        """Yield the backbone in evaluation mode."""
+    def _evaluating(self) -> Iterator[None]:
         self.step.learner.eval()
-        yield self.step.learner.backbone
+        yield
         self.step.learner.train()
-
-    def _set_learning_rate(self) -> None:
-        config = self.config
-        rate = config.learning_rate * learning_rate_factor(
-            self.progress.step,
-            self.plan.n_steps,
-            schedule=config.schedule,
-            milestones=config.milestones,
-            decay=config.decay,
-            warm_up_steps=config.warm_up_epochs * len(self.plan.sampler),
-        )
-        for group in inner_optimiser(self.step.optimiser).param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
 
     def _take_step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take a step; on a CPU, where reading the loss is free, check that it is finite."""
@@ -316,21 +326,19 @@ class Training:
         except InputError:
             self._check_finite()  # a loss may have refused embeddings that are not finite
             raise
-        if loss.device.type == "cpu" and not math.isfinite(float(loss)):
-            raise self._diverged(float(loss))
+        if loss.device.type == "cpu" and not loss.isfinite():
+            self._check_finite(float(loss))
         return loss
 
     def _check_finite(self, loss: float = 0.0) -> None:
         """Refuse to continue, or to save, where the loss or a weight is not finite."""
-        tensors = [tensor for tensor in self.step.learner.state_dict().values() if tensor.is_floating_point()]
-        if not math.isfinite(loss) or not bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all()):
-            raise self._diverged(loss)
-
-    def _diverged(self, loss: float) -> NearshotError:
+        weights = [tensor for tensor in self.step.learner.state_dict().values() if tensor.is_floating_point()]
+        if math.isfinite(loss) and bool(torch.stack([tensor.isfinite().all() for tensor in weights]).all()):
+            return
         problem = "weights are not finite" if math.isfinite(loss) else f"loss is {loss}"
-        checkpoint = self.run.checkpoint
-        kept = f"{checkpoint} has an earlier state" if checkpoint.is_file() else "there is no earlier checkpoint"
-        return NearshotError(
+        file = self.run.checkpoint
+        kept = f"{file} has an earlier state" if file.is_file() else "there is no earlier checkpoint"
+        raise NearshotError(
             f"The {problem} in epoch {self.progress.epoch}, so training stopped; {kept}. Lower learning_rate, or raise "
             "warm_up."
         )

@@ -2,56 +2,40 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
-from nearshot.data.datasets.source import (
-    Plan,
-    Source,
-    SourceImage,
-    images_by_folder,
-    paths_by_name,
-    read_pickle,
-    split_images,
-    standard_splits,
-)
+from nearshot.data.datasets import source
+from nearshot.data.datasets.source import Plan, Source, SourceImage
 from nearshot.data.downloads import Download
-from nearshot.data.images import Pixels
 from nearshot.data.readers import Files
 from nearshot.errors import FileFormatError
-
-__all__ = ["CIFAR_FS"]
 
 
 def plan_cifar_fs(files: Files) -> Plan:
     """Find the images in `cifar100/data/<class>/*.png`, or in the pickles of CIFAR-100 for Python."""
-    paths = paths_by_name(files)
+    paths = source.paths_by_name(files)
     if {"train", "test", "meta"} <= paths.keys():
         layout, groups = "CIFAR-100's python pickles", _from_pickles(files, paths)
     else:
-        layout, groups = "cifar100.zip: data/<class>/<image>.png", images_by_folder(files)
-    return Plan(layout, split_images(groups, standard_splits("cifar-fs"), files, "CIFAR-FS"))
+        layout, groups = "cifar100.zip: data/<class>/<image>.png", source.images_by_folder(files)
+    return Plan(layout, source.split_images(groups, source.standard_splits("cifar-fs"), files, "CIFAR-FS"))
 
 
 def _from_pickles(files: Files, paths: dict[str, str]) -> dict[str, list[SourceImage]]:
     groups: dict[str, list[SourceImage]] = {}
-    with read_pickle(files, paths["meta"]) as meta:
+    with source.read_pickle(files, paths["meta"]) as meta:
         class_names = meta["fine_label_names"]
     for part in ("train", "test"):
-        with read_pickle(files, paths[part]) as content:
+        with source.read_pickle(files, paths[part]) as content:
             rows, labels, names = (content[key] for key in ("data", "fine_labels", "filenames"))
             if rows.dtype != np.uint8 or rows.shape != (len(labels), 3072) or len(names) != len(labels):
                 raise FileFormatError(f"{paths[part]} in {files.label} does not have CIFAR-100's shape.")
-            for row, label, name in zip(rows, labels, names, strict=True):
-                image = SourceImage(class_names[label], f"{class_names[label]}/{name}", partial(_image, row))
-                groups.setdefault(image.class_name, []).append(image)
+            pixels = rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # (image, height, width, 3)
+            for image, label, name in zip(pixels, labels, names, strict=True):
+                class_name = class_names[label]
+                one = SourceImage(class_name, f"{class_name}/{name}", image.copy)
+                groups.setdefault(class_name, []).append(one)
     return {name: sorted(group, key=lambda image: image.name) for name, group in groups.items()}
-
-
-def _image(row: Pixels) -> Pixels:
-    """Convert 1,024 red, green and blue values to (32, 32, 3)."""
-    return np.ascontiguousarray(row.reshape(3, 32, 32).transpose(1, 2, 0))
 
 
 CIFAR_FS = Source(

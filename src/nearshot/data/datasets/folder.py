@@ -8,19 +8,13 @@ from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
 
-from nearshot.data.datasets.source import SPLITS, Plan, SourceImage, image_of, images_by_folder, is_image, read_table
-from nearshot.data.readers import Files
+from nearshot.data.datasets.source import SPLITS, Plan, SourceImage, images_by_folder, read_table, source_image
+from nearshot.data.readers import Files, is_image
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, format_list
 
-__all__ = ["plan_folder"]
-
 DEFAULT_FRACTIONS = {"train": 0.64, "val": 0.16, "test": 0.2}
-WITHOUT = {
-    "train": "for training",
-    "val": "to choose the best epoch",
-    "test": "to measure the accuracy on new classes",
-}
+WITHOUT = {"train": "for training", "val": "to choose the best epoch", "test": "to measure the accuracy on new classes"}
 
 
 def plan_folder(
@@ -46,14 +40,19 @@ def plan_folder(
     """
     if classes is not None and fractions is not None:
         raise InputError("Classes are split by lists or by fractions; give either classes or fractions.")
-    remarks = () if table is not None else _about_empty_folders(files)
+    remarks: list[str] = []
     if table is not None:
         groups, layout = _from_table(files, table), f"table {table}"
     else:
+        groups, layout = images_by_folder(files), "one folder per class"
+        full = {str(folder) for name in files.names() if is_image(name) for folder in PurePosixPath(name).parents}
+        empty = [name for name in files.folders() if name not in full]
+        if empty:
+            n_empty = counted(len(empty), "folder")
+            remarks.append(f"Skipped {n_empty} without images in {files.label}: {format_list(empty)}.")
         by_split = _by_split_folders(files)
         if by_split is not None and classes is None and fractions is None:
-            return Plan("train, val and test folders with one folder per class", by_split, remarks)
-        groups, layout = images_by_folder(files), "one folder per class"
+            return Plan("train, val and test folders with one folder per class", by_split, tuple(remarks))
     if len(groups) < 2:
         raise FileFormatError(
             f"{files.label} has images of {counted(len(groups), 'class', 'classes')}; put those of each class into a "
@@ -62,13 +61,22 @@ def plan_folder(
     if classes is None:
         classes = split_at_random(sorted(groups), fractions, seed)
         layout += f", classes split at random (seed {seed})"
-        remarks += _about_missing_splits(files, classes, DEFAULT_FRACTIONS if fractions is None else fractions)
-    _check_classes(files, groups, classes)
-    return Plan(
-        layout,
-        {split: [p for name in sorted(set(names)) for p in groups[name]] for split, names in classes.items() if names},
-        remarks,
-    )
+        shares = DEFAULT_FRACTIONS if fractions is None else fractions
+        missing = [split for split, share in shares.items() if share > 0 and not classes[split]]
+        means = "; ".join(f"there is no {split!r} split {WITHOUT.get(split, '')}".rstrip() for split in missing)
+        if missing:
+            n_classes = counted(len(groups), "class", "classes")
+            advice = "Add classes, or split them by fractions (--fractions) or by lists (classes=, --train-classes)."
+            remarks.append(f"{files.label} has too few classes, {n_classes}: {means}. {advice}")
+    for split, names in classes.items():
+        unknown = sorted(set(names) - groups.keys())
+        if unknown:
+            raise InputError(f"classes lists {unknown[0]!r} for split {split!r}, of which {files.label} has no image.")
+    shared = [name for name in groups if sum(name in names for names in classes.values()) > 1]
+    if shared:
+        raise InputError(f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes.")
+    images = {split: [p for name in sorted(set(names)) for p in groups[name]] for split, names in classes.items()}
+    return Plan(layout, {split: found for split, found in images.items() if found}, tuple(remarks))
 
 
 def split_at_random(names: Sequence[str], fractions: Mapping[str, float] | None, seed: int) -> dict[str, list[str]]:
@@ -100,37 +108,6 @@ def _at_least_two(sizes: Mapping[str, int]) -> dict[str, int]:
     return {"train": n_classes - val - test, "val": val, "test": test}
 
 
-def _check_classes(files: Files, groups: Mapping[str, object], classes: Mapping[str, Sequence[str]]) -> None:
-    for split, names in classes.items():
-        missing = sorted(set(names) - set(groups))
-        if missing:
-            raise InputError(f"classes lists {missing[0]!r} for split {split!r}, of which {files.label} has no image.")
-    shared = [name for name in groups if sum(name in names for names in classes.values()) > 1]
-    if shared:
-        raise InputError(f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes.")
-
-
-def _about_empty_folders(files: Files) -> tuple[str, ...]:
-    full = {str(folder) for name in files.names() if is_image(name) for folder in PurePosixPath(name).parents}
-    empty = [name for name in files.folders() if name not in full]
-    if not empty:
-        return ()
-    return (f"Skipped {counted(len(empty), 'folder')} without images in {files.label}: {format_list(empty)}.",)
-
-
-def _about_missing_splits(
-    files: Files, classes: Mapping[str, Sequence[str]], fractions: Mapping[str, float]
-) -> tuple[str, ...]:
-    """Return a sentence about requested splits that got no class."""
-    missing = [split for split, share in fractions.items() if share > 0 and not classes[split]]
-    if not missing:
-        return ()
-    n_classes = counted(sum(map(len, classes.values())), "class", "classes")
-    means = "; ".join(f"there is no {split!r} split {WITHOUT.get(split, '')}".rstrip() for split in missing)
-    advice = "Add classes, or split them by fractions (--fractions) or by lists (classes=, --train-classes)."
-    return (f"{files.label} has too few classes, {n_classes}: {means}. {advice}",)
-
-
 def _by_split_folders(files: Files) -> dict[str, list[SourceImage]] | None:
     """Return the images of <split>/<class>/<image>, if all are laid out so."""
     groups = images_by_folder(files, depth=2)
@@ -153,5 +130,5 @@ def _from_table(files: Files, table: str) -> dict[str, list[SourceImage]]:
         path = next((p for p in (str(base / file), file) if p in known), None)
         if path is None or not is_image(path):
             raise FileFormatError(f"Line {number} of {table} lists {file!r}, which is no image of {files.label}.")
-        groups.setdefault(label, []).append(image_of(files, path, label))
+        groups.setdefault(label, []).append(source_image(files, path, label))
     return {label: sorted(group, key=lambda image: image.name) for label, group in groups.items()}

@@ -19,9 +19,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from nearshot.data.datasets.source import Plan, Source, SourceImage
 from nearshot.data.images import Pixels
-from nearshot.errors import InputError
-
-__all__ = ["GLYPHS", "SCRIPTS", "plan_glyphs"]
 
 GLYPHS_SIDE = 28
 IMAGES_PER_CLASS = 40
@@ -31,18 +28,8 @@ SCRIPTS = {
     "val": ("ARABIC", "OGHAM", "OLD", "NKO"),
     "test": ("ARMENIAN", "HEBREW", "TIFINAGH", "LAO"),
 }
-FACES = (
-    "DejaVuSans",
-    "DejaVuSans-Bold",
-    "DejaVuSans-Oblique",
-    "DejaVuSansMono",
-    "DejaVuSansMono-Bold",
-    "DejaVuSerif",
-    "DejaVuSerif-Bold",
-    "DejaVuSerif-Italic",
-    "STIXGeneral",
-    "STIXGeneralBol",
-)
+FACES = [f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "Mono", "Mono-Bold")]
+FACES += ["DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol"]
 FEWEST_FACES = 2
 CANVAS = 96  # side of the image that variations are cut from
 FONT_SIZE = 48
@@ -52,14 +39,10 @@ ALIKE = 0.93
 
 
 def plan_glyphs(*, seed: int = 0, images_per_class: int = IMAGES_PER_CLASS) -> Plan:
-    """List the characters and their images. An image is drawn when it is read; the seed determines it.
+    """List the characters and their images. An image is drawn when it is read.
 
-    Args:
-        seed: the seed of the variations; the classes do not depend on it.
-        images_per_class: how many images of each character.
+    The seed determines the variations; the classes do not depend on it.
     """
-    if images_per_class < 1:
-        raise InputError(f"images_per_class must be at least 1, not {images_per_class}.")
     splits = {
         split: [
             SourceImage(_class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i, seed))
@@ -103,11 +86,10 @@ def _letters_of(script: str) -> Sequence[str]:
     ]
 
 
-@cache
-def _font_folder() -> Path:
+def _font_file(face: str) -> str:
     import matplotlib  # noqa: PLC0415 (slow to import, and needed here only)
 
-    return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    return str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf"))
 
 
 @cache
@@ -115,7 +97,7 @@ def _charmap(face: str) -> frozenset[int]:
     """Return the characters of a font; others would be drawn as a box."""
     from matplotlib.ft2font import FT2Font  # noqa: PLC0415
 
-    return frozenset(FT2Font(str(_font_folder() / f"{face}.ttf")).get_charmap())
+    return frozenset(FT2Font(_font_file(face)).get_charmap())
 
 
 @cache
@@ -125,7 +107,7 @@ def _faces_with(letter: str) -> tuple[str, ...]:
 
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(_font_folder() / f"{face}.ttf", FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(_font_file(face), FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
 
 
 @cache

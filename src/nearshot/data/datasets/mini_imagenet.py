@@ -8,25 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nearshot.data.datasets.source import (
-    SPLITS,
-    Plan,
-    Source,
-    SourceImage,
-    image_of,
-    images_by_folder,
-    is_image,
-    paths_by_name,
-    read_pickle,
-    read_table,
-    split_images,
-    standard_splits,
-)
+from nearshot.data.datasets import source
+from nearshot.data.datasets.source import SPLITS, Plan, Source, SourceImage
 from nearshot.data.images import Pixels
-from nearshot.data.readers import Files
+from nearshot.data.readers import Files, is_image
 from nearshot.errors import FileFormatError
-
-__all__ = ["MINI_IMAGENET"]
 
 IMAGES_PER_CLASS = 600
 CACHES = {split: f"mini-imagenet-cache-{split}.pkl" for split in SPLITS}
@@ -40,7 +26,7 @@ TABLES = {split: f"{split}.csv" for split in SPLITS}
 
 def plan_mini_imagenet(files: Files) -> Plan:
     """Find the images in any of the five layouts in which miniImageNet is distributed."""
-    paths = paths_by_name(files)
+    paths = source.paths_by_name(files)
     layouts: list[tuple[str, dict[str, str], Callable[[Files, str], list[SourceImage]]]] = [
         ("mini-imagenet-cache-*.pkl", CACHES, _from_cache),
         ("miniImageNet_category_split_*.pickle", CATEGORY_SPLITS, _from_category_split),
@@ -53,57 +39,46 @@ def plan_mini_imagenet(files: Files) -> Plan:
 
 
 def _from_csv(files: Files, table: str) -> list[SourceImage]:
-    by_name, images = paths_by_name(files), []
-    for _, file, label in read_table(files, table):
+    by_name, images = source.paths_by_name(files), []
+    for _, file, label in source.read_table(files, table):
         path = by_name.get(PurePosixPath(file).name)
         if path is None or not is_image(path):
             raise FileFormatError(f"{table} in {files.label} lists {file!r}, which is not there.")
-        images.append(image_of(files, path, label, file))
+        images.append(source.source_image(files, path, label, file))
     return sorted(images, key=lambda image: (image.class_name, image.name))
 
 
 def _from_wnid_folders(files: Files) -> Plan:
-    groups, classes = images_by_folder(files), standard_splits("mini-imagenet")
-    splits = split_images(groups, classes, files, "miniImageNet")
-    layout = "folders by wnid"
+    groups, classes = source.images_by_folder(files), source.standard_splits("mini-imagenet")
+    splits, layout = source.split_images(groups, classes, files, "miniImageNet"), "folders by wnid"
     if any(len(groups[name]) > IMAGES_PER_CLASS for names in classes.values() for name in names):
         # ILSVRC2012's training images. Only Ravi and Larochelle's tables say which 600 they chose.
         layout += f", the first {IMAGES_PER_CLASS} images of each by name (not Ravi and Larochelle's choice)"
         first = {name: group[:IMAGES_PER_CLASS] for name, group in groups.items()}
-        splits = split_images(first, classes, files, "miniImageNet")
+        splits = source.split_images(first, classes, files, "miniImageNet")
     return Plan(layout, splits)
 
 
 def _from_cache(files: Files, path: str) -> list[SourceImage]:
-    with read_pickle(files, path) as content:
-        images, classes = content["image_data"], content["class_dict"]
-        _check_images(images, path, files)
-        return [
-            SourceImage(name, f"{name}/{index}", _pixels(images, int(index)))
-            for name in sorted(classes)
-            for index in classes[name]
-        ]
+    with source.read_pickle(files, path) as content:
+        images, classes = _pixels(content["image_data"]), content["class_dict"]
+        places = [(name, int(index)) for name in sorted(classes) for index in classes[name]]
+        return [SourceImage(name, f"{name}/{i}", images[i].copy) for name, i in places]
 
 
 def _from_category_split(files: Files, path: str) -> list[SourceImage]:
-    with read_pickle(files, path) as content:
-        images, labels = content["data"], content["labels"]
-        _check_images(images, path, files)
+    with source.read_pickle(files, path) as content:
+        images, labels = _pixels(content["data"]), np.asarray(content["labels"])
         if len(labels) != len(images):
             raise FileFormatError(f"{path} in {files.label} has {len(images)} images and {len(labels)} labels.")
-        order = np.argsort(np.asarray(labels), kind="stable").tolist()
-        return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", _pixels(images, i)) for i in order]
+        order = np.argsort(labels, kind="stable").tolist()
+        return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", images[i].copy) for i in order]
 
 
-def _check_images(images: Any, path: str, files: Files) -> None:
+def _pixels(images: Any) -> Pixels:
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
-        raise FileFormatError(f"{path} in {files.label} does not hold images (image, height, width, 3).")
-
-
-def _pixels(images: Pixels, index: int) -> Callable[[], Pixels]:
-    if not 0 <= index < len(images):
-        raise FileFormatError(f"A class refers to image {index}; there are {len(images)}.")
-    return lambda: images[index]
+        raise ValueError("images must be uint8 (image, height, width, 3)")  # `read_pickle` names the file
+    return images
 
 
 MINI_IMAGENET = Source(

@@ -14,8 +14,6 @@ from nearshot.data.images import Pixels, decode
 from nearshot.data.readers import Files
 from nearshot.errors import InputError
 
-__all__ = ["OMNIGLOT", "OMNIGLOT_VARIANTS", "omniglot_name", "plan_omniglot"]
-
 Split = Literal["vinyals", "background"]
 
 
@@ -59,19 +57,14 @@ def omniglot_name(split: Split = "vinyals", *, rotations: bool = False) -> str:
 def _turned(image: SourceImage, quarter_turns: int) -> SourceImage:
     if quarter_turns == 0:
         return image
-    angle = f"{90 * quarter_turns} degrees"
-    return replace(
-        image,
-        class_name=f"{image.class_name} turned {angle}",
-        name=f"{image.name} turned {angle}",
-        read=partial(_turn, image, quarter_turns),
-    )
 
+    def read() -> Pixels:
+        data = image.read()
+        upright = decode(data, image.name) if isinstance(data, bytes) else data
+        return np.ascontiguousarray(np.rot90(np.asarray(upright, dtype=np.uint8), quarter_turns))
 
-def _turn(source: SourceImage, quarter_turns: int) -> Pixels:
-    data = source.read()
-    image = decode(data, source.name) if isinstance(data, bytes) else data
-    return np.ascontiguousarray(np.rot90(np.asarray(image, dtype=np.uint8), quarter_turns))
+    words = f"turned {90 * quarter_turns} degrees"
+    return SourceImage(f"{image.class_name} {words}", f"{image.name} {words}", read, image.stamp)
 
 
 def _half(name: str, md5: str, n_bytes: int) -> Download:
@@ -92,17 +85,17 @@ OMNIGLOT = Source(
 )
 
 
-def _variant(split: Split, rotations: bool, words: str) -> Source:
-    return replace(
+VARIANTS: dict[tuple[Split, bool], str] = {
+    ("vinyals", True): "each character in four rotations, as four classes",
+    ("background", False): "split into background (train) and evaluation (test)",
+    ("background", True): "split into background and evaluation, in four rotations",
+}
+OMNIGLOT_VARIANTS = tuple(
+    replace(
         OMNIGLOT,
         name=omniglot_name(split, rotations=rotations),
         description=f"Omniglot, {words}",
         plan=partial(plan_omniglot, split=split, rotations=rotations),
     )
-
-
-OMNIGLOT_VARIANTS = (
-    _variant("vinyals", True, "each character in four rotations, as four classes"),
-    _variant("background", False, "split into background (train) and evaluation (test)"),
-    _variant("background", True, "split into background and evaluation, in four rotations"),
+    for (split, rotations), words in VARIANTS.items()
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import _codecs
+import collections
 import csv
+import io
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,47 +15,38 @@ from importlib.resources import files as package_files
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy._core import multiarray, numeric
+
 from nearshot.data.downloads import Download
 from nearshot.data.images import Pixels
-from nearshot.data.pickles import load_pickle
 from nearshot.data.readers import Files, is_image
 from nearshot.errors import FileFormatError
 from nearshot.text import counted, format_list
 
-__all__ = [
-    "SPLITS",
-    "Plan",
-    "Source",
-    "SourceImage",
-    "class_list",
-    "image_of",
-    "images_by_folder",
-    "is_image",
-    "paths_by_name",
-    "read_pickle",
-    "read_table",
-    "split_images",
-    "standard_splits",
-]
-
 SPLITS = ("train", "val", "test")
+# All that the datasets' pickles need beyond plain containers, strings and numbers: NumPy arrays, and the bytes of
+# Python 2's and 3's protocols. Each of these only builds a value.
+ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _codecs.encode,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+}
+for package in ("numpy.core", "numpy._core"):
+    ALLOWED[f"{package}.multiarray", "_reconstruct"] = multiarray._reconstruct
+    ALLOWED[f"{package}.multiarray", "scalar"] = multiarray.scalar
+    ALLOWED[f"{package}.numeric", "_frombuffer"] = numeric._frombuffer  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image of a dataset, before it is read.
-
-    Attributes:
-        class_name: the name of its class.
-        name: its name in the source.
-        read: returns the file's bytes, or pixels (height, width, 3).
-        stamp: a text that changes with the file; empty if the image has no file of its own.
-    """
+    """An image of a dataset, before it is read."""
 
     class_name: str
-    name: str
-    read: Callable[[], bytes | Pixels]
-    stamp: str = ""
+    name: str  # in the source
+    read: Callable[[], bytes | Pixels]  # returns the file's bytes, or pixels (height, width, 3)
+    stamp: str = ""  # a text that changes with the file; empty if the image has no file of its own
 
 
 class Plan(NamedTuple):
@@ -91,15 +86,11 @@ class Source:
     needs_files: bool = True
 
 
-def class_list(name: str) -> list[str]:
-    """Return a built-in list of the classes of a standard split, such as "cifar-fs-train"."""
-    text = package_files("nearshot.data").joinpath("splits", f"{name}.txt").read_text(encoding="utf-8")
-    return text.removesuffix("\n").split("\n")
-
-
 def standard_splits(name: str) -> dict[str, list[str]]:
     """Return the built-in classes of each split of a dataset."""
-    return {split: class_list(f"{name}-{split}") for split in SPLITS}
+    folder = package_files("nearshot.data") / "splits"
+    texts = {split: (folder / f"{name}-{split}.txt").read_text(encoding="utf-8") for split in SPLITS}
+    return {split: text.removesuffix("\n").split("\n") for split, text in texts.items()}
 
 
 def images_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[SourceImage]]:
@@ -109,7 +100,7 @@ def images_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[SourceIm
         parts = PurePosixPath(name).parts
         if is_image(name) and len(parts) > depth:
             folder = "/".join(parts[-1 - depth : -1])
-            groups.setdefault(folder, []).append(image_of(files, name, folder))
+            groups.setdefault(folder, []).append(source_image(files, name, folder))
     return groups
 
 
@@ -129,6 +120,26 @@ def split_images(
 def paths_by_name(files: Files) -> dict[str, str]:
     """Return the path of each file by its name without folders."""
     return {PurePosixPath(path).name: path for path in files.names()}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise FileFormatError(f"asks for {module}.{name}, which no dataset needs. It was not run")
+        return ALLOWED[module, name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise FileFormatError(f"refers to something outside itself ({pid!r})")
+
+
+def load_pickle(data: bytes, name: str) -> Any:
+    """Load a pickle of containers, strings, numbers and NumPy arrays; anything else is refused and not run."""
+    try:
+        return _Unpickler(io.BytesIO(data), encoding="latin1").load()  # keeps every byte of Python 2's strings
+    except FileFormatError as error:
+        raise FileFormatError(f"{name} {error}; do not trust the file.") from None
+    except Exception as error:  # a damaged pickle can raise anything
+        raise FileFormatError(f"{name} is damaged, or not a pickle: {type(error).__name__} {error}.") from error
 
 
 @contextmanager
@@ -154,6 +165,6 @@ def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
         yield number, file, label
 
 
-def image_of(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
+def source_image(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
     """Return the image in a file; by default it is named after the file."""
     return SourceImage(class_name, path if name is None else name, partial(files.read, path), files.stamp(path))

@@ -1,4 +1,4 @@
-"""Gradients of a step: in parts as in one piece, and against a plain loop."""
+"""A step: gradients in parts as in one piece, the optimiser against a plain loop, and the learning rate."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from lightning_fabric import Fabric
 from settings import TINY
 from torch import Tensor, nn
 
 from nearshot.losses import nca_loss
-from nearshot.training import Hardware, TrainConfig
+from nearshot.training import PRESETS, Hardware, TrainConfig
 from nearshot.training.methods import METHODS
-from nearshot.training.module import Learner
-from nearshot.training.step import Step
+from nearshot.training.step import Learner, Step, learning_rate_factor
 
 N_CLASSES, SIDE = 8, 16
 
 
-CPU = Hardware(channels_last=False)
-
-
 def make_step(config: TrainConfig, *, without_batch_norm: bool = False) -> Step:
     torch.manual_seed(0)
-    step = Step(Fabric(accelerator="cpu", devices=1), CPU, config, Learner(config, SIDE, N_CLASSES))
+    step = Step(
+        Fabric(accelerator="cpu", devices=1), Hardware(channels_last=False), config, Learner(config, SIDE, N_CLASSES)
+    )
     if without_batch_norm:
         for module in step.learner.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -54,48 +54,24 @@ def gradients(step: Step, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("part_size", [1, 5, 32, 100])
 def test_in_parts_the_gradient_is_that_of_the_whole_batch(name: str, part_size: int) -> None:
     """Without batch norm's statistics, which are of the parts, to float32's rounding: 1e-4 of the largest."""
-    config = replace(
-        TINY,
-        method=name,
-        temperature=1.0 if name == "simpleshot" else 1.35,
-        learn_temperature=name != "simpleshot",
-        projection=None if name == "simpleshot" else 12,
-    )
+    config = replace(TINY, method=name)
+    if name != "simpleshot":
+        config = replace(config, temperature=1.35, learn_temperature=True, projection=12)
     images, labels = batch(config)
     whole = gradients(make_step(config, without_batch_norm=True), images, labels)
     in_parts = gradients(make_step(replace(config, micro_batch=part_size), without_batch_norm=True), images, labels)
     assert whole.keys() == in_parts.keys()
     for parameter, expected in whole.items():
-        torch.testing.assert_close(
-            in_parts[parameter], expected, atol=1e-4 * float(expected.abs().max()) + 1e-9, rtol=1e-4
-        )
+        largest = float(expected.abs().max())
+        torch.testing.assert_close(in_parts[parameter], expected, atol=1e-4 * largest + 1e-9, rtol=1e-4)
 
 
 def test_in_parts_batch_norm_sees_each_part_once() -> None:
     config = replace(TINY, micro_batch=16)
     step = make_step(config)
-    images, labels = batch(config)
-    step(images, labels)
+    step(*batch(config))
     counts = {int(b) for name, b in step.learner.named_buffers() if name.endswith("num_batches_tracked")}
     assert counts == {2}  # of 32 images, 16 at a time
-
-
-def test_a_step_is_what_a_plain_loop_does() -> None:
-    config = replace(TINY, background=0.0, learning_rate=0.1, momentum=0.0, weight_decay=0.0)
-    images, labels = batch(config)
-    step = make_step(config)
-    plain = Learner(config, SIDE, N_CLASSES)
-    plain.load_state_dict(step.learner.state_dict())
-    inputs = step.prepare(images)
-    step.generator.manual_seed(config.seed)
-    loss = step(images, labels)
-    plain.train()
-    expected = nca_loss(plain(inputs).embeddings, labels)
-    expected.backward()
-    assert loss == expected.detach()
-    for (name, parameter), other in zip(plain.named_parameters(), step.learner.parameters(), strict=True):
-        assert parameter.grad is not None
-        torch.testing.assert_close(other, parameter - 0.1 * parameter.grad, msg=name)
 
 
 @pytest.mark.parametrize(
@@ -119,14 +95,12 @@ def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
     plain.train()
     log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature)))
     rates: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
-    groups: list[dict[str, Any]] = [{"params": plain.parameters()}]
+    groups: list[dict[str, Any]] = [{"params": list(plain.parameters())}]
     if config.learn_temperature:
         groups.append({"params": [log_temperature], "weight_decay": 0.0})
-    optimiser: torch.optim.Optimizer = (
-        torch.optim.Adam(groups, **rates)
-        if config.optimiser == "adam"
-        else torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **rates)
-    )
+    optimiser: torch.optim.Optimizer = torch.optim.Adam(groups, **rates)
+    if config.optimiser == "sgd":
+        optimiser = torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **rates)
     for _ in range(3):
         chance = step.generator.get_state()
         inputs = step.prepare(images)
@@ -141,3 +115,39 @@ def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
     if step.log_temperature is not None:
         assert float(log_temperature.detach()) != pytest.approx(math.log(3), abs=1e-3)
         torch.testing.assert_close(step.log_temperature, log_temperature, rtol=1e-4, atol=1e-6)
+
+
+def factors(n_steps: int, *, warm_up: float = 0.0, **settings: Any) -> list[float]:
+    config = TrainConfig(epochs=n_steps, warm_up=warm_up, **settings)  # an epoch is a step
+    return [learning_rate_factor(step, n_steps, config) for step in range(n_steps)]
+
+
+@given(st.integers(1, 400), st.lists(st.floats(0.01, 0.99), max_size=3))
+def test_steps_fall_at_their_fractions_and_never_rise(n_steps: int, milestones: list[float]) -> None:
+    found = factors(n_steps, milestones=tuple(milestones), decay=0.5)
+    assert found == [0.5 ** sum(step >= round(one * n_steps) for one in milestones) for step in range(n_steps)]
+    assert found == sorted(found, reverse=True)
+
+
+def test_the_papers_schedule_drops_once_after_84_of_120_epochs() -> None:
+    config = PRESETS["mini-imagenet-nca"]
+    assert [learning_rate_factor(epoch * 75, 120 * 75, config) for epoch in range(120)] == [1.0] * 84 + [0.1] * 36
+
+
+@given(st.integers(2, 400), st.floats(0, 1))
+def test_a_cosine_falls_from_one_to_nothing_after_the_warm_up(n_steps: int, share: float) -> None:
+    warm_up = share * n_steps / 2
+    found = factors(n_steps, schedule="cosine", warm_up=warm_up)
+    after = found[math.ceil(warm_up) :]
+    assert after == sorted(after, reverse=True)
+    assert all(0 <= factor <= 1 for factor in found)
+    last = 0.5 * (1 + math.cos(math.pi * (n_steps - 1 - warm_up) / (n_steps - warm_up)))
+    assert found[-1] == pytest.approx(last, abs=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["steps", "constant", "cosine"])
+def test_a_warm_up_rises_in_equal_parts(schedule: str) -> None:
+    found = factors(100, schedule=schedule, warm_up=10)
+    assert found[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert found[10:12] == ([1.0, 0.5 * (1 + math.cos(math.pi / 90))] if schedule == "cosine" else [1.0, 1.0])
+    assert factors(1, schedule=schedule, warm_up=1) == [1.0]  # a warm-up that is all there is
