@@ -88,7 +88,7 @@ def test_two_pictures_of_one_name_are_refused(home: Path, capsys: pytest.Capture
         (["evaluate", "runs/glyphs-nac"], "Did you mean 'runs/glyphs-nca'?"),
         (["reproduce", "--collect", "nothere"], "nothere"),
         (["evaluate", "~nobody-of-this-name/run"], "'~nobody-of-this-name/run'"),
-        pytest.param(["train", "--accelerator", "gpu", "--dry-run"], "accelerator", marks=WITHOUT_A_GPU),
+        pytest.param(["train", "--accelerator", "gpu", "--dry-run"], "gpu", marks=WITHOUT_A_GPU),
     ],
 )
 def test_a_slip_is_answered_with_what_was_meant(
