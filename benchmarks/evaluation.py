@@ -23,8 +23,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from rich.console import Console
-from rich.table import Table
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from torch import Tensor
 
@@ -289,7 +287,7 @@ def main() -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(report, indent=2) + "\n")
     RESULTS.with_suffix(".md").write_text(markdown(report))
-    show(report)
+    print(markdown(report), f"Written to {RESULTS}.", sep="\n")
     if torch.cuda.is_available():
         on_cuda(features, labels, centre)
 
@@ -329,25 +327,6 @@ def markdown(report: dict[str, Any]) -> str:
         f"28 × 28 images, {1000 * adapted['mahalanobis_64_s']:.0f} ms for a Mahalanobis matrix on 64 features.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def show(report: dict[str, Any]) -> None:
-    table = Table(title=f"{report['what']}\n{report['threads']} threads; the floor is {report['floor_s']:.2f} s")
-    for heading in ("classifier", "nearshot", "peer", "its time", "faster", "× floor", "other answers, episodes"):
-        table.add_column(heading, justify="left" if heading in ("classifier", "peer") else "right")
-    for row in report["rows"]:
-        table.add_row(
-            row["classifier"],
-            f"{row['nearshot_s']:.2f} s",
-            row["peer"],
-            f"{row['peer_s']:.1f} s",
-            f"{row['times_faster']:.1f}×",
-            f"{row['times_the_floor']:.1f}",
-            f"{row['different_answers']}, {row.get('different_episodes', '–')}",
-        )
-    Console(width=110).print(table)
-    print(*markdown(report).splitlines()[-5:], sep="\n")
-    print(f"Written to {RESULTS}.")
 
 
 if __name__ == "__main__":

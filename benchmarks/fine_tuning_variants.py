@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,24 +37,20 @@ BACKBONE = "resnet12-nca-cifar-fs"
 PLAIN = "no adaptation"
 PUBLISHED = ", background 1e-10"
 LOSSES: dict[str, Callable[..., Tensor]] = {"": nca_loss, PUBLISHED: partial(nca_loss, background=1e-10)}
-FINE_TUNED: Mapping[str, dict[str, Any]] = MappingProxyType(
-    {
-        f"{batch_norm}, {n_steps} step{'s' * (n_steps > 1)}{words}": {
-            "batch_norm": batch_norm,
-            "optimiser": Adam(n_steps=n_steps),
-            "loss": loss,
-        }
-        for batch_norm in ("frozen", "support")
-        for words, loss in LOSSES.items()
-        for n_steps in (1, 2, 5)
+FINE_TUNED: dict[str, dict[str, Any]] = {
+    f"{batch_norm}, {n_steps} step{'s' * (n_steps > 1)}{words}": {
+        "batch_norm": batch_norm,
+        "optimiser": Adam(n_steps=n_steps),
+        "loss": loss,
     }
-)
-MAHALANOBIS: Mapping[str, Adam] = MappingProxyType(
-    {
-        f"Mahalanobis, {n_steps} steps at {lr:g}": Adam(n_steps=n_steps, lr=lr, weight_decay=0.0)
-        for lr, n_steps in ((1e-3, 20), (1e-4, 20), (1e-4, 5), (1e-4, 10), (3e-4, 5))
-    }
-)
+    for batch_norm in ("frozen", "support")
+    for words, loss in LOSSES.items()
+    for n_steps in (1, 2, 5)
+}
+MAHALANOBIS: dict[str, Adam] = {
+    f"Mahalanobis, {n_steps} steps at {lr:g}": Adam(n_steps=n_steps, lr=lr, weight_decay=0.0)
+    for lr, n_steps in ((1e-3, 20), (1e-4, 20), (1e-4, 5), (1e-4, 10), (3e-4, 5))
+}
 VARIANTS = (*FINE_TUNED, *MAHALANOBIS)
 
 

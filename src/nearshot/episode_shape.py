@@ -53,17 +53,12 @@ class EpisodeShape:
                 f"{images_per_class} images per class leave no query beside {n_shot} shots. "
                 "Raise images_per_class, or lower n_shot."
             )
-        if batch_size == images_per_class:
-            raise InputError(
-                f"A batch of {batch_size} with {images_per_class} images of a class is one class, and an episode needs "
-                f"2. Use a batch of {2 * images_per_class} or more, or fewer images_per_class."
-            )
-        if batch_size % images_per_class:
+        smallest = 2 * images_per_class
+        if batch_size % images_per_class or batch_size < smallest:
             below = batch_size - batch_size % images_per_class
-            smallest = 2 * images_per_class
             advice = f"{below} or {below + images_per_class}" if below >= smallest else f"{smallest} or more"
             raise InputError(
-                f"A batch of {batch_size} does not divide into classes of {images_per_class} images. "
+                f"A batch of {batch_size} does not divide into two or more classes of {images_per_class} images. "
                 f"Use a batch of {advice}."
             )
         return cls(batch_size // images_per_class, n_shot, images_per_class - n_shot)
@@ -96,9 +91,7 @@ class EpisodeShape:
 class ImagesByClass:
     """The images of a dataset, grouped by class.
 
-    Args:
-        labels: (image,) the class of every image, whole numbers.
-        class_names: names for the labels 0, 1, …, used in messages.
+    `labels` (image,) are whole numbers; `class_names` are the names of 0, 1, …, for messages.
 
     Attributes:
         classes: (class,) the labels that occur, in increasing order.
@@ -139,9 +132,7 @@ class ImagesByClass:
     def check(self, shape: EpisodeShape, least_images: str = "least_images") -> None:
         """Refuse a shape for which there are too few classes, or too few images of a class.
 
-        Args:
-            shape: ways, shots and queries.
-            least_images: the name of the setting that skips small classes, for the message.
+        `least_images` is the name of the setting that skips small classes, for the message.
         """
         n_classes = len(self.classes)
         if n_classes < shape.n_way:

@@ -13,8 +13,6 @@ from torch import Tensor
 from nearshot.checks import is_integer
 from nearshot.errors import InputError
 
-__all__ = ["distinct_integers", "kept_randomness", "private_generator"]
-
 
 @contextmanager
 def kept_randomness() -> Iterator[None]:
@@ -79,10 +77,7 @@ def _redraw_repeated(n_drawn: int, upper: npt.NDArray[np.int64], generator: torc
 
 
 def _floyd(n_drawn: int, upper: npt.NDArray[np.int64], generator: torch.Generator) -> npt.NDArray[np.int64]:
-    """Draw by Floyd's algorithm, which is fast for few draws, then shuffle.
-
-    The t-th draw is uniform on 0..last. If that number is taken, the draw is `last`, which no earlier one can be.
-    """
+    """Draw by Floyd's algorithm, then shuffle. If a number is taken, `last` is drawn, which no earlier draw can be."""
     uniforms = _uniforms(2, n_drawn, len(upper), generator=generator)
     drawn = np.empty((n_drawn, len(upper)), dtype=np.int64)
     for t in range(n_drawn):

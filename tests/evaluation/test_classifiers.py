@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,11 +11,11 @@ from hypothesis import given, settings
 from torch import Tensor
 
 import reference
+from clusters import LABELS, features_for
 from nearshot.errors import InputError
 from nearshot.evaluation import (
     CLASSIFIERS,
     Classifier,
-    Episodes,
     compare,
     evaluate_classes,
     evaluate_features,
@@ -32,13 +30,7 @@ from nearshot.evaluation.ties import TIE, first_best, n_behind, nearest_in_order
 from nearshot.losses import nca_loss
 
 few = settings(max_examples=30, deadline=None)
-LABELS = torch.arange(8).repeat_interleave(25)
-VARIANTS = [*CLASSIFIERS.values(), knn(k=3), knn(ties="first"), Classifier("nearest", best_of_class)]
-
-
-def overlapping(seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(8, 6, generator=generator)[LABELS] + 2 * torch.randn(200, 6, generator=generator)
+OVERLAPPING = features_for(LABELS, noise=2.0).float()
 
 
 def of_sizes(sizes: list[int], seed: int) -> tuple[list[Tensor], Tensor]:
@@ -46,12 +38,6 @@ def of_sizes(sizes: list[int], seed: int) -> tuple[list[Tensor], Tensor]:
     generator = torch.Generator().manual_seed(seed)
     classes = [torch.randn(size, 4, generator=generator, dtype=torch.float64) for size in sizes]
     return classes, torch.randn(7, 4, generator=generator, dtype=torch.float64)
-
-
-def scored(classifier: Classifier, classes: list[Tensor], query: Tensor) -> Tensor:
-    points = torch.stack([images.mean(0) for images in classes]) if classifier.prototypes else torch.cat(classes)
-    sizes = [1] * len(classes) if classifier.prototypes else list(map(len, classes))
-    return classifier.scores(similarities(points, query), torch.tensor(sizes))
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -70,9 +56,9 @@ def test_each_classifier_is_its_loop(name: str, seed: int, n_way: int, n_shot: i
 @given(st.integers(0, 2**31), st.lists(st.integers(1, 5), min_size=2, max_size=5))
 def test_classes_of_any_sizes(seed: int, sizes: list[int]) -> None:
     classes, query = of_sizes(sizes, seed)
-    for one, soft, votes in zip(
-        query, scored(CLASSIFIERS["soft"], classes, query), scored(knn(), classes, query), strict=True
-    ):
+    near = similarities(torch.cat(classes), query)
+    scored = [CLASSIFIERS[name].scores(near, torch.tensor(sizes)) for name in ("soft", "knn")]
+    for one, soft, votes in zip(query, *scored, strict=True):
         squares = [(images - one).square().sum(1) for images in classes]
         means = torch.stack([(-d2).exp().mean().log() for d2 in squares])
         torch.testing.assert_close(soft, means)
@@ -95,32 +81,20 @@ def test_other_k(k: int) -> None:
     assert knn(k=k)(support, query).argmax(1).tolist() == [reference.knn_answer(support, one, k) for one in query]
     with pytest.raises(InputError, match="k must be at most 12"):
         knn(k=13)(support, query)
-
-
-@pytest.mark.parametrize("wrong", [{"ties": "last"}, {"k": 0}])
-def test_neighbours_that_cannot_vote(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        knn(**wrong)
-
-
-def nearest_neighbour(support: Tensor, query: Tensor) -> int:
-    """The class of the nearest image, by a loop."""
-    return min((float((query - image).norm()), way) for way, images in enumerate(support) for image in images)[1]
-
-
-def loop_accuracy(features: Tensor, episodes: Episodes) -> Tensor:
-    accuracies = []
-    for support, query in zip(features[episodes.support], features[episodes.query], strict=True):
-        right = [nearest_neighbour(support, one) == way for way, images in enumerate(query) for one in images]
-        accuracies.append(100 * sum(right) / len(right))
-    return torch.tensor(accuracies, dtype=torch.float64)
+    wrong: dict[str, Any]
+    for wrong in ({"ties": "last"}, {"k": 0}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            knn(**wrong)
 
 
 def test_an_added_classifier_gives_its_own_answers_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CLASSIFIERS, "nearest", Classifier("nearest", best_of_class))
-    features = overlapping()
+    features = OVERLAPPING
     settings: dict[str, Any] = {"n_way": 4, "n_query": 5, "n_episodes": 40, "normalise": False}
-    expected = loop_accuracy(features.double(), sample_episodes(LABELS, n_way=4, n_query=5, n_episodes=40))
+    episodes = sample_episodes(LABELS, n_way=4, n_query=5, n_episodes=40)
+    support, query = features.double()[episodes.support], features.double()[episodes.query]
+    answers = torch.cdist(query.flatten(1, 2), support.flatten(1, 2)).argmin(2) // 5  # of the nearest image
+    expected = 100 * (answers == torch.arange(4).repeat_interleave(5)).double().mean(1)
     found = evaluate_features(features, LABELS, classifier="nearest", **settings)
     torch.testing.assert_close(found.per_episode, expected)
     assert found.protocol.classifier == "nearest"
@@ -142,50 +116,20 @@ def test_an_added_classifier_gives_its_own_answers_everywhere(monkeypatch: pytes
 
 
 def test_a_name_that_is_taken_over_is_not_answered_by_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = evaluate_features(overlapping(), LABELS, classifier="knn", n_episodes=40)
+    before = evaluate_features(OVERLAPPING, LABELS, classifier="knn", n_episodes=40)
     monkeypatch.setitem(CLASSIFIERS, "knn", Classifier("knn", best_of_class))
-    after = evaluate_features(overlapping(), LABELS, classifier="knn", n_episodes=40)
+    after = evaluate_features(OVERLAPPING, LABELS, classifier="knn", n_episodes=40)
     assert not torch.equal(before.per_episode, after.per_episode)
 
 
 @pytest.mark.parametrize("n_shot", [1, 5])
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_the_fast_paths_answer_as_the_definitions(name: str, n_shot: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = evaluate_features(overlapping(), LABELS, classifier=name, n_shot=n_shot, n_episodes=500)
+    fast = evaluate_features(OVERLAPPING, LABELS, classifier=name, n_shot=n_shot, n_episodes=500)
     built_in = CLASSIFIERS[name]
     monkeypatch.setitem(CLASSIFIERS, name, Classifier("copy", built_in.scores, built_in.prototypes))
-    assert torch.equal(
-        fast.per_episode,
-        evaluate_features(overlapping(), LABELS, classifier=name, n_shot=n_shot, n_episodes=500).per_episode,
-    )
-
-
-@pytest.mark.parametrize("classifier", VARIANTS, ids=lambda classifier: classifier.name)
-def test_definitions_can_be_exported(classifier: Classifier, tmp_path: Path) -> None:
-    """With class sizes as a buffer, whose values the exporter does not know."""
-    sizes = [2, 5, 4]
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    classes, query = of_sizes(sizes, seed=0)
-
-    class Scorer(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            means = torch.stack([images.mean(0) for images in classes])
-            self.points = torch.nn.Buffer(means if classifier.prototypes else torch.cat(classes))
-            self.sizes = torch.nn.Buffer(torch.tensor([1] * 3 if classifier.prototypes else sizes))
-
-        def forward(self, query: Tensor) -> Tensor:
-            return classifier.scores(similarities(self.points, query), self.sizes)
-
-    with warnings.catch_warnings(action="ignore"):
-        shapes = ({0: torch.export.Dim("query")},)
-        program = torch.onnx.export(Scorer(), (query,), dynamo=True, dynamic_shapes=shapes, verbose=False)
-    assert program is not None
-    program.save(tmp_path / "scores.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "scores.onnx")
-    (found,) = session.run(None, {session.get_inputs()[0].name: query[:5].numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), Scorer()(query[:5]))
+    defined = evaluate_features(OVERLAPPING, LABELS, classifier=name, n_shot=n_shot, n_episodes=500)
+    assert torch.equal(fast.per_episode, defined.per_episode)
 
 
 whole_distances = st.lists(st.integers(0, 5), min_size=1, max_size=12)

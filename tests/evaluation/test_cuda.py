@@ -61,7 +61,7 @@ def test_nothing_in_a_chunk_waits_for_the_gpu() -> None:
     with waiting_is_an_error(), torch.inference_mode():
         similarities = buffers.compute(rows)
         for score in FAST.values():
-            count_correct(score(similarities, 5), tolerance)
+            count_correct(*score(similarities, 5), tolerance)
 
 
 def test_networks_are_fine_tuned_side_by_side_in_any_format() -> None:

@@ -41,6 +41,7 @@ def test_embedding_in_batches_is_embedding(backbone: Any) -> None:
         expected = backbone(IMAGES)
     torch.testing.assert_close(embed(backbone, IMAGES, batch_size=7), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(embed(backbone, IMAGES.split(6)), expected, rtol=1e-4, atol=1e-5)
+    assert embed(backbone.multi_layer, IMAGES).shape == (20, 192)
     features = embed(backbone, IMAGES)
     assert not features.requires_grad
     features += 1  # an ordinary tensor, not an inference-mode one
@@ -60,10 +61,6 @@ def test_batches_that_are_no_images(backbone: Any) -> None:
         embed(lambda batch: (batch, batch), IMAGES)  # type: ignore[arg-type, return-value]
 
 
-def test_multi_layer_features(backbone: Any) -> None:
-    assert embed(backbone.multi_layer, IMAGES).shape == (20, 192)
-
-
 def test_a_network_left_in_training_mode_is_refused(backbone: Any) -> None:
     backbone.train()
     for network in (backbone, backbone.multi_layer, functools.partial(backbone.multi_layer, stages=[4])):
@@ -73,52 +70,30 @@ def test_a_network_left_in_training_mode_is_refused(backbone: Any) -> None:
     backbone.blocks[2].train()  # one part is enough
     with pytest.raises(LeakError, match="in training mode"):
         embed(backbone, IMAGES)
-
-
-def test_batch_norm_without_running_statistics_is_refused() -> None:
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, track_running_stats=False))
     with pytest.raises(LeakError, match="batch norm '1' keeps no running statistics"):
         embed(network.eval(), IMAGES)
 
 
 def test_features_come_back_from_their_file(tmp_path: Path) -> None:
-    features = FeatureSet(
-        torch.randn(6, 4).half(),
-        torch.tensor([0, 0, 1, 1, 2, 2]),
-        centre=torch.randn(4),
-        class_names=("otter", "seal", "two\nlines"),
-        split="test",
-        fingerprint="0123",
-        content=torch.arange(6),
-    )
-    save_features(features, tmp_path / "f.safetensors")
-    again = load_features(tmp_path / "f.safetensors")
-    assert torch.equal(again.features, features.features)
-    assert torch.equal(again.labels, features.labels)
-    assert again.centre is not None
-    assert features.centre is not None
-    assert torch.equal(again.centre, features.centre)
-    assert (again.class_names, again.split, again.fingerprint) == (("otter", "seal", "two\nlines"), "test", "0123")
-    assert again.content is not None
-    assert again.content.tolist() == list(range(6))
-
-
-def test_a_file_of_features_is_known_by_what_is_in_it(tmp_path: Path) -> None:
-    """Not by its name: ours as .npz, and NumPy's under another."""
-    features, labels = torch.rand(3, 2), torch.tensor([0, 0, 1])
-    save_features(FeatureSet(features, labels), tmp_path / "ours.npz")
-    np.savez(tmp_path / "theirs.npz", features=features.numpy(), labels=labels.numpy())
-    (tmp_path / "theirs.npz").rename(tmp_path / "theirs")
-    for name in ("ours.npz", "theirs"):
-        torch.testing.assert_close(load_features(tmp_path / name).features, features)
+    """The file is known by what is in it, not by its name."""
+    names = ("otter", "seal", "two\nlines")
+    labels, centre, content = torch.tensor([0, 0, 1, 1, 2, 2]), torch.randn(4), torch.arange(6)
+    features = FeatureSet(torch.randn(6, 4).half(), labels, centre, names, "test", "0123", content)
+    for path in (tmp_path / "f.safetensors", tmp_path / "f.npz"):
+        save_features(features, path)
+        again = load_features(path)
+        for name in ("features", "labels", "centre", "content"):
+            assert torch.equal(getattr(again, name), getattr(features, name))
+        assert (again.class_names, again.split, again.fingerprint) == (names, "test", "0123")
 
 
 def test_features_of_other_programs_and_machines(tmp_path: Path) -> None:
-    """With other arrays in the file, and the bytes of a number in the other order."""
+    """With other arrays in the file, the bytes of a number in the other order, and another name."""
     features, labels = np.arange(6.0).reshape(3, 2), np.array([0, 0, 1])
     arrays = {"features": features.astype(">f4"), "labels": labels.astype(">i8"), "centre": features[0]}
     np.savez(tmp_path / "f.npz", **arrays, files=np.array(["0.jpg", "1.jpg", "2.jpg"]))
-    loaded = load_features(tmp_path / "f.npz")
+    loaded = load_features((tmp_path / "f.npz").rename(tmp_path / "theirs"))
     assert loaded.features.tolist() == features.tolist()
     assert loaded.features.dtype == torch.float32
     assert loaded.labels.tolist() == [0, 0, 1]
@@ -153,7 +128,7 @@ def test_arrays_that_do_not_go_together(wrong: dict[str, Any], tmp_path: Path) -
     np.savez(tmp_path / "f.npz", **GOOD)
     load_features(tmp_path / "f.npz")
     np.savez(tmp_path / "f.npz", **GOOD | wrong)
-    with pytest.raises(FileFormatError, match="they must be floating-point \\(image, dim\\) and one whole number"):
+    with pytest.raises(FileFormatError, match="one whole number"):
         load_features(tmp_path / "f.npz")
 
 
@@ -163,13 +138,14 @@ def test_what_a_features_file_must_say(tmp_path: Path) -> None:
     said = {"format": "nearshot-features", "version": "1", "class_names": '["a"]'}
     save_file(tensors, path, said)
     assert load_features(path).class_names == ("a",)
-    for wrong in ({"version": "2"}, {"format": "nearshot-episodes"}):
-        save_file(tensors, path, said | wrong)
-        with pytest.raises(FileFormatError, match="version 1"):
-            load_features(path)
-    for names in ("[", "3"):
-        save_file(tensors, path, said | {"class_names": names})
-        with pytest.raises(FileFormatError, match="damaged"):
+    for name, value, message in (
+        ("version", "2", "version 1"),
+        ("format", "nearshot-episodes", "version 1"),
+        ("class_names", "[", "damaged"),
+        ("class_names", "3", "damaged"),
+    ):
+        save_file(tensors, path, said | {name: value})
+        with pytest.raises(FileFormatError, match=message):
             load_features(path)
     with pytest.raises(InputError, match="labels .*float32"):
         save_features(FeatureSet(torch.zeros(3, 2), torch.zeros(3)), path)
@@ -198,20 +174,12 @@ def test_bad_feature_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(FileFormatError, match="damaged"):
             load_features(tmp_path / name)
-    save_file(
-        {"features": torch.zeros(1, 1), "labels": torch.zeros(1)}, tmp_path / "other.safetensors", {"format": "x"}
-    )
-    with pytest.raises(FileFormatError, match="version 1"):
-        load_features(tmp_path / "other.safetensors")
     np.savez(tmp_path / "partial.npz", features=np.zeros((3, 2)))
     with pytest.raises(FileFormatError, match="has no array 'labels'"):
         load_features(tmp_path / "partial.npz")
     np.savez(tmp_path / "named.npz", features=np.zeros((3, 2)), labels=np.array(["cat", "cat", "dog"]))
     with pytest.raises(FileFormatError, match="labels .*<U3"):
         load_features(tmp_path / "named.npz")
-    np.savez(tmp_path / "odd.npz", features=np.zeros((3, 2)), labels=np.zeros(3))
-    with pytest.raises(FileFormatError, match="one whole number per image"):
-        load_features(tmp_path / "odd.npz")
 
 
 def test_training_classes_must_not_be_evaluated() -> None:
@@ -223,20 +191,15 @@ def test_training_classes_must_not_be_evaluated() -> None:
 
 
 def test_the_same_picture_must_not_be_support_and_query() -> None:
-    labels = torch.arange(6).repeat_interleave(25)
-    content = torch.arange(150)
+    labels, content = torch.arange(6).repeat_interleave(25), torch.arange(150)
     episodes = sample_episodes(labels, n_episodes=500)
     check_distinct_content(episodes, content)
     content[7] = content[3]  # two images of class 0 are the same
-    clashes = 0
-    for support, query in zip(episodes.support, episodes.query, strict=True):
-        s, q = set(support.flatten().tolist()), set(query.flatten().tolist())
-        clashes += (3 in s and 7 in q) or (7 in s and 3 in q)
-    assert clashes > 0
-    with pytest.raises(LeakError, match=f"In {clashes} of the episodes 0 to 499 "):
+    support, query = episodes.support.flatten(1), episodes.query.flatten(1)
+    clash = (support == 3).any(1) & (query == 7).any(1) | (support == 7).any(1) & (query == 3).any(1)
+    assert clash.any()
+    with pytest.raises(LeakError, match=f"In {int(clash.sum())} of the episodes 0 to 499 "):
         check_distinct_content(episodes, content)
-    with pytest.raises(InputError, match="content has 10 images.* image 1"):
-        check_distinct_content(episodes, content[:10])
 
 
 def test_the_same_picture_is_named_where_it_is_met() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from torch import Tensor
 
 import reference
-from nearshot.errors import InputError, LeakError
+from clusters import FEATURES, LABELS
+from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
+    ClassAccuracy,
     EvaluationSpec,
     FeatureSet,
     Measured,
@@ -31,16 +34,6 @@ from nearshot.evaluation import (
 )
 
 few = settings(max_examples=30, deadline=None)
-LABELS = torch.arange(8).repeat_interleave(25)
-
-
-def features_for(labels: Tensor, dim: int = 6, noise: float = 1.0, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    means = torch.randn(int(labels.max()) + 1, dim, generator=generator, dtype=torch.float64)
-    return means[labels] + noise * torch.randn(len(labels), dim, generator=generator, dtype=torch.float64)
-
-
-FEATURES = features_for(LABELS)
 
 
 @few
@@ -59,18 +52,9 @@ def test_with_one_shot_all_classifiers_coincide(seed: int) -> None:
 @pytest.mark.parametrize("centred", [True, False])
 def test_the_accuracy_is_that_of_a_loop_over_the_same_episodes(name: Any, normalise: bool, centred: bool) -> None:
     centre = FEATURES.mean(0) + 0.3 if centred else None
-    accuracy = evaluate_features(
-        FEATURES,
-        LABELS,
-        n_way=4,
-        n_shot=3,
-        n_query=2,
-        n_episodes=15,
-        classifier=name,
-        centre=centre,
-        normalise=normalise,
-    )
-    episodes = sample_episodes(LABELS, n_way=4, n_shot=3, n_query=2, n_episodes=15)
+    shape: dict[str, Any] = {"n_way": 4, "n_shot": 3, "n_query": 2, "n_episodes": 15}
+    accuracy = evaluate_features(FEATURES, LABELS, classifier=name, centre=centre, normalise=normalise, **shape)
+    episodes = sample_episodes(LABELS, **shape)
     for e in range(15):
         correct = 0
         for way in range(4):
@@ -81,9 +65,8 @@ def test_the_accuracy_is_that_of_a_loop_over_the_same_episodes(name: Any, normal
                 support, query = support / support.norm(dim=-1, keepdim=True), query / query.norm(dim=-1, keepdim=True)
             correct += sum(reference.ANSWERS[name](support, q) == way for q in query)
         assert accuracy.per_episode[e].item() == pytest.approx(100 * correct / 8)
-    assert accuracy.protocol.centred == centred
-    assert accuracy.protocol.normalised == normalise
-    assert accuracy.protocol.classifier == name
+    protocol = accuracy.protocol
+    assert (protocol.centred, protocol.normalised, protocol.classifier) == (centred, normalise, name)
 
 
 def test_many_at_once_are_the_same_as_one_by_one() -> None:
@@ -92,19 +75,10 @@ def test_many_at_once_are_the_same_as_one_by_one() -> None:
     results = evaluate_many(FEATURES, LABELS, n_episodes=300, treatments=treatments, centre=centre, seed=3, split="val")
     assert len(results) == 2 * 3 * 4
     for key, accuracy in results.items():
-        alone = evaluate_features(
-            FEATURES,
-            LABELS,
-            n_shot=key.n_shot,
-            n_episodes=300,
-            classifier=key.classifier,
-            centre=centre if key.treatment.centred else None,
-            normalise=key.treatment.normalised,
-            seed=3,
-        )
+        spec = EvaluationSpec(5, key.n_shot, 15, 300, 3, key.classifier, *key.treatment)
+        alone = evaluate_features(FEATURES, LABELS, spec=spec, centre=centre, split="val")
         assert torch.equal(accuracy.per_episode, alone.per_episode)
-        assert accuracy.protocol.n_shot == key.n_shot
-        assert accuracy.protocol.split == "val"
+        assert accuracy.protocol == alone.protocol
 
 
 def test_by_default_the_protocol_is_the_papers() -> None:
@@ -119,13 +93,6 @@ def test_by_default_the_protocol_is_the_papers() -> None:
     assert alone.episodes == sample_episodes(LABELS).digest
 
 
-def test_more_episodes_begin_with_the_same_ones() -> None:
-    """Over the edge of a run of drawn episodes too."""
-    long = evaluate_features(FEATURES, LABELS, n_episodes=4500)
-    short = evaluate_features(FEATURES, LABELS, n_episodes=100)
-    assert torch.equal(long.per_episode[:100], short.per_episode)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_features_of_any_float_type(dtype: torch.dtype) -> None:
     low = FEATURES.to(dtype)
@@ -134,24 +101,17 @@ def test_features_of_any_float_type(dtype: torch.dtype) -> None:
     assert prepare_features(low).dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
+def nearest(support: Tensor, query: Tensor) -> Tensor:
+    return CLASSIFIERS["centroid"](support, query)
+
+
 def test_a_users_own_classifier() -> None:
-    def farthest(support: Tensor, query: Tensor) -> Tensor:
-        return -CLASSIFIERS["centroid"](support, query)
-
-    accuracy = evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=farthest, inductive=True)
-    assert accuracy.protocol.classifier == "farthest"
-    assert accuracy.protocol.inductive
-    for evaluate in (evaluate_features, evaluate_classes):
-        with pytest.raises(InputError, match="inductive .*'farthest'"):
-            evaluate(FEATURES, LABELS, n_episodes=100, classifier=farthest)
-    assert accuracy.mean < 5
-
-    def nearest(support: Tensor, query: Tensor) -> Tensor:
-        return CLASSIFIERS["centroid"](support, query)
-
     own = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100, classifier=nearest, inductive=True)
     ours = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100)
     assert torch.equal(own.per_episode, ours.per_episode)
+    assert (own.protocol.classifier, own.protocol.inductive) == ("nearest", True)
+    with pytest.raises(InputError, match="inductive .*'nearest'"):
+        evaluate_features(FEATURES, LABELS, n_episodes=100, classifier=nearest)
     both: Any = {"3-NN": knn(k=3), "own": nearest}
     results = evaluate_many(FEATURES, LABELS, n_episodes=100, classifiers=both, inductive=False)
     three = results[Measured(5, "3-NN", Treatment(False, True))]
@@ -170,25 +130,19 @@ def test_a_users_classifier_may_look_change_and_learn() -> None:
         with torch.enable_grad():
             weight = torch.ones((), dtype=query.dtype, requires_grad=True)
             (weight * query).sum().backward()
-        return CLASSIFIERS["centroid"](support, query)
-
-    def nearest(support: Tensor, query: Tensor) -> Tensor:
-        return CLASSIFIERS["centroid"](support, query)
+        return nearest(support, query)
 
     classifiers: Any = {"greedy": greedy, "nearest": nearest, "centroid": "centroid"}
     results = evaluate_many(FEATURES, LABELS, n_shots=[5], n_episodes=50, classifiers=classifiers, inductive=False)
     theirs, another, ours = results.values()
     assert torch.equal(another.per_episode, ours.per_episode)
-    assert not theirs.protocol.inductive
-    assert "transductive" in str(theirs.protocol)
-    assert ours.protocol.inductive
-    assert torch.equal(ours.per_episode, evaluate_features(FEATURES, LABELS, n_episodes=50).per_episode)
+    assert (theirs.protocol.inductive, ours.protocol.inductive) == (False, True)
 
 
 @pytest.mark.parametrize(("returned", "message"), [(torch.nan, "'broken' .*NaN"), (None, "'broken' .*NoneType")])
 def test_a_users_classifier_that_returns_nonsense(returned: Any, message: str) -> None:
     def broken(support: Tensor, query: Tensor) -> Any:
-        return None if returned is None else CLASSIFIERS["centroid"](support, query) * returned
+        return None if returned is None else nearest(support, query) * returned
 
     with pytest.raises(InputError, match=message):
         evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=broken, inductive=True)
@@ -219,13 +173,11 @@ def test_a_feature_set_brings_all_it_knows() -> None:
 
 
 def test_classes_that_were_left_out_are_in_the_protocol() -> None:
-    labels = torch.cat([LABELS, torch.full((5,), 99)])
-    features = torch.cat([FEATURES, FEATURES[:5]])
-    accuracy = evaluate_features(features, labels, n_episodes=20, small_classes="leave out")
+    labels = torch.where(torch.arange(200) < 195, LABELS, 99)
+    accuracy = evaluate_features(FEATURES, labels, n_episodes=20, small_classes="leave out")
     assert accuracy.protocol.classes_left_out == 1
-    assert "1 class with too few images left out" in str(accuracy.protocol)
     with pytest.raises(InputError, match="Class 99 has 5 images"):
-        evaluate_many(features, labels, n_episodes=20)
+        evaluate_many(FEATURES, labels, n_episodes=20)
 
 
 def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
@@ -237,15 +189,16 @@ def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
     scored = score_predictions(answers.view(100, 5, 15), episodes, classifier="theirs", inductive=False)
     assert compare(drawn, given).ties == 100
     assert compare(drawn, scored).ties == 100
-    assert not scored.protocol.inductive
+    told: dict[str, Any] = {"adapted": "fine-tuned", "split": "test", "fingerprint": "0123", "inductive": False}
+    expected = Protocol(5, 5, 15, 100, 0, episodes.digest, "theirs", None, None, **told)
+    assert score_predictions(answers.view(100, 5, 15), episodes, classifier="theirs", **told).protocol == expected
     one = evaluate_features(FEATURES, LABELS, n_shot=1, n_episodes=100, normalise=False)
     assert compare(drawn, one).difference > 0
     fewer = evaluate_features(FEATURES, LABELS, n_shot=1, episodes=episodes, normalise=False)
     assert torch.equal(fewer.per_episode, one.per_episode)
-    with pytest.raises(InputError, match="different episodes"):
-        compare(drawn, evaluate_features(FEATURES, LABELS, n_episodes=100, seed=1))
-    for wrong in (LABELS[episodes.query], answers.view(100, 5, 15) + 1, answers.view(100, 5, 15) - 1):
-        with pytest.raises(InputError, match="predictions .*from 0 to 4"):
+    right: Any = answers.view(100, 5, 15)
+    for wrong in (LABELS[episodes.query], right + 1, right - 1, right.double(), answers, right.numpy()):
+        with pytest.raises(InputError, match="predictions"):
             score_predictions(wrong, episodes, classifier="theirs", inductive=True)
 
 
@@ -259,22 +212,6 @@ def test_given_episodes_are_used() -> None:
         evaluate_many(FEATURES, LABELS, n_shots=(1, 5), episodes=episodes)
     with pytest.raises(InputError, match="more than one class"):
         evaluate_features(FEATURES, LABELS.roll(1), episodes=episodes)
-
-
-def test_predictions_of_other_code_are_scored_on_the_same_episodes() -> None:
-    episodes = sample_episodes(LABELS, n_episodes=200, seed=1)
-    support = FEATURES[episodes.support]
-    query = FEATURES[episodes.query].flatten(1, 2)
-    theirs = CLASSIFIERS["centroid"](support, query).argmax(2).view(200, 5, 15)
-    scored = score_predictions(theirs, episodes, classifier="theirs", inductive=True)
-    ours = evaluate_features(FEATURES, LABELS, episodes=episodes, normalise=False)
-    torch.testing.assert_close(scored.per_episode, ours.per_episode)
-    told: dict[str, Any] = {"adapted": "fine-tuned", "split": "test", "fingerprint": "0123"}
-    expected = Protocol(5, 5, 15, 200, 1, episodes.digest, "theirs", None, None, inductive=False, **told)
-    assert score_predictions(theirs, episodes, classifier="theirs", inductive=False, **told).protocol == expected
-    for wrong in (theirs.double(), theirs.flatten(1), theirs.numpy()):
-        with pytest.raises(InputError, match="predictions"):
-            score_predictions(wrong, episodes, classifier="theirs", inductive=True)  # type: ignore[arg-type]
 
 
 def test_an_answer_that_knows_nothing_gets_chance() -> None:
@@ -296,20 +233,12 @@ def test_an_answer_that_knows_nothing_gets_chance() -> None:
         (FEATURES, LABELS, {"centred": True}, "centre"),
         (FEATURES * 1e200, LABELS, {"normalise": False}, "infinite"),
         (FEATURES.numpy(), LABELS, {}, "features .*ndarray"),
-        (FEATURES, LABELS, {"n_way": 9}, "8 classes.* 9"),
-        (FEATURES, LABELS, {"n_query": 30}, "Class 0 has 25 images; .* 35"),
         (FEATURES, LABELS, {"classifier": "svm"}, "'svm'; .*'centroid', 'soft', 'knn'"),
-        (FEATURES, LABELS, {"n_episodes": 1e3}, "n_episodes"),
         (FEATURES, LABELS.float(), {}, "labels must be whole numbers"),
         (FEATURES.long(), LABELS, {}, "features .*int64"),
         (FEATURES[:, :, None], LABELS, {}, r"features .*\(200, 6, 1\)"),
         (FEATURES[:, :0], LABELS, {}, r"features .*\(200, 0\)"),
-        (
-            FEATURES,
-            LABELS,
-            {"classifier": lambda support, query: query, "inductive": True},
-            r"'<lambda>' .*\(\d+, 75, 5\).*\(\d+, 75, 6\)",
-        ),
+        (FEATURES, LABELS, {"classifier": lambda _, query: query, "inductive": True}, r"75, 5\).*\(\d+, 75, 6\)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -347,3 +276,49 @@ def test_settings_as_an_object_and_as_keywords_are_the_same() -> None:
     assert (changed.protocol.classifier, changed.protocol.centred) == ("knn", False)
     with pytest.raises(TypeError, match="n_shots"):
         evaluate_features(FEATURES, LABELS, n_shots=5)  # type: ignore[call-arg]
+
+
+NAMES = tuple(f"class {label}" for label in range(8))
+
+
+@pytest.mark.parametrize("classifier", reference.ANSWERS)
+def test_by_class_is_what_a_loop_over_queries_finds(classifier: Any) -> None:
+    shape: dict[str, Any] = {"n_way": 3, "n_shot": 2, "n_query": 4, "n_episodes": 30}
+    episodes, features = sample_episodes(LABELS, **shape), prepare_features(FEATURES)
+    expected = dict[str, list[float]]()
+    for support, queries in zip(episodes.support, episodes.query, strict=True):
+        for way, images in enumerate(queries):
+            right = [reference.ANSWERS[classifier](features[support], features[image]) == way for image in images]
+            expected.setdefault(NAMES[int(LABELS[images[0]])], []).append(100 * sum(right) / len(right))
+    given: list[dict[str, Any]] = [{"episodes": episodes}, shape]
+    for one_way in given:
+        found = evaluate_classes(FeatureSet(FEATURES, LABELS, class_names=NAMES), classifier=classifier, **one_way)
+        assert list(found) == list(NAMES)  # in the order of the labels
+        for name, one in found.items():
+            values = torch.tensor(expected[name], dtype=torch.float64)
+            half = 1.96 * float(values.std()) / math.sqrt(len(values))
+            assert (one.mean, one.interval95) == pytest.approx((float(values.mean()), half))
+            assert one.n_episodes == len(values)
+    assert len({round(one.mean, 6) for one in found.values()}) > 1
+
+
+def test_the_classes_make_up_the_accuracy_and_small_ones_are_left_out() -> None:
+    labels = torch.where(torch.arange(200) < 195, LABELS, 99)
+    settings: dict[str, Any] = {"n_way": 3, "classifier": "soft", "small_classes": "leave out", "n_episodes": 250}
+    by_class = evaluate_classes(FEATURES, labels, **settings)
+    assert list(by_class) == list("01234567")
+    assert sum(one.n_episodes for one in by_class.values()) == 3 * 250
+    whole = evaluate_features(FEATURES, labels, **settings)
+    assert sum(one.mean * one.n_episodes for one in by_class.values()) / (3 * 250) == pytest.approx(whole.mean)
+    once = evaluate_classes(FEATURES, LABELS, n_way=2, n_episodes=1).values()
+    assert [(one.n_episodes, math.isnan(one.interval95), "±" in str(one)) for one in once] == [(1, True, False)] * 2
+
+
+@pytest.mark.parametrize("half", [0.25, math.nan])
+def test_the_accuracy_of_a_class_comes_back_from_json(half: float) -> None:
+    one = ClassAccuracy(50.5, half, 7)
+    assert str(ClassAccuracy.from_dict(one.as_dict()).__dict__) == str(one.__dict__)
+    assert (one.as_dict()["interval95"] is None) == math.isnan(half)
+    for broken in ({}, {"mean": 1.0, "interval95": 1.0}, {"mean": "x", "interval95": 1.0, "n_episodes": 1}):
+        with pytest.raises(FileFormatError, match="class"):
+            ClassAccuracy.from_dict(broken)

@@ -18,18 +18,7 @@ from torch import Tensor
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.evaluation import Accuracy, Protocol, compare, pool_seeds, select_best
 
-PROTOCOL = Protocol(
-    n_way=5,
-    n_shot=1,
-    n_query=15,
-    n_episodes=4,
-    seed=0,
-    episodes="abc",
-    classifier="centroid",
-    centred=True,
-    normalised=True,
-    split="val",
-)
+PROTOCOL = Protocol(5, 1, 15, 4, 0, "abc", "centroid", centred=True, normalised=True, split="val")
 
 
 def accuracy(values: list[float] | Tensor, **changes: object) -> Accuracy:
@@ -41,11 +30,9 @@ def test_mean_interval_and_text() -> None:
     measured = accuracy(values)
     assert measured.mean == pytest.approx(70)
     assert measured.interval95 == pytest.approx(1.96 * np.std(values, ddof=1) / 2)
-    assert str(accuracy([72.49] * 10)) == "72.49 ± 0.00"
     assert str(measured) == f"70.00 ± {measured.interval95:.2f}"
     assert math.isnan(accuracy([50.0]).interval95)
     assert str(accuracy([50.0])) == "50.00"
-    assert accuracy([50.0, 52.0]).interval95 == pytest.approx(1.96)  # σ = √2, N = 2
 
 
 @given(
@@ -90,20 +77,18 @@ def test_a_damaged_accuracy_is_refused() -> None:
 
 
 def test_a_result_says_how_it_was_measured() -> None:
-    text = repr(accuracy([70.0, 71.0]))
-    for part in ("5-way 1-shot", "15 queries a class", "seed 0", "centroid", "centred and normalised", "not adapted"):
-        assert part in text
-    assert "inductive" in text
-    assert "left out" not in text
-    assert "val split" in text
-    assert "transductive" in str(replace(PROTOCOL, inductive=False))
-    assert "adapted: fine-tuned" in str(replace(PROTOCOL, adapted="fine-tuned"))
-    raw, elsewhere = replace(PROTOCOL, centred=False, normalised=False), replace(PROTOCOL, centred=None, seed=None)
-    assert ", raw features, " in str(raw)
-    assert ", normalised features, " in str(replace(PROTOCOL, centred=False))
-    assert ", features of other code, " in str(replace(elsewhere, normalised=None))
-    assert "episodes from elsewhere" in str(elsewhere)
-    assert str(replace(PROTOCOL, classes_left_out=2)).endswith(", 2 classes with too few images left out")
+    expected = "5-way 1-shot, 15 queries a class, 4 episodes, seed 0, centroid, centred and normalised features, "
+    assert repr(accuracy([70.0, 71.0])).endswith(f"{expected}not adapted, inductive, val split)")
+    for change, part in (
+        ({"inductive": False}, "transductive"),
+        ({"adapted": "fine-tuned"}, "adapted: fine-tuned"),
+        ({"centred": False, "normalised": False}, ", raw features, "),
+        ({"centred": False}, ", normalised features, "),
+        ({"centred": None, "normalised": None}, ", features of other code, "),
+        ({"seed": None}, "episodes from elsewhere"),
+        ({"classes_left_out": 2}, ", 2 classes with too few images left out"),
+    ):
+        assert part in str(replace(PROTOCOL, **change))
 
 
 def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:
@@ -121,6 +106,7 @@ def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:
     two = pool_seeds(seeds[:2])
     assert two.about_seeds(5) == "2 of 5 seeds: 70.00, 72.00"
     one = pool_seeds(seeds[:1])
+    assert math.isnan(one.between_seeds95)
     assert (one.about_seeds(), one.about_seeds(5)) == ("", "1 of 5 seeds")
     assert str(two) == f"71.00 ± {two.interval95:.2f} (2 seeds: 70.00, 72.00)"
 
@@ -146,12 +132,6 @@ def test_the_pooled_interval_covers_for_models_that_share_episodes() -> None:
     assert covered / n_trials == pytest.approx(0.95, abs=0.025)
 
 
-def test_one_seed_has_no_interval_between_seeds() -> None:
-    pooled = pool_seeds([accuracy([70.0, 72.0])])
-    assert math.isnan(pooled.between_seeds95)
-    assert "between" not in str(pooled)
-
-
 def test_different_protocols_are_not_pooled() -> None:
     with pytest.raises(InputError, match="centroid.*soft"):
         pool_seeds([accuracy([1.0]), accuracy([1.0], classifier="soft")])
@@ -168,12 +148,9 @@ def test_a_paired_comparison() -> None:
     assert result.interval95 == pytest.approx(1.96 * differences.std(ddof=1) / math.sqrt(10))
     assert (result.wins, result.ties, result.losses) == (70, 10, 20)
     assert str(result) == f"+1.90 ± {result.interval95:.2f} (wins 70 %, ties 10 %, loses 20 % of the episodes)"
-    with pytest.raises(InputError, match="different episodes"):
-        compare(first, accuracy([1.0] * 4, episodes="other"))
-    with pytest.raises(InputError, match="different fingerprint"):
-        compare(first, accuracy([1.0] * 4, fingerprint="other"))
-    with pytest.raises(InputError, match="different split"):
-        compare(first, accuracy([1.0] * 4, split="test"))
+    for name in ("episodes", "fingerprint", "split"):
+        with pytest.raises(InputError, match=f"different {name}"):
+            compare(first, accuracy([1.0] * 4, **{name: "other"}))
 
 
 def test_the_95_per_cent_interval_covers_95_per_cent() -> None:
@@ -188,15 +165,12 @@ def test_the_95_per_cent_interval_covers_95_per_cent() -> None:
 def test_selection_is_by_validation_and_never_by_test() -> None:
     epochs = {10: accuracy([70.0]), 20: accuracy([75.0]), 30: accuracy([75.0]), 40: accuracy([60.0])}
     assert select_best(epochs) == 20
-    with pytest.raises(LeakError, match="test split"):
-        select_best({10: accuracy([70.0], split="test"), 20: accuracy([71.0], split="test")})
-    with pytest.raises(LeakError, match="test split"):
-        select_best({10: accuracy([70.0], split="Test")})
+    for split in ("test", "Test"):
+        with pytest.raises(LeakError, match="test split"):
+            select_best({10: accuracy([70.0], split=split)})
     with pytest.raises(InputError, match="split"):
         select_best({10: accuracy([70.0], split=None)})
     with pytest.raises(InputError, match="1-shot.*5-shot"):
         select_best({10: accuracy([70.0]), 20: accuracy([70.0], n_shot=5)})
     with pytest.raises(InputError, match="candidates"):
         select_best({})
-    with pytest.raises(InputError, match="candidates"):
-        select_best([accuracy([70.0])])  # type: ignore[arg-type]

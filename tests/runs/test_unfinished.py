@@ -24,16 +24,16 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments.measurement import measure
 from nearshot.experiments.results import Measurement
 from nearshot.losses import nca_loss
-from nearshot.runs import unfinished
+from nearshot.runs import network as network_module
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
-from nearshot.runs.network import TrainedRun
-from nearshot.runs.unfinished import Unfinished
+from nearshot.runs.network import TrainedRun, Unfinished
 from nearshot.training import Hardware, OwnLoss, TrainConfig, TrainResult, train
 from nearshot.training.checkpoint import read_checkpoint
 from nearshot.training.run_folder import RunFolder
 
 CPU = Hardware(accelerator="cpu")
 ASKED = Request(n_way=2, n_episodes=30)
+Stopped = tuple[Path, TrainResult]
 
 
 @pytest.fixture(scope="module")
@@ -57,33 +57,27 @@ class Stops:
         return nca_loss(embeddings, labels, background=1e-10)
 
 
-def steps_per_epoch(data_dir: Path, folder: Path) -> int:
-    return int(trained(replace(TINY, epochs=1), folder, data_dir).history[0]["step"])
-
-
-def trained(config: TrainConfig, folder: Path, data_dir: Path, *, resume: bool = False) -> TrainResult:
-    return train(config, folder=folder, data_dir=data_dir, hardware=CPU, resume=resume, show=False)
+def trained(config: TrainConfig, folder: Path, data_dir: Path) -> TrainResult:
+    return train(config, folder=folder, data_dir=data_dir, hardware=CPU, show=False)
 
 
 @pytest.fixture(scope="module")
-def a_stopped_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainResult]:
+def a_stopped_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     """A run of six epochs that was stopped in the middle of its fourth, and what it said of itself."""
     folder = tmp_path_factory.mktemp("unfinished")
-    n_steps = steps_per_epoch(data_dir, folder / "other")
+    n_steps = int(trained(replace(TINY, epochs=1), folder / "other", data_dir).history[0]["step"])
     config = replace(TINY, epochs=6, validate_every=1, method=OwnLoss("stops", Stops(3 * n_steps + 2)))
     return folder / "run", trained(config, folder / "run", data_dir)
 
 
 @pytest.fixture
-def stopped(a_stopped_run: tuple[Path, TrainResult], tmp_path: Path) -> tuple[Path, TrainResult]:
+def stopped(a_stopped_run: Stopped, tmp_path: Path) -> Stopped:
     """A copy to do anything with."""
     shutil.copytree(a_stopped_run[0], tmp_path / "run")
     return tmp_path / "run", a_stopped_run[1]
 
 
-def test_a_stopped_run_is_measured_with_its_best_weights_so_far(
-    stopped: tuple[Path, TrainResult], data_dir: Path
-) -> None:
+def test_a_stopped_run_is_measured_with_its_best_weights_so_far(stopped: Stopped, data_dir: Path) -> None:
     run, result = stopped
     assert not result.finished
     found = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
@@ -102,16 +96,14 @@ def test_a_stopped_run_is_measured_with_its_best_weights_so_far(
         assert json.loads(file.read_text())["unfinished"] == {"epochs_done": 3, "epochs": 6}
 
 
-def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(
-    stopped: tuple[Path, TrainResult], data_dir: Path
-) -> None:
+def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(stopped: Stopped, data_dir: Path) -> None:
     run, _ = stopped
     with pytest.raises(InputError, match="not a finished run"):
         evaluate_run(run, ASKED, data_dir=data_dir)
     wanted = [Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", treatment="raw")]
     for opened in (TrainedRun(run, data_dir=data_dir, unfinished=word) for word in (False, True)):
         for one in wanted:
-            with pytest.raises(InputError, match="not a finished run"):
+            with pytest.raises(InputError, match="finished run"):
                 measure(opened, [one], n_episodes=30, n_way=2)
     assert not (run / "evaluations").exists()
 
@@ -166,22 +158,13 @@ def test_a_run_that_was_stopped_before_its_first_validation(
     trained(config, tmp_path / "run", data_dir)
     found = evaluate_run(tmp_path / "run", ASKED, data_dir=data_dir, unfinished=True)
     assert {(one.weights, one.unfinished) for one in found} == {("checkpoint-step-3", Unfinished(0, 6))}
-    assert (
-        main(["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--n-way", "2", "--n-episodes", "30"])
-        == 0
-    )
+    command = ["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--n-way", "2", "--n-episodes", "30"]
+    assert main(command) == 0
     assert "latest weights; no epoch has been validated." in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_run_that_has_saved_nothing_is_one_sentence(stopped: tuple[Path, TrainResult], data_dir: Path) -> None:
-    run, _ = stopped
-    (run / "checkpoint.pt").unlink()
-    with pytest.raises(InputError, match="nothing to measure yet"):
-        evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
-
-
 def test_weights_that_are_removed_meanwhile_are_looked_for_in_the_next_checkpoint(
-    stopped: tuple[Path, TrainResult], data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Stopped, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The training continues between checkpoint and weights: epoch 5 is the best now, and others are removed."""
     run, result = stopped
@@ -196,7 +179,7 @@ def test_weights_that_are_removed_meanwhile_are_looked_for_in_the_next_checkpoin
             folder.keep_weights({5}, before=6)
         return state
 
-    monkeypatch.setattr(unfinished, "read_checkpoint", read_too_early)
+    monkeypatch.setattr(network_module, "read_checkpoint", read_too_early)
     found = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
     assert {(one.weights, one.unfinished) for one in found} == {("epoch-0005.safetensors", Unfinished(5, 6))}
     monkeypatch.undo()
@@ -205,21 +188,24 @@ def test_weights_that_are_removed_meanwhile_are_looked_for_in_the_next_checkpoin
         evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
 
 
-def test_weights_that_are_opened_may_be_removed(stopped: tuple[Path, TrainResult], data_dir: Path) -> None:
+def test_weights_that_are_opened_may_be_removed(stopped: Stopped, data_dir: Path) -> None:
     opened = TrainedRun(stopped[0], data_dir=data_dir, unfinished=True)
     shutil.rmtree(stopped[0] / "weights")
     assert len(evaluate_run(opened, ASKED)) == 2
 
 
-def test_damaged_weights_are_said_to_be_damaged(stopped: tuple[Path, TrainResult], data_dir: Path) -> None:
+def test_damaged_weights_and_a_missing_checkpoint_are_one_sentence(stopped: Stopped, data_dir: Path) -> None:
     for file in (stopped[0] / "weights").iterdir():
         file.write_bytes(b"nonsense")
     with pytest.raises(FileFormatError, match="not a safetensors file"):
         evaluate_run(stopped[0], ASKED, data_dir=data_dir, unfinished=True)
+    (stopped[0] / "checkpoint.pt").unlink()
+    with pytest.raises(InputError, match="nothing to measure yet"):
+        evaluate_run(stopped[0], ASKED, data_dir=data_dir, unfinished=True)
 
 
 def test_the_command_line_says_that_a_run_is_unfinished(
-    stopped: tuple[Path, TrainResult], data_dir: Path, capsys: pytest.CaptureFixture[str]
+    stopped: Stopped, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["evaluate", str(stopped[0]), "--data-dir", str(data_dir), "--way", "2", "--episodes", "30"]
     assert main(command) == 0

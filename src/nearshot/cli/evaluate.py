@@ -18,17 +18,12 @@ from nearshot.models.weights import PUBLISHED, nothing_trained
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, evaluate_weights
 from nearshot.text import counted, print_message
 
-__all__ = ["Evaluate"]
-
-
 HARDEST, EASIEST = 30, 10  # how many classes are shown if there are more
 
 
-def _option(default: str, metavar: str, *aliases: str) -> Any:
+def _option(default: str, *aliases: str, metavar: str = "INT", otherwise: str = "what the split allows") -> Any:
     """Return an option whose default depends on the split, with its names in earlier versions."""
-    return tyro.conf.arg(
-        metavar=metavar, aliases=aliases, help_behavior_hint=f"(default: {default}, or what the split allows)"
-    )
+    return tyro.conf.arg(metavar=metavar, aliases=aliases, help_behavior_hint=f"(default: {default}, or {otherwise})")
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Evaluate:
     """A prepared dataset, or a folder; by default the one that the network was trained on."""
     split: str = "test"
     """The split. Choose between models on val, and look at test once."""
-    n_shot: Annotated[tuple[int, ...] | None, _option("1 5", "INT [INT ...]", "--shots")] = None
+    n_shot: Annotated[tuple[int, ...] | None, _option("1 5", "--shots", metavar="INT [INT ...]")] = None
     """Support images per class; one or several numbers."""
     classifier: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar=f"{{{','.join(CLASSIFIERS)}}} ...", help_behavior_hint="")
@@ -60,14 +55,11 @@ class Evaluate:
     Networks, and nearest centroid for all others."""
     layers: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
-    n_way: Annotated[int | None, _option("5", "INT", "--way")] = None
+    n_way: Annotated[int | None, _option("5", "--way")] = None
     """Classes per episode."""
-    n_query: Annotated[int | None, _option("15", "INT", "--queries")] = None
+    n_query: Annotated[int | None, _option("15", "--queries")] = None
     """Query images per class."""
-    least_images: Annotated[
-        int | None,
-        tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 1, or more where a few classes are tiny)"),
-    ] = None
+    least_images: Annotated[int | None, _option("1", otherwise="more where a few classes are tiny")] = None
     """Skip classes with fewer images. By default a few classes that are far smaller than the others are skipped, with a
     message that names them."""
     n_episodes: Annotated[int, tyro.conf.arg(aliases=("--episodes",))] = 10_000
@@ -89,50 +81,28 @@ class Evaluate:
 
     def run(self, console: Console) -> None:
         """Measure, and print a table or JSON."""
-        asked: dict[str, Any] = {
-            "n_way": self.n_way,
-            "shots": self.n_shot,
-            "n_query": self.n_query,
-            "least_images": self.least_images,
-        }
+        adjustable = {"n_way": "n_way", "shots": "n_shot", "n_query": "n_query", "least_images": "least_images"}
+        asked: dict[str, Any] = {name: getattr(self, own) for name, own in adjustable.items()}
         given = {name: value for name, value in asked.items() if value is not None}
-        request = Request(
-            dataset=self.dataset,
-            split=self.split,
-            classifiers=self.classifier,
-            layers=self.layers,
-            **given,
-            n_episodes=self.n_episodes,
-            seed=self.seed,
-            side=self.side,
-            by_class=self.by_class,
-        )
+        same = ("dataset", "split", "layers", "n_episodes", "seed", "side", "by_class")
+        request = Request(classifiers=self.classifier, **given, **{name: getattr(self, name) for name in same})
         name = str(self.path)
         if not self.path.exists() and name not in PUBLISHED and not name.startswith("timm:"):
             raise nothing_trained(self.path, "run or weights file")
         measure = partial(evaluate_run, unfinished=True) if self.path.is_dir() else evaluate_weights
-        found = measure(
-            self.path,
-            request,
-            data_dir=self.data_dir,
-            device=self.device,
-            precision=self.precision,
-            fit=asked.keys() - given.keys(),
-            tell=print_message,
-        )
+        where: dict[str, Any] = {"data_dir": self.data_dir, "device": self.device, "precision": self.precision}
+        found = measure(self.path, request, **where, fit=asked.keys() - given.keys(), tell=print_message)
         if self.json:
             console.print(json.dumps([_as_json(evaluation) for evaluation in found], indent=2))
-        else:
-            console.print(_table(found))
-            if self.by_class:
-                console.print(_table_by_class(found))
-            if found[0].unfinished is not None:
-                validated = found[0].weights.startswith("epoch-")
-                console.print(
-                    f"The run is not finished: {found[0].unfinished} are done, and these are the "
-                    + ("best weights so far. " if validated else "latest weights; no epoch has been validated. ")
-                    + "The finished run will be measured anew."
-                )
+            return
+        console.print(_table(found))
+        if self.by_class:
+            console.print(_table_by_class(found))
+        if found[0].unfinished is not None:
+            validated = found[0].weights.startswith("epoch-")
+            which = "best weights so far" if validated else "latest weights; no epoch has been validated"
+            done = f"The run is not finished: {found[0].unfinished} are done"
+            console.print(f"{done}, and these are the {which}. The finished run will be measured anew.")
 
 
 def _as_json(evaluation: Evaluation) -> dict[str, Any]:
@@ -147,15 +117,14 @@ def _table(found: list[Evaluation]) -> Table:
     protocol = found[0].accuracy.protocol
     unfinished, left_out = found[0].unfinished, protocol.classes_left_out
     table = Table(
+        *("shots", "classifier", "accuracy %", "weights"),
         title=("" if unfinished is None else f"UNFINISHED RUN, after {unfinished}\n")
         + f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way, "
         f"{counted(protocol.n_query, 'query', 'queries')} a class, "
         f"{protocol.n_episodes:,} episodes, seed {protocol.seed}, inductive"
         + (f"; features of layers {', '.join(map(str, found[0].layers))}" if found[0].layers else "")
-        + (f"; {counted(left_out, 'small class', 'small classes')} left out" if left_out else "")
+        + (f"; {counted(left_out, 'small class', 'small classes')} left out" if left_out else ""),
     )
-    for heading in ("shots", "classifier", "accuracy %", "weights"):
-        table.add_column(heading)
     for evaluation in found:
         table.add_row(str(evaluation.n_shot), evaluation.classifier, str(evaluation.accuracy), evaluation.weights)
     return table
@@ -165,10 +134,8 @@ def _table_by_class(found: list[Evaluation]) -> Table:
     """Return a row per class, sorted by the last accuracy, and a column per accuracy; of many classes, both ends."""
     columns = [evaluation.by_class or {} for evaluation in found]
     names = sorted(columns[-1], key=lambda name: columns[-1][name].mean)
-    table = Table(title=f"By class, the hardest first: {counted(len(names), 'class', 'classes')}")
-    table.add_column("class")
-    for evaluation in found:
-        table.add_column(f"{evaluation.n_shot}-shot {evaluation.classifier} %")
+    headings = [f"{evaluation.n_shot}-shot {evaluation.classifier} %" for evaluation in found]
+    table = Table("class", *headings, title=f"By class, the hardest first: {counted(len(names), 'class', 'classes')}")
     n_left_out = max(0, len(names) - HARDEST - EASIEST)
     for place, name in enumerate(names):
         if n_left_out and place == HARDEST:

@@ -13,23 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation.classifiers import Classifier, classifier_name, find_classifier
-from nearshot.evaluation.features import FeatureSet, check_evaluation_mode, prepare_features
+from nearshot.evaluation.classifiers import classifier_name
+from nearshot.evaluation.engine import Tally, Task, TaskSettings, prepared
+from nearshot.evaluation.episodes import digest_of
+from nearshot.evaluation.features import FeatureSet, check_evaluation_mode
 from nearshot.evaluation.statistics import Accuracy
-from nearshot.evaluation.task import Task, TaskSettings
-from nearshot.evaluation.ties import first_best
 from nearshot.progress import with_progress
-
-__all__ = ["Adam", "AdaptationSettings", "BatchNormMode", "evaluate_fine_tuned", "evaluate_mahalanobis"]
+from nearshot.text import counted
 
 BatchNormMode = Literal["frozen", "support"]
 """What batch norm normalises by in fine-tuning: the running statistics of training, or those of the support set."""
@@ -39,25 +37,14 @@ Parameters = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Adam:
-    """The settings of torch.optim.Adam; the defaults are the paper's.
-
-    Attributes:
-        n_steps: steps on the support set; each is an epoch, since the support set is one batch.
-        lr: the learning rate.
-        weight_decay: the weight decay.
-    """
+    """The settings of torch.optim.Adam; the defaults are the paper's. A step is an epoch: the support is one batch."""
 
     n_steps: int = 5
     lr: float = 1e-4
     weight_decay: float = 5e-4
 
-    def __post_init__(self) -> None:
-        if self.n_steps < 0 or not self.lr > 0 or not self.weight_decay >= 0:
-            raise InputError(f"n_steps and weight_decay must not be negative, and lr must be positive (got {self!r}).")
-
     def __str__(self) -> str:
-        steps = "1 step" if self.n_steps == 1 else f"{self.n_steps} steps"
-        return f"{steps} of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
+        return f"{counted(self.n_steps, 'step')} of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
 
     def minimise(self, gradient: Callable[[Parameters], Parameters], start: Parameters) -> Parameters:
         """Return the parameters after `n_steps` steps; they may be stacked, of many episodes."""
@@ -102,22 +89,24 @@ def evaluate_fine_tuned(
         batch_norm: "frozen" fine-tunes with the running statistics of training; "support" in batch norm's training
             mode, with the mean and variance of the support set. Both evaluate with the running statistics, unchanged.
         settings: those of `evaluate_features`, with 1,000 episodes by default, at least 2 shots, and `inductive` also
-            for `features`; and `episodes_at_once`, how many episodes to adapt side by side. By default it is 1 on a CPU
-            and 4 elsewhere; more take more memory and are hardly faster.
+            for `features`; and `episodes_at_once`, to adapt side by side, by default 1 on a CPU and 4 elsewhere.
     """
     check_evaluation_mode(network)
-    _check_batch_norm(network, batch_norm)
+    if batch_norm not in get_args(BatchNormMode):
+        raise InputError(f"batch_norm must be 'frozen' or 'support' (got {batch_norm!r}).")
+    if batch_norm == "support" and not _batch_norms(network):
+        raise InputError("batch_norm='support' needs a network with batch norm, and this one has none.")
     optimiser = Adam() if optimiser is None else optimiser
     trained, frozen = _parameters(network)
     device = next(iter(trained.values())).device
     if "spec" not in settings:
         settings = {"n_episodes": 1000, **settings}
-    adaptation = _Adaptation.of(images, labels, settings, at_once=1 if device.type == "cpu" else 4)
-    if features is not None and adaptation.task.spec.inductive is None:
+    task, at_once = _task(images, labels, settings, at_once=1 if device.type == "cpu" else 4)
+    if features is not None and task.spec.inductive is None:
         raise InputError("inductive must be given with features: True if it looks at each query alone, else False.")
-    if adaptation.at_once > 1:
+    if at_once > 1:
         trained, frozen = ({name: _contiguous(p) for name, p in some.items()} for some in (trained, frozen))
-    shape = adaptation.shape
+    shape = task.spec.shape
     # `functional_call` runs a module's forward, so the function of the network becomes one.
     feature_module = _AsModule(network, features)
     support_labels = torch.arange(shape.n_way, device=device).repeat_interleave(shape.n_shot)
@@ -144,12 +133,13 @@ def evaluate_fine_tuned(
             adapted = optimiser.minimise(lambda p: vmap(grad(support_loss))(p, support), stacked)
             with torch.no_grad():
                 extracted = vmap(extract)(adapted, batch)
-        return adaptation.prepared(extracted.flatten(0, 1)).view(len(batch), shape.batch_size, -1)
+        found = prepared(replace(task.data, features=extracted.flatten(0, 1)), task.spec)
+        return found.view(len(batch), shape.batch_size, -1)
 
     through = "" if features is None else f", features by {classifier_name(features)}"
     statistics = {"frozen": "frozen", "support": "in training mode on the support, its statistics restored"}[batch_norm]
     words = f"network fine-tuned on the support by {optimiser} of {classifier_name(loss)}{through}"
-    return adaptation.evaluate(features_after, f"{words}, batch norm {statistics}")
+    return _evaluate(task, at_once, features_after, f"{words}, batch norm {statistics}")
 
 
 def evaluate_mahalanobis(
@@ -166,93 +156,59 @@ def evaluate_mahalanobis(
     gives no settings. The default here is 20 steps of Adam with learning rate 0.001 and no weight decay, which would
     pull A to zero rather than to the identity.
 
-    Args:
-        features: (image, dim), or a `FeatureSet`.
-        labels: (image,) whole numbers.
-        loss: of the support's embeddings and labels, such as `nearshot.losses.nca_loss`.
-        optimiser: by default 20 steps of Adam.
-        settings: those of `evaluate_features`, with at least 2 shots; and `episodes_at_once`, how many episodes to
-            adapt side by side, by default 16.
+    The arguments are those of `evaluate_features`, with at least 2 shots; `loss` and `episodes_at_once`, by default 16,
+    are as in `evaluate_fine_tuned`.
     """
     optimiser = Adam(n_steps=20, lr=1e-3, weight_decay=0.0) if optimiser is None else optimiser
-    adaptation = _Adaptation.of(features, labels, settings, at_once=16)
-    shape, prepared = adaptation.shape, adaptation.prepared(adaptation.task.data.features.detach())
-    identity = torch.eye(prepared.shape[1], dtype=prepared.dtype, device=prepared.device)
-    support_labels = torch.arange(shape.n_way, device=prepared.device).repeat_interleave(shape.n_shot)
+    task, at_once = _task(features, labels, settings, at_once=16)
+    shape, given = task.spec.shape, prepared(task.data, task.spec)
+    identity = torch.eye(given.shape[1], dtype=given.dtype, device=given.device)
+    support_labels = torch.arange(shape.n_way, device=given.device).repeat_interleave(shape.n_shot)
 
     def support_loss(parameters: Parameters, support: Tensor) -> Tensor:
         return loss(support @ parameters["L"].T, support_labels)
 
     def mapped(rows: Tensor) -> Tensor:
-        episode = prepared[rows.to(prepared.device)]  # (episode, image, dim)
+        episode = given[rows.to(given.device)]  # (episode, image, dim)
         support = episode[:, : shape.n_support]
         start = {"L": identity.expand(len(episode), *identity.shape)}
         learnt = optimiser.minimise(lambda p: vmap(grad(support_loss))(p, support), start)["L"]
         return episode @ learnt.transpose(1, 2)
 
-    return adaptation.evaluate(
-        mapped, f"Mahalanobis matrix learnt on the support by {optimiser} of {classifier_name(loss)}"
-    )
+    words = f"Mahalanobis matrix learnt on the support by {optimiser} of {classifier_name(loss)}"
+    return _evaluate(task, at_once, mapped, words)
 
 
-@dataclass(frozen=True, eq=False)
-class _Adaptation:
-    """An evaluation whose features are computed anew for each episode.
-
-    Attributes:
-        task: the evaluation; its data are images or features.
-        at_once: how many episodes to adapt side by side.
-    """
-
-    task: Task
-    at_once: int
-
-    @classmethod
-    def of(
-        cls, examples: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any], at_once: int
-    ) -> _Adaptation:
-        given = settings.get("episodes_at_once")
-        at_once = at_once if given is None else given
-        if at_once < 1:
-            raise InputError(f"episodes_at_once must be at least 1 (got {at_once}).")
-        shared = {name: value for name, value in settings.items() if name != "episodes_at_once"}
-        adaptation = cls(Task.of(examples, labels, shared), at_once)
-        if adaptation.shape.n_shot < 2:
-            raise InputError(
-                "n_shot must be at least 2 to adapt (got 1): a support set with one image per class has no two images "
-                "of the same class, so there is no positive pair to learn from."
-            )
-        return adaptation
-
-    @property
-    def shape(self) -> EpisodeShape:
-        return self.task.spec.shape
-
-    def prepared(self, features: Tensor) -> Tensor:
-        """Return features (image, dim), centred and normalised."""
-        spec = self.task.spec
-        centre = self.task.data.centre if spec.centred else None
-        return prepare_features(features, centre=centre, normalise=spec.normalise)
-
-    def evaluate(self, features_after: Callable[[Tensor], Tensor], adapted: str) -> Accuracy:
-        """Return the accuracy; `features_after` adapts to episodes, (episode, image), support first, then query."""
-        task, shape = self.task, self.shape
-        classify = find_classifier(task.spec.classifier, task.spec.inductive)
-        truth = torch.arange(shape.n_way).repeat_interleave(shape.n_query)
-        starts = range(0, len(task.source), self.at_once)
-        n_correct = []
-        for start in with_progress(starts, f"adapting to {len(task.source):,} episodes", show=task.progress):
-            drawn = task.source.draw(start, min(start + self.at_once, len(task.source)))
-            features = features_after(_support_then_query(drawn, shape))
-            support = features[:, : shape.n_support].unflatten(1, (shape.n_way, shape.n_shot))
-            scores = classify(support, features[:, shape.n_support :])
-            answers = first_best(scores) if isinstance(classify, Classifier) else scores.argmax(2)
-            n_correct.append((answers.cpu() == truth).sum(1))
-        name = classifier_name(task.spec.classifier)
-        inductive = task.spec.inductive is not False
-        return Accuracy.of_counts(
-            torch.cat(n_correct), task.protocol(name, task.source.digest, inductive=inductive, adapted=adapted)
+def _task(
+    examples: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any], at_once: int
+) -> tuple[Task, int]:
+    """Return the evaluation, whose data are images or features, and how many episodes to adapt side by side."""
+    shared = dict(settings)
+    given = shared.pop("episodes_at_once", None)
+    at_once = at_once if given is None else given
+    if at_once < 1:
+        raise InputError(f"episodes_at_once must be at least 1 (got {at_once}).")
+    task = Task.of(examples, labels, shared)
+    if task.spec.n_shot < 2:
+        raise InputError(
+            "n_shot must be at least 2 to adapt (got 1): a support set with one image per class has no two images "
+            "of the same class, so there is no positive pair to learn from."
         )
+    return task, at_once
+
+
+def _evaluate(task: Task, at_once: int, features_after: Callable[[Tensor], Tensor], adapted: str) -> Accuracy:
+    """Return the accuracy; `features_after` adapts to episodes, (episode, image), support first, then query."""
+    shape, tally, batches = task.spec.shape, Tally.begin(task, task.spec), []
+    starts = range(0, len(task.source), at_once)
+    for start in with_progress(starts, f"adapting to {len(task.source):,} episodes", show=task.progress):
+        drawn = task.source.draw(start, min(start + at_once, len(task.source)))
+        batches.append(drawn)
+        support, query = drawn[:, :, shape.n_query : shape.images_per_class], drawn[:, :, : shape.n_query]
+        features = features_after(torch.cat([support.flatten(1), query.flatten(1)], dim=1))
+        by_way = features[:, : shape.n_support].unflatten(1, (shape.n_way, shape.n_shot))
+        tally.n_correct[start : start + at_once] = tally.count(by_way, features[:, shape.n_support :])
+    return task.accuracy(tally, digest_of(batches, shape.n_query), adapted)
 
 
 class _AsModule(nn.Module):
@@ -268,7 +224,6 @@ class _AsModule(nn.Module):
 
 
 def _parameters(network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return what is trained, and what is not: frozen parameters and buffers."""
     trained = {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
     frozen = {name: p.detach() for name, p in network.named_parameters() if not p.requires_grad}
     if not trained:
@@ -283,19 +238,9 @@ def _batch_norms(network: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     return [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
 
 
-def _check_batch_norm(network: nn.Module, batch_norm: str) -> None:
-    if batch_norm not in get_args(BatchNormMode):
-        raise InputError(f"batch_norm must be 'frozen' or 'support' (got {batch_norm!r}).")
-    if batch_norm == "support" and not _batch_norms(network):
-        raise InputError("batch_norm='support' needs a network with batch norm, and this one has none.")
-
-
 @contextmanager
 def _batch_statistics(network: nn.Module, *, used: bool) -> Iterator[None]:
-    """If `used`, let batch norm normalise by its batch for a while, without changing its running statistics.
-
-    Everything else, such as dropout, stays in evaluation mode.
-    """
+    """If `used`, let batch norm, but no dropout, train for a while, without changing its running statistics."""
     norms = _batch_norms(network) if used else []
     tracked = [norm.track_running_stats for norm in norms]
     try:
@@ -313,9 +258,3 @@ def _contiguous(tensor: Tensor) -> Tensor:
     Always a copy: the weights of a 1×1 convolution with channels last look contiguous.
     """
     return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _support_then_query(drawn: Tensor, shape: EpisodeShape) -> Tensor:
-    """From (episode, way, query + shot) to (episode, image): support class by class, then query class by class."""
-    support = drawn[:, :, shape.n_query : shape.images_per_class]
-    return torch.cat([support.flatten(1), drawn[:, :, : shape.n_query].flatten(1)], dim=1)

@@ -24,22 +24,6 @@ from torch import Tensor
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.ties import TIE, n_behind, tied_nearest
 
-__all__ = [
-    "CENTROID",
-    "CLASSIFIERS",
-    "KNN",
-    "SOFT",
-    "Classifier",
-    "ClassifierName",
-    "FeatureClassifier",
-    "best_of_class",
-    "class_of_points",
-    "classifier_name",
-    "find_classifier",
-    "knn",
-    "similarities",
-]
-
 ClassifierName = str  # a key of CLASSIFIERS; not a Literal, since users add entries
 FeatureClassifier = Callable[[Tensor, Tensor], Tensor]
 """A function of `support` (episode, class, shot, dim) and `query` (episode, query, dim) that returns scores
@@ -73,11 +57,7 @@ class Classifier:
 
 
 def similarities(points: Tensor, query: Tensor) -> Tensor:
-    """Return −‖q − p‖², (…, query, point), of `points` (…, point, dim) and `query` (…, query, dim).
-
-    >>> similarities(torch.tensor([[0.0], [5.0]]), torch.tensor([[3.0]]))
-    tensor([[-9., -4.]])
-    """
+    """Return −‖q − p‖², (…, query, point), of `points` (…, point, dim) and `query` (…, query, dim)."""
     # A common offset changes no distance, but would cost digits in 2qp − ‖p‖² − ‖q‖².
     offset = points.mean(-2, keepdim=True)
     points, query = points - offset, query - offset
@@ -86,39 +66,30 @@ def similarities(points: Tensor, query: Tensor) -> Tensor:
 
 
 def class_of_points(class_sizes: Tensor, n_points: int) -> Tensor:
-    """Return the class of each point, (point,) int64, for points grouped by class.
-
-    >>> class_of_points(torch.tensor([2, 1]), 3)
-    tensor([0, 0, 1])
-    """
+    """Return the class of each point, (point,) int64, for points grouped by class."""
     places = torch.arange(n_points, device=class_sizes.device)
     return (places[:, None] >= class_sizes.cumsum(0)).sum(1)
 
 
 def best_of_class(similarities: Tensor, class_sizes: Tensor) -> Tensor:
-    """Return the similarity of each class's nearest point, (…, query, class).
-
-    >>> best_of_class(torch.tensor([[-9.0, -1.0, -4.0]]), torch.tensor([2, 1]))
-    tensor([[-1., -4.]])
-    """
+    """Return the similarity of each class's nearest point, (…, query, class)."""
     classes = class_of_points(class_sizes, similarities.shape[-1]).expand(similarities.shape)
     lowest = similarities.new_full((*similarities.shape[:-1], len(class_sizes)), -torch.inf)
     return lowest.scatter_reduce(-1, classes, similarities, "amax")
 
 
 def _sum_by_class(values: Tensor, class_sizes: Tensor) -> Tensor:
-    """Add up (…, query, point) to (…, query, class); a matrix product is fast and can be exported."""
     classes = torch.arange(len(class_sizes), device=values.device)
+    # A matrix product is fast and can be exported.
     return values @ (class_of_points(class_sizes, values.shape[-1])[:, None] == classes).to(values)
 
 
 def _centroid_scores(similarities: Tensor, class_sizes: Tensor) -> Tensor:
-    """Nearest centroid: the similarity to the class mean."""
-    return similarities
+    return similarities  # to the class means
 
 
 def _soft_scores(similarities: Tensor, class_sizes: Tensor) -> Tensor:
-    """Soft assignment: the log of the mean of exp(−d²) over the class's images.
+    """Return the log of the mean of exp(−d²) over the class's images.
 
     The mean rather than the sum, so that more images do not make a class more likely. It is computed by exp(x) − 1:
     where all distances are tiny, exp(x) has no digits left.
@@ -132,7 +103,7 @@ def _soft_scores(similarities: Tensor, class_sizes: Tensor) -> Tensor:
 def _knn_scores(
     similarities: Tensor, class_sizes: Tensor, *, k: int | None = None, ties: Literal["nearest", "first"] = "nearest"
 ) -> Tensor:
-    """k-NN: the votes of the k nearest images, plus a fraction under 1 that decides between equally many votes."""
+    """Return the votes of the k nearest images, plus a fraction under 1 that decides between equally many votes."""
     n_points, n_classes = similarities.shape[-1], len(class_sizes)
     if k is not None and k > n_points:
         raise InputError(f"k must be at most {n_points}, the number of support images (got {k}).")
@@ -155,9 +126,6 @@ def knn(k: int | None = None, ties: Literal["nearest", "first"] = "nearest") -> 
         k: how many neighbours vote; by default as many as the smallest class has images.
         ties: of classes with equally many votes, the one with the nearest image wins, or the first. The latter is what
             scikit-learn does; it costs more than a point of 5-shot accuracy.
-
-    >>> knn(k=3).name
-    'knn(k=3)'
     """
     if k is not None and k < 1:
         raise InputError(f"k must be at least 1 (got {k}).")
@@ -168,9 +136,7 @@ def knn(k: int | None = None, ties: Literal["nearest", "first"] = "nearest") -> 
     return Classifier(name, partial(_knn_scores, k=k, ties=ties))
 
 
-CENTROID = Classifier("centroid", _centroid_scores, prototypes=True)
-SOFT = Classifier("soft", _soft_scores)
-KNN = knn()
+CENTROID, SOFT, KNN = Classifier("centroid", _centroid_scores, prototypes=True), Classifier("soft", _soft_scores), knn()
 CLASSIFIERS: dict[str, Classifier] = {"centroid": CENTROID, "soft": SOFT, "knn": KNN}
 """The classifiers by name. Add an entry to use it wherever a classifier is named."""
 
@@ -193,15 +159,9 @@ def find_classifier(classifier: str | FeatureClassifier, inductive: bool | None)
 
 
 def classifier_name(classifier: str | Callable[..., Tensor]) -> str:
-    """Return the name of a classifier, or of another function, for a result.
-
-    >>> classifier_name(partial(max, 3)), classifier_name(knn(k=3))
-    ('max(3)', 'knn(k=3)')
-    """
-    if isinstance(classifier, str):
-        return classifier
-    if isinstance(classifier, Classifier):
-        return classifier.name
+    """Return the name of a classifier, or of another function, for a result."""
+    if isinstance(classifier, str | Classifier):
+        return classifier if isinstance(classifier, str) else classifier.name
     if isinstance(classifier, partial):
         given = [*map(repr, classifier.args), *(f"{key}={value!r}" for key, value in classifier.keywords.items())]
         return f"{classifier_name(classifier.func)}({', '.join(given)})"

@@ -10,9 +10,10 @@ is answered again by the definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,16 +21,14 @@ from torch import Tensor
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name, find_classifier
-from nearshot.evaluation.episodes import QuestionDigest
+from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes, digest_of
 from nearshot.evaluation.features import FeatureSet, prepare_features
-from nearshot.evaluation.guards import ContentGuard
-from nearshot.evaluation.similarity import FAST, Scores, SimilarityBuffers, SimilarityPlan
-from nearshot.evaluation.spec import EvaluationSpec
-from nearshot.evaluation.task import Task
+from nearshot.evaluation.guards import ContentGuard, check_unseen_classes
+from nearshot.evaluation.similarity import FAST, SimilarityBuffers, SimilarityPlan
+from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
+from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.evaluation.ties import TIE, first_best
 from nearshot.progress import with_progress
-
-__all__ = ["Tally", "answer", "count_correct", "in_threads"]
 
 # Drawing has a fixed cost, so batches are long; but there should be several for each thread.
 EPISODES_PER_BATCH, LEAST_EPISODES_PER_BATCH, BATCHES_PER_THREAD = 1024, 128, 4
@@ -42,16 +41,99 @@ EPISODES_FOR_PROGRESS = 50_000
 ROUNDING = 16
 
 
+class TaskSettings(EvaluationSettings, total=False):
+    """The keyword arguments that all evaluations share.
+
+    `spec` gives all fields of `EvaluationSpec` at once; a field given beside it wins. With `episodes`, these are used
+    instead of drawing them. `progress` is whether to show a bar; by default on a terminal.
+    """
+
+    centre: Tensor | None
+    split: str | None
+    fingerprint: str | None
+    training_classes: Sequence[str] | None
+    spec: EvaluationSpec
+    episodes: Episodes | None
+    progress: bool | None
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """An evaluation made ready: features, settings and episodes, checked against each other."""
+
+    data: FeatureSet
+    spec: EvaluationSpec
+    source: EpisodeSource | Episodes
+    progress: bool | None = None
+
+    @classmethod
+    def of(cls, features: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any]) -> Task:
+        """Check the arguments of an evaluation; `settings` are those of `TaskSettings`."""
+        rest = dict(settings)
+        metadata = {name: rest.pop(name, None) for name in ("centre", "split", "fingerprint", "training_classes")}
+        spec: EvaluationSpec = rest.pop("spec", None) or EvaluationSpec()
+        episodes: Episodes | None = rest.pop("episodes", None)
+        progress = rest.pop("progress", None)
+        data = _feature_set(features, labels, metadata)
+        if episodes is not None and "spec" not in settings:
+            rest.setdefault("n_shot", episodes.shape.n_shot)
+        spec = replace(spec, **rest)
+        spec = replace(spec, centred=data.centre is not None if spec.centred is None else spec.centred)
+        if spec.centred and data.centre is None:
+            raise InputError("To centre features, give their centre, the mean feature of the training set.")
+        if data.training_classes is not None:
+            if not data.class_names:
+                raise InputError("training_classes needs a FeatureSet with class_names, to compare them with.")
+            check_unseen_classes(data.training_classes, data.class_names)
+        if episodes is None:
+            return cls(data, spec, EpisodeSource(data.labels, spec, data.class_names), progress)
+        check_classes(episodes, data.labels)
+        if spec.n_shot > episodes.shape.n_shot:
+            raise InputError(f"n_shot must be at most {episodes.shape.n_shot}, as in episodes (got {spec.n_shot}).")
+        spec = replace(spec, n_way=episodes.shape.n_way, n_query=episodes.n_query, n_episodes=len(episodes))
+        return cls(data, spec, episodes, progress)
+
+    def accuracy(self, tally: Tally, digest: str, adapted: str | None = None) -> Accuracy:
+        """Return the accuracy of a tally with its protocol; `digest` is that of the episodes."""
+        protocol = Protocol(
+            **asdict(tally.spec.shape),
+            n_episodes=len(self.source),
+            seed=self.source.seed,
+            episodes=digest,
+            classifier=tally.name,
+            centred=tally.spec.centred,
+            normalised=tally.spec.normalise,
+            adapted=adapted,
+            inductive=tally.spec.inductive is not False if adapted else tally.is_defined or bool(tally.spec.inductive),
+            split=self.data.split,
+            fingerprint=self.data.fingerprint,
+            classes_left_out=self.source.n_classes_left_out,
+        )
+        return Accuracy.of_counts(tally.n_correct.sum(1), protocol)
+
+
+def _feature_set(features: Tensor | FeatureSet, labels: Tensor | None, metadata: dict[str, Any]) -> FeatureSet:
+    """Return features given as a `FeatureSet` or as tensors, with their metadata."""
+    if isinstance(features, FeatureSet):
+        training_classes = metadata.pop("training_classes")
+        for name, value in {"labels": labels, **metadata}.items():
+            if value is not None:
+                raise InputError(f"A FeatureSet has its own {name}; do not give {name} a second time.")
+        data = features if training_classes is None else replace(features, training_classes=training_classes)
+    elif isinstance(features, Tensor) and isinstance(labels, Tensor):
+        data = FeatureSet(features, labels, **metadata)
+    else:
+        came = f"{type(features).__name__} and {type(labels).__name__}"
+        raise InputError(f"features and labels must be tensors, not {came}. Use torch.as_tensor(…).")
+    expected, shape = (len(data.features),), tuple(data.labels.shape)
+    if shape != expected:
+        raise InputError(f"labels must be one per image: expected shape {expected}, not {shape}.")
+    return data
+
+
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """The correct answers of one classifier with some settings.
-
-    Attributes:
-        spec: the settings.
-        name: the name of the classifier in results.
-        classify: the classifier.
-        n_correct: (episode, way) how many queries were answered correctly so far.
-    """
+    """The correct answers of one classifier with some settings; `n_correct` is (episode, way), so far."""
 
     spec: EvaluationSpec
     name: str
@@ -71,46 +153,67 @@ class Tally:
         """Whether the classifier is a definition, rather than a function of features."""
         return isinstance(self.classify, Classifier)
 
+    def count(self, support: Tensor, query: Tensor) -> Tensor:
+        """Return how many of each way's queries are answered correctly, (episode, way).
+
+        Given are features, (episode, way, shot, dim) and (episode, query, dim). Of tied classes the first is the
+        answer. Scores of a definition tie within rounding, other scores if they are equal.
+        """
+        n_way, n_query = self.spec.n_way, self.spec.n_query
+        scores = self.classify(support[:, :, : self.spec.n_shot], query)
+        expected = (*query.shape[:2], n_way)
+        if not isinstance(scores, Tensor) or scores.shape != expected:
+            came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise InputError(
+                f"Classifier {self.name!r} must return scores (episode, query, way) {expected} (got {came})."
+            )
+        if scores.isnan().any():
+            raise InputError(f"Classifier {self.name!r} must not return NaN.")
+        answers = first_best(scores) if self.is_defined else scores.max(2).indices
+        truth = torch.arange(n_way, device=scores.device).repeat_interleave(n_query)  # (query,)
+        return (answers == truth).view(-1, n_way, n_query).sum(2, dtype=torch.int32)
+
 
 def answer(task: Task, tallies: Sequence[Tally]) -> str:
     """Answer the episodes, count the correct answers in each tally, and return the digest of the episodes."""
-    source, device = task.source, task.data.features.device
-    groups: dict[tuple[bool | None, bool], list[Tally]] = {}
+    source, device, n_query = task.source, task.data.features.device, task.source.shape.n_query
+    groups: dict[tuple[bool | None, bool, bool, bool], list[Tally]] = {}
     for tally in tallies:
-        groups.setdefault((tally.spec.centred, tally.spec.normalise), []).append(tally)
-    answerers = [one for group in groups.values() for one in _answerers(task.data, group, source.shape)]
+        is_fast = tally.is_defined and tally.classify in FAST
+        groups.setdefault((tally.spec.centred, tally.spec.normalise, tally.is_defined, is_fast), []).append(tally)
+    answerers = [(_Fast if key[-1] else _Direct)(task.data, group, source.shape) for key, group in groups.items()]
     # A function of the user's may not be safe to call from many threads, and may need gradients.
     all_defined = all(tally.is_defined for tally in tallies)
     n_threads = torch.get_num_threads() if device.type == "cpu" and all_defined else 1
     mode = torch.inference_mode if all_defined else torch.no_grad
-    batch_size = _batch_size(len(source), n_threads, device)
+    share = max(len(source) // (BATCHES_PER_THREAD * n_threads), LEAST_EPISODES_PER_BATCH)
+    batch_size = min(share, EPISODES_PER_BATCH) if device.type == "cpu" else EPISODES_PER_BATCH_ELSEWHERE
+    guard = None if task.data.content is None else ContentGuard(task.data.content)
 
     def answer_batch(start: int) -> Tensor:
         drawn = source.draw(start, min(start + batch_size, len(source)))
         with mode(), torch.autocast(device.type, enabled=False):
-            rows = _queries_then_support(drawn, source.shape.n_query).to(device)
+            # (episode, image): queries of all ways, then support of all ways
+            rows = torch.cat([drawn[:, :, :n_query].flatten(1), drawn[:, :, n_query:].flatten(1)], dim=1).to(device)
             for one in answerers:
                 one.answer(rows, start)
         return drawn
 
-    digest, guard = QuestionDigest(), None if task.data.content is None else ContentGuard(task.data.content)
-    starts = range(0, len(source), batch_size)
-    show = False if task.progress is None and len(source) < EPISODES_FOR_PROGRESS else task.progress
-    batches = in_threads(answer_batch, starts, n_threads)
-    for start in with_progress(starts, f"{len(source):,} episodes", show=show):
-        drawn = next(batches)
-        digest.update(drawn, source.shape.n_query)
-        if guard is not None:
-            guard.check(drawn, source.shape.n_query, start)
-    return digest.hexdigest()
+    def checked() -> Iterator[Tensor]:
+        starts = range(0, len(source), batch_size)
+        show = False if task.progress is None and len(source) < EPISODES_FOR_PROGRESS else task.progress
+        batches = in_threads(answer_batch, starts, n_threads)
+        for start in with_progress(starts, f"{len(source):,} episodes", show=show):
+            drawn = next(batches)
+            if guard is not None:
+                guard.check(drawn, n_query, start)
+            yield drawn
+
+    return digest_of(checked(), n_query)
 
 
 def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: int) -> Iterator[Tensor]:
-    """Yield the results of `work` in order, each computed by one of `n_threads` threads.
-
-    >>> [int(square) for square in in_threads(lambda i: torch.tensor(i * i), range(5), n_threads=2)]
-    [0, 1, 4, 9, 16]
-    """
+    """Yield the results of `work` in order, each computed by one of `n_threads` threads."""
     if n_threads == 1:
         yield from map(work, starts)
         return
@@ -126,9 +229,9 @@ def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: 
 class _Direct:
     """Answers by calling classifiers with the features of the support and query images."""
 
-    def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape, *, exactly: bool) -> None:
+    def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
         self.tallies, self.shape = tallies, shape
-        self.prepared = _prepared_exactly(data, tallies[0].spec) if exactly else _prepared(data, tallies[0].spec)
+        self.prepared = (_prepared_exactly if tallies[0].is_defined else prepared)(data, tallies[0].spec)
         room = GATHERED_BYTES_EXACTLY if self.prepared.device.type == "cpu" else GATHERED_BYTES
         self.at_once = _at_once(room, self.prepared, shape)
 
@@ -139,7 +242,7 @@ class _Direct:
             features = self.prepared[some]
             for tally in self.tallies:
                 own = features if tally.is_defined else features.clone()  # a user's function may change them
-                n_correct = _count(tally, own, self.shape)
+                n_correct = tally.count(*_support_and_query(own, self.shape))
                 tally.n_correct[start + offset : start + offset + len(some)] = n_correct
 
 
@@ -148,13 +251,12 @@ class _Fast:
 
     def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
         self.data, self.tallies, self.shape, self.spec = data, tallies, shape, tallies[0].spec
-        features = _around_zero(_prepared(data, self.spec))
+        features = _around_zero(prepared(data, self.spec))
         uses_means = {tally: isinstance(tally.classify, Classifier) and tally.classify.prototypes for tally in tallies}
         means = sorted({tally.spec.n_shot for tally in tallies if uses_means[tally]})
         self.plan = SimilarityPlan(features, shape, tuple(means), needs_images=not all(uses_means.values()))
-        self.at_once = EPISODES_AT_ONCE_CPU
-        if features.device.type != "cpu":
-            self.at_once = _at_once(GATHERED_BYTES, features, shape)
+        on_cpu = features.device.type == "cpu"
+        self.at_once = EPISODES_AT_ONCE_CPU if on_cpu else _at_once(GATHERED_BYTES, features, shape)
         self.at_once_exactly = _at_once(GATHERED_BYTES_EXACTLY, features, shape)
         # Products round in units of the features' squared length, and normalised features in those of 1. No squared
         # distance is above 4 times that, and the definitions take what differs by TIE of the largest for a tie.
@@ -163,15 +265,14 @@ class _Fast:
         self.tolerance = max(ROUNDING * torch.finfo(features.dtype).eps, 4 * TIE) * size
 
     def answer(self, rows: Tensor, start: int) -> None:
-        """Count the correct answers of a batch; `rows` (episode, image), the first is episode `start`."""
         unsure: dict[Tally, list[Tensor]] = {tally: [] for tally in self.tallies}
         buffers = SimilarityBuffers(self.plan, min(self.at_once, len(rows)))
         for offset in range(0, len(rows), self.at_once):
             some = rows[offset : offset + self.at_once]
             similarities = buffers.compute(some)
             for tally in self.tallies:
-                scores = FAST[tally.classify](similarities, tally.spec.n_shot)  # type: ignore[index]
-                n_correct, is_unsure = count_correct(scores, self.tolerance)
+                scores, gap = FAST[tally.classify](similarities, tally.spec.n_shot)  # type: ignore[index]
+                n_correct, is_unsure = count_correct(scores, gap, self.tolerance)
                 tally.n_correct[start + offset : start + offset + len(some)] = n_correct
                 unsure[tally].append(is_unsure)
         for tally, masks in unsure.items():
@@ -179,64 +280,29 @@ class _Fast:
             for part in range(0, len(episodes), self.at_once_exactly):
                 some = episodes[part : part + self.at_once_exactly]
                 features = _prepared_exactly(self.data, self.spec, rows[some])
-                tally.n_correct[start + some] = _count(tally, features, self.shape).to(tally.n_correct.dtype)
+                n_correct = tally.count(*_support_and_query(features, self.shape))
+                tally.n_correct[start + some] = n_correct.to(tally.n_correct.dtype)
 
 
-def _answerers(data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> Iterator[_Fast | _Direct]:
-    """Yield what answers tallies of the same treatment: functions of features, fast paths, and definitions."""
-    own = [tally for tally in tallies if not tally.is_defined]
-    fast = [tally for tally in tallies if tally.is_defined and tally.classify in FAST]
-    defined = [tally for tally in tallies if tally.is_defined and tally.classify not in FAST]
-    if own:
-        yield _Direct(data, own, shape, exactly=False)
-    if fast:
-        yield _Fast(data, fast, shape)
-    if defined:
-        yield _Direct(data, defined, shape, exactly=True)
-
-
-def count_correct(scores: Scores, tolerance: Tensor) -> tuple[Tensor, Tensor]:
+def count_correct(scores: Tensor, gap: Tensor | None, tolerance: Tensor) -> tuple[Tensor, Tensor]:
     """Return how many of each way's queries are answered correctly, (episode, way), and which episodes are unsure.
 
-    An episode is unsure, (episode,), if an answer depends on less than the tolerance.
-
-    >>> values = torch.tensor([[[0.9, 0.5], [0.1, 0.4]]])  # (episode, way, query); query 0 is of way 0 and 1 of 1
-    >>> count_correct(Scores(values), torch.tensor(0.2))
-    (tensor([[1, 0]], dtype=torch.int32), tensor([True]))
+    `scores` (episode, way, query) and `gap` are those of a fast path. An episode is unsure, (episode,), if an answer
+    depends on less than the tolerance.
     """
-    n_way = scores.values.shape[1]
-    by_truth = scores.values.unflatten(2, (n_way, -1))  # (episode, way, true way, query)
+    n_way = scores.shape[1]
+    by_truth = scores.unflatten(2, (n_way, -1))  # (episode, way, true way, query)
     right = by_truth.diagonal(dim1=1, dim2=2).transpose(1, 2)  # (episode, true way, query)
     is_right = torch.eye(n_way, dtype=torch.bool, device=right.device)[:, :, None]
     best_wrong = by_truth.masked_fill(is_right, -torch.inf).amax(1)
     margin = right - best_wrong  # (episode, true way, query)
-    n_correct = (margin > 0).sum(2, dtype=torch.int32)
     smallest = margin.flatten(1).abs().amin(1)
-    if scores.gap is not None:
-        smallest = torch.minimum(smallest, scores.gap.amin(1))
-    return n_correct, smallest <= tolerance
+    if gap is not None:
+        smallest = torch.minimum(smallest, gap.amin(1))
+    return (margin > 0).sum(2, dtype=torch.int32), smallest <= tolerance
 
 
-def _count(tally: Tally, features: Tensor, shape: EpisodeShape) -> Tensor:
-    """Classify the queries of episodes and count the correct answers, (episode, way); `features` (episode, image, dim).
-
-    Of tied classes the first is the answer. Scores of a definition tie within rounding, other scores if they are equal.
-    """
-    n_queries = shape.n_way * shape.n_query
-    query, support = features[:, :n_queries], features[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot))
-    scores = tally.classify(support[:, :, : tally.spec.n_shot], query)
-    expected = (*query.shape[:2], shape.n_way)
-    if not isinstance(scores, Tensor) or scores.shape != expected:
-        came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise InputError(f"Classifier {tally.name!r} must return scores (episode, query, way) {expected} (got {came}).")
-    if scores.isnan().any():
-        raise InputError(f"Classifier {tally.name!r} must not return NaN.")
-    answers = first_best(scores) if tally.is_defined else scores.max(2).indices
-    truth = torch.arange(shape.n_way, device=scores.device).repeat_interleave(shape.n_query)  # (query,)
-    return (answers == truth).view(-1, shape.n_way, shape.n_query).sum(2, dtype=torch.int32)
-
-
-def _prepared(data: FeatureSet, spec: EvaluationSpec) -> Tensor:
+def prepared(data: FeatureSet, spec: EvaluationSpec) -> Tensor:
     """Return all features centred and normalised."""
     centre = data.centre if spec.centred else None
     return prepare_features(data.features.detach(), centre=centre, normalise=spec.normalise).contiguous()
@@ -244,10 +310,9 @@ def _prepared(data: FeatureSet, spec: EvaluationSpec) -> Tensor:
 
 def _prepared_exactly(data: FeatureSet, spec: EvaluationSpec, rows: Tensor | None = None) -> Tensor:
     """Return features prepared in float64: all, or those of `rows` (episode, image) as (episode, image, dim)."""
-    centre = data.centre.double() if spec.centred and data.centre is not None else None
-    given = data.features.detach() if rows is None else data.features.detach()[rows.flatten()]
-    prepared = prepare_features(given.double(), centre=centre, normalise=spec.normalise)
-    return prepared if rows is None else prepared.view(*rows.shape, -1)
+    given = data.features if rows is None else data.features[rows.flatten()]
+    found = prepared(replace(data, features=given.double()), spec)
+    return found if rows is None else found.view(*rows.shape, -1)
 
 
 def _around_zero(features: Tensor) -> Tensor:
@@ -257,16 +322,10 @@ def _around_zero(features: Tensor) -> Tensor:
     return features - mean if far else features
 
 
-def _queries_then_support(drawn: Tensor, n_query: int) -> Tensor:
-    """From (episode, way, query + shot) to (episode, image): queries of all ways, then support of all ways."""
-    return torch.cat([drawn[:, :, :n_query].flatten(1), drawn[:, :, n_query:].flatten(1)], dim=1)
-
-
-def _batch_size(n_episodes: int, n_threads: int, device: torch.device) -> int:
-    if device.type != "cpu":
-        return EPISODES_PER_BATCH_ELSEWHERE
-    share = n_episodes // (BATCHES_PER_THREAD * n_threads)
-    return min(max(share, LEAST_EPISODES_PER_BATCH), EPISODES_PER_BATCH)
+def _support_and_query(features: Tensor, shape: EpisodeShape) -> tuple[Tensor, Tensor]:
+    """Take apart (episode, image, dim), the queries of all ways first."""
+    n_queries = shape.n_way * shape.n_query
+    return features[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot)), features[:, :n_queries]
 
 
 def _at_once(room: int, features: Tensor, shape: EpisodeShape) -> int:

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -28,18 +28,8 @@ from torch import Tensor
 
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
-from nearshot.evaluation.spec import EpisodeSettings, EvaluationSpec
+from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
 from nearshot.io import write_tensors
-
-__all__ = [
-    "EpisodeSource",
-    "Episodes",
-    "QuestionDigest",
-    "check_classes",
-    "read_episodes",
-    "sample_episodes",
-    "write_episodes",
-]
 
 FORMAT, VERSION = "nearshot-episodes", "1"
 
@@ -57,6 +47,7 @@ class Episodes:
     images: Tensor
     n_query: int
     seed: int | None = None
+    n_classes_left_out: ClassVar[int] = 0  # unknown here
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "images", self.images.clone())  # the caller may change theirs
@@ -66,7 +57,7 @@ class Episodes:
             raise InputError(
                 f"images must be whole numbers of shape (episode, way, query + shot) (got {images.dtype} {shape})."
             )
-        EpisodeShape(images.shape[1], images.shape[2] - self.n_query, self.n_query)  # checks the numbers
+        _ = self.shape  # checks the numbers
         in_order = images.flatten(1).sort(1).values
         if int(in_order[:, 0].min()) < 0:
             raise InputError(f"images must not be negative (got {int(in_order[:, 0].min())}).")
@@ -92,56 +83,35 @@ class Episodes:
         """Ways, shots and queries."""
         return EpisodeShape(self.images.shape[1], self.images.shape[2] - self.n_query, self.n_query)
 
-    def __len__(self) -> int:
-        return len(self.images)
-
     @property
     def digest(self) -> str:
-        """The `QuestionDigest` of all episodes."""
-        return _digest(self)
+        """The hash of the queries, see `digest_of`."""
+        return digest_of([self.images], self.n_query)
 
-    @property
-    def n_classes_left_out(self) -> int:
-        """How many classes were skipped for having too few images: unknown here, so 0."""
-        return 0
+    def __len__(self) -> int:
+        return len(self.images)
 
     def draw(self, start: int, stop: int) -> Tensor:
         """Return the images of episodes `start` to `stop` − 1."""
         return self.images[start:stop]
 
 
-class QuestionDigest:
-    """A hash of the queries of episodes, computed in batches.
+def digest_of(batches: Iterable[Tensor], n_query: int) -> str:
+    """Return a hash of the queries of episodes, given in batches (episode, way, query + shot).
 
     It does not depend on the number of shots, nor on whether episodes were drawn, given or read from a file.
     """
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._shape: tuple[int, ...] = ()
-
-    def update(self, drawn: Tensor, n_query: int) -> None:
-        """Add a batch of episodes, (episode, way, query + shot)."""
+    content = hashlib.sha256()
+    for drawn in batches:
         # In NumPy, on this thread alone: the others may be busy answering.
         queries = np.ascontiguousarray(drawn.cpu().numpy()[:, :, :n_query], dtype="<i8")
-        self._shape = queries.shape[1:]
-        self._hash.update(queries.tobytes())
-
-    def hexdigest(self) -> str:
-        """Return the hash of all episodes that were added."""
-        whole = self._hash.copy()
-        whole.update(f"{self._shape}".encode())
-        return whole.hexdigest()
+        content.update(queries.tobytes())
+    content.update(f"{queries.shape[1:]}".encode())
+    return content.hexdigest()
 
 
 class EpisodeSource:
-    """Episodes that are drawn when they are needed, the same ones each time.
-
-    Args:
-        labels: (image,) the class of every image.
-        spec: the shape, number and seed of the episodes, and what to do about small classes.
-        class_names: names for the labels, used in messages.
-    """
+    """Episodes of `labels` (image,) that are drawn when they are needed, the same ones each time."""
 
     def __init__(self, labels: Tensor, spec: EvaluationSpec, class_names: Sequence[str] | None = None) -> None:
         shape = spec.shape
@@ -155,8 +125,7 @@ class EpisodeSource:
             raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
         self.shape, self.seed, self._n_episodes = shape, spec.seed, spec.n_episodes
         self.n_classes_left_out = n_classes - len(by_class.classes)
-        self._sizes = by_class.sizes.numpy()
-        self._starts = by_class.starts.numpy()
+        self._sizes, self._starts = by_class.sizes.numpy(), by_class.starts.numpy()
         self._images = by_class.images.numpy()
 
     def __len__(self) -> int:
@@ -179,42 +148,23 @@ class EpisodeSource:
         in_order = images.reshape(n_images, n_way, stop - start).transpose(2, 1, 0)
         return torch.from_numpy(np.ascontiguousarray(in_order))
 
-    @property
-    def digest(self) -> str:
-        """The `QuestionDigest` of all episodes."""
-        return _digest(self)
-
-
-def _digest(source: EpisodeSource | Episodes) -> str:
-    digest = QuestionDigest()
-    for start in range(0, len(source), 2048):
-        digest.update(source.draw(start, min(start + 2048, len(source))), source.shape.n_query)
-    return digest.hexdigest()
-
 
 def sample_episodes(
     labels: Tensor,
     spec: EvaluationSpec | None = None,
     *,
     class_names: Sequence[str] | None = None,
-    **settings: Unpack[EpisodeSettings],
+    **settings: Unpack[EvaluationSettings],
 ) -> Episodes:
     """Draw the episodes of an evaluation (Section 3.1), all at once, as indices of images.
 
-    The same labels and seed give the same episodes on any machine.
-
-    Args:
-        labels: (image,) the class of every image, whole numbers.
-        spec: the settings of the evaluation.
-        class_names: names for the labels 0, 1, …, used in messages.
-        settings: or its fields: n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise".
+    The same labels and seed give the same episodes on any machine. Settings are given as `spec` or as its fields:
+    n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise". `class_names` are for messages.
 
     >>> labels = torch.arange(10).repeat_interleave(30)
     >>> episodes = sample_episodes(labels, n_shot=1, n_episodes=100)
     >>> episodes.support.shape, episodes.query.shape
     (torch.Size([100, 5, 1]), torch.Size([100, 5, 15]))
-    >>> bool((labels[episodes.query] == labels[episodes.support]).all())
-    True
     """
     spec = replace(spec or EvaluationSpec(), **settings)
     return Episodes(EpisodeSource(labels, spec, class_names).draw(0, spec.n_episodes), spec.n_query, spec.seed)
@@ -224,12 +174,8 @@ def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) ->
     """Write episodes to a small safetensors file, so that other code can be measured on the same tasks.
 
     The file has two int32 tensors, `support` (episode, way, shot) and `query` (episode, way, query), of indices into
-    the dataset's images; and the metadata `format` ("nearshot-episodes"), `version` ("1") and `fingerprint`.
-
-    Args:
-        episodes: what to write.
-        path: the file, by convention ending in `.safetensors`.
-        fingerprint: the fingerprint of the dataset split that the indices refer to.
+    the dataset's images; and the metadata `format` ("nearshot-episodes"), `version` ("1") and `fingerprint`, that of
+    the dataset split that the indices refer to.
     """
     tensors = {"support": episodes.support.int().contiguous(), "query": episodes.query.int().contiguous()}
     metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, "seed": json.dumps(episodes.seed)}
@@ -237,12 +183,9 @@ def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) ->
 
 
 def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Episodes:
-    """Read episodes, and check them against the dataset.
+    """Read episodes that `write_episodes` wrote, or other code in its format.
 
-    Args:
-        path: a file that `write_episodes` wrote, or other code in its format.
-        labels: (image,) the labels of the dataset split.
-        fingerprint: the fingerprint of the dataset split; a file of another one is refused.
+    They are checked against the `labels` (image,) and the fingerprint of the dataset split.
     """
     path = Path(path)
     try:
@@ -266,12 +209,9 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
             f"{path} must have whole numbers: support (episode, way, shot) and query (episode, way, query). It has "
             f"{support.dtype} {shapes[0]} and {query.dtype} {shapes[1]}."
         )
-    try:
-        seed = json.loads(metadata.get("seed", "null"))
-    except ValueError:
-        seed = None
+    seed = metadata.get("seed", "")
     images = torch.cat([query.long(), support.long()], dim=2)
-    episodes = Episodes(images, query.shape[2], seed if isinstance(seed, int) else None)
+    episodes = Episodes(images, query.shape[2], int(seed) if seed.isdecimal() and len(seed) <= 20 else None)
     check_classes(episodes, labels)
     return episodes
 
@@ -299,17 +239,13 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _fractions(seed: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Return the fraction in [0, 1) of each counter."""
     key = _mix(np.array([seed], dtype=np.uint64))
     bits = _mix(counters * np.uint64(0x9E3779B97F4A7C15) + key) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53
 
 
 def _draw_in_turn(fractions: npt.NDArray[np.float64], upper: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """Draw without replacement from range(upper) in each column, by Fisher and Yates.
-
-    `fractions`: (draw, column); `upper`: (column,). Returns (draw, column).
-    """
+    """Draw without replacement from range(upper) in each column: (draw, column), by Fisher and Yates."""
     n_draws, n_columns = fractions.shape
     drawn = np.empty((n_draws, n_columns), dtype=np.int32)
     # Instead of shuffling a list for every column, remember the swaps: place `places[s]` holds `held[s]`.

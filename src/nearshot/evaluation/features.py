@@ -6,9 +6,8 @@ import functools
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -18,8 +17,6 @@ from torch import Tensor, nn
 from nearshot.distances import full_precision
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.io import write_tensors
-
-__all__ = ["FeatureSet", "FeatureSettings", "embed", "load_features", "prepare_features", "save_features"]
 
 FORMAT, VERSION = "nearshot-features", "1"
 SAFE_LENGTH = 1e-15
@@ -51,39 +48,6 @@ class FeatureSet:
     content: Tensor | None = None
     training_classes: Sequence[str] | None = None
 
-    @classmethod
-    def of(
-        cls, features: Tensor | FeatureSet, labels: Tensor | None, **metadata: Unpack[FeatureSettings]
-    ) -> FeatureSet:
-        """Return features given as a `FeatureSet` or as tensors, with their metadata."""
-        if isinstance(features, FeatureSet):
-            given = {"labels": labels, **metadata, "training_classes": None}
-            twice = [name for name, value in given.items() if value is not None]
-            if twice:
-                raise InputError(f"A FeatureSet has its own {twice[0]}; do not give {twice[0]} a second time.")
-            training_classes = metadata.get("training_classes")
-            data = features if training_classes is None else replace(features, training_classes=training_classes)
-        elif not isinstance(features, Tensor) or not isinstance(labels, Tensor):
-            raise InputError(
-                f"features and labels must be tensors, not {type(features).__name__} and {type(labels).__name__}. "
-                "Use torch.as_tensor(…)."
-            )
-        else:
-            data = cls(features, labels, **metadata)
-        if data.labels.ndim != 1 or len(data.labels) != len(data.features):
-            expected, came = f"({len(data.features)},)", tuple(data.labels.shape)
-            raise InputError(f"labels must be one per image: expected shape {expected}, not {came}.")
-        return data
-
-
-class FeatureSettings(TypedDict, total=False):
-    """What can be given beside features and labels, as keyword arguments."""
-
-    centre: Tensor | None
-    split: str | None
-    fingerprint: str | None
-    training_classes: Sequence[str] | None
-
 
 def embed(
     network: Callable[[Tensor], Tensor],
@@ -106,11 +70,9 @@ def embed(
     with torch.inference_mode():
         for batch in images.split(batch_size) if isinstance(images, Tensor) else images:
             if not isinstance(batch, Tensor):
-                advice = "Use torch.as_tensor(…)."
-                if isinstance(batch, list | tuple):
-                    advice = "If a loader also gives labels, use embed(network, (batch[0] for batch in …))."
                 raise InputError(
-                    f"images must be tensors (image, 3, height, width), not {type(batch).__name__}. {advice}"
+                    f"images must be tensors (image, 3, height, width), not {type(batch).__name__}. If a loader also "
+                    "gives labels, use embed(network, (batch[0] for batch in …))."
                 )
             embedded = network(batch if device is None else batch.to(device))
             if not isinstance(embedded, Tensor):
@@ -136,18 +98,14 @@ def check_evaluation_mode(network: Callable[..., object]) -> None:
             )
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise LeakError(
-                f"The network's batch norm {name!r} keeps no running statistics, so the images of a batch see each "
-                "other in evaluation mode too."
+                f"The network's batch norm {name!r} keeps no running statistics, so images of a batch see each other."
             )
 
 
 def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalise: bool = True) -> Tensor:
     """Subtract the training set's mean feature and divide by the length (Section 3.1), each if requested.
 
-    Args:
-        features: (image, dim) in any floating type; half precision is converted to float32.
-        centre: (dim,) what to subtract; None for nothing.
-        normalise: whether to divide each feature by its length.
+    Features (image, dim) are of any floating type; half precision is converted to float32. The centre is (dim,).
 
     >>> prepare_features(torch.tensor([[4.0, 4.0]]), centre=torch.tensor([1.0, 0.0]))
     tensor([[0.6000, 0.8000]])
@@ -162,13 +120,9 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
         if len(bad_rows):
             raise InputError(f"features must be finite; image {int(bad_rows[0])} has NaN or infinity.")
     if centre is not None:
-        if not isinstance(centre, Tensor):
-            raise InputError(f"centre must be a tensor, not {type(centre).__name__}. Use torch.as_tensor(…).")
-        if centre.shape != features.shape[1:] or not centre.isfinite().all():
-            raise InputError(
-                f"centre must be finite and of shape ({features.shape[1]},), like a feature (got shape "
-                f"{tuple(centre.shape)}{'' if centre.isfinite().all() else ' with NaN or infinity'})."
-            )
+        if not isinstance(centre, Tensor) or centre.shape != features.shape[1:] or not centre.isfinite().all():
+            came = f"{type(centre).__name__} of shape {tuple(np.shape(centre))}"
+            raise InputError(f"centre must be a tensor of shape ({features.shape[1]},) without NaN (got {came}).")
         features = features - centre.to(features)
     if not normalise:
         if not features.square().sum().isfinite():
@@ -221,14 +175,10 @@ def load_features(path: str | Path) -> FeatureSet:
     for name in ("features", "labels"):
         if name not in tensors:
             raise FileFormatError(f"{path} has no array {name!r}.")
-    features, labels = tensors["features"], tensors["labels"]
-    if (
-        features.ndim != 2
-        or not features.is_floating_point()
-        or labels.shape != features.shape[:1]
-        or labels.is_floating_point()
-        or ("centre" in tensors and tensors["centre"].shape != features.shape[1:])
-    ):
+    features, labels, centre = tensors["features"], tensors["labels"], tensors.get("centre")
+    right = features.ndim == 2 and labels.shape == features.shape[:1]
+    right &= centre is None or centre.shape == features.shape[1:]
+    if not right or not features.is_floating_point() or labels.is_floating_point():
         raise FileFormatError(
             f"{path} has features of type {features.dtype} and shape {tuple(features.shape)} and labels of type "
             f"{labels.dtype} and shape {tuple(labels.shape)}; they must be floating-point (image, dim) and one whole "
@@ -237,8 +187,8 @@ def load_features(path: str | Path) -> FeatureSet:
     return FeatureSet(
         features,
         labels.long(),
-        centre=tensors.get("centre"),
-        class_names=class_names,
+        centre,
+        class_names,
         content=tensors.get("content"),
         split=metadata.get("split") or None,
         fingerprint=metadata.get("fingerprint") or None,
@@ -246,7 +196,6 @@ def load_features(path: str | Path) -> FeatureSet:
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return the metadata and tensors of a features file of either kind, whatever its name."""
     with path.open("rb") as opened:
         is_archive = opened.read(2) == b"PK"  # as every `.npz` file
     if not is_archive:

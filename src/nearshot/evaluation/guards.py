@@ -9,8 +9,6 @@ from torch import Tensor
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation.episodes import Episodes
 
-__all__ = ["ContentGuard", "check_distinct_content", "check_unseen_classes"]
-
 
 def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Iterable[str]) -> None:
     """Refuse to evaluate on classes that were trained on; few-shot accuracy is about new ones (Section 2.1).
@@ -31,8 +29,7 @@ def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Ite
 class ContentGuard:
     """Refuses episodes in which a query is the same image as a support image, which would give the answer away.
 
-    Args:
-        content: (image,) a number for each image's content, equal for images that are the same pixel by pixel.
+    `content` (image,) has a number for each image, equal for images that are the same pixel by pixel.
     """
 
     def __init__(self, content: Tensor) -> None:
@@ -46,30 +43,19 @@ class ContentGuard:
         drawn = drawn.cpu()
         if int(drawn.max()) >= len(self._group):
             raise InputError(f"content has {len(self._group)} images, and episodes refer to image {int(drawn.max())}.")
-        suspects = self._is_repeated[drawn].flatten(1).sum(1) > 1  # episodes with two repeated images or more
-        clashes = []
-        for episode in suspects.nonzero()[:, 0].tolist():
-            query = drawn[episode, :, :n_query].flatten().tolist()
-            support = drawn[episode, :, n_query:].flatten().tolist()
-            by_content = {int(self._group[image]): image for image in support if self._is_repeated[image]}
-            clashes += [
-                (episode, by_content[int(self._group[q])], q) for q in query if int(self._group[q]) in by_content
-            ]
-        if clashes:
-            episode, support_image, query_image = clashes[0]
+        suspects = (self._is_repeated[drawn].flatten(1).sum(1) > 1).nonzero()[:, 0]  # with two repeated images or more
+        query, support = drawn[suspects, :, :n_query].flatten(1), drawn[suspects, :, n_query:].flatten(1)
+        clashes = (self._group[support][:, :, None] == self._group[query][:, None]).nonzero()
+        if len(clashes):
+            episode, shot, question = clashes[0].tolist()
             raise LeakError(
-                f"In {len({clash[0] for clash in clashes})} of the episodes {first_episode} to "
+                f"In {len(clashes[:, 0].unique())} of the episodes {first_episode} to "
                 f"{first_episode + len(drawn) - 1} a query is the same image as a support image: in episode "
-                f"{first_episode + episode}, images {support_image} and {query_image}. Remove one of each such pair "
-                "from the dataset."
+                f"{first_episode + int(suspects[episode])}, images {int(support[episode, shot])} and "
+                f"{int(query[episode, question])}. Remove one of each such pair from the dataset."
             )
 
 
 def check_distinct_content(episodes: Episodes, content: Tensor) -> None:
-    """Refuse episodes in which a query is the same image as a support image.
-
-    Args:
-        episodes: the episodes.
-        content: (image,) a number for each image's content, such as a store's `content`.
-    """
+    """Refuse episodes in which a query is the same image as a support image, by a store's `content` (image,)."""
     ContentGuard(content).check(episodes.images, episodes.n_query)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -14,21 +14,10 @@ from torch import Tensor
 from nearshot.checks import is_integer, to_python
 from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name
-from nearshot.evaluation.engine import Tally, answer
+from nearshot.evaluation.engine import Tally, Task, TaskSettings, answer
 from nearshot.evaluation.episodes import Episodes
 from nearshot.evaluation.features import FeatureSet
 from nearshot.evaluation.statistics import Accuracy, Protocol, interval, with_interval
-from nearshot.evaluation.task import Task, TaskSettings
-
-__all__ = [
-    "ClassAccuracy",
-    "Measured",
-    "Treatment",
-    "evaluate_classes",
-    "evaluate_features",
-    "evaluate_many",
-    "score_predictions",
-]
 
 
 class Treatment(NamedTuple):
@@ -74,7 +63,7 @@ def evaluate_features(
     """
     task = Task.of(features, labels, settings)
     tally = Tally.begin(task, task.spec)
-    return _accuracy(task, tally, answer(task, [tally]))
+    return task.accuracy(tally, answer(task, [tally]))
 
 
 def evaluate_many(
@@ -88,30 +77,18 @@ def evaluate_many(
 ) -> dict[Measured, Accuracy]:
     """Measure many shots × classifiers × treatments of the features in one pass over the same episodes.
 
-    Each result is that of `evaluate_features`.
+    Each result is that of `evaluate_features`. They are returned by (n_shot, classifier, treatment).
 
-    Args:
-        features: (image, dim), or a `FeatureSet`.
-        labels: (image,).
-        n_shots: the numbers of shots. The queries are the same for all, and fewer shots are the first of more.
-        classifiers: names, or a mapping of names of your own to names or functions.
-        treatments: combinations of centring and normalising; by default centred (if there is a centre) and normalised.
-        settings: all others, as in `evaluate_features`.
-
-    Returns:
-        The accuracies by (n_shot, classifier, treatment).
-
-    >>> labels = torch.arange(10).repeat_interleave(30)
-    >>> features = torch.randn(300, 16, generator=torch.Generator().manual_seed(0))
-    >>> results = evaluate_many(features, labels, n_episodes=100)
-    >>> [(key.n_shot, key.classifier) for key in results]
-    [(1, 'centroid'), (1, 'soft'), (1, 'knn'), (5, 'centroid'), (5, 'soft'), (5, 'knn')]
+    The queries are the same for all numbers of shots, and fewer shots are the first of more. `classifiers` are names,
+    or a mapping of names of your own to names or functions. Features are by default centred, if there is a centre, and
+    normalised. All other arguments are those of `evaluate_features`.
     """
     n_shots = to_python(n_shots)
-    if is_integer(n_shots):
-        raise InputError(f"n_shots must be several numbers; for one, write [{n_shots}].")
+    for name, given in (("n_shots", n_shots), ("classifiers", classifiers)):
+        if is_integer(given) or isinstance(given, str):
+            raise InputError(f"{name} must be several; for one, write [{given!r}].")
     named = _named(classifiers)
-    if not isinstance(n_shots, Sequence) or not n_shots or not named or (treatments is not None and not treatments):
+    if not n_shots or not named or (treatments is not None and not treatments):
         raise InputError("There is nothing to measure: n_shots, classifiers and treatments must not be empty.")
     wants_centre = treatments is not None and any(treatment.centred for treatment in treatments)
     extra: TaskSettings = {"centred": True} if wants_centre else {}
@@ -124,17 +101,14 @@ def evaluate_many(
             own = replace(spec, classifier=classifier)
             tallies[Measured(n_shot, name, treatment)] = Tally.begin(task, own, name)
     digest = answer(task, list(tallies.values()))
-    return {measured: _accuracy(task, tally, digest) for measured, tally in tallies.items()}
+    return {measured: task.accuracy(tally, digest) for measured, tally in tallies.items()}
 
 
 @dataclass(frozen=True)
 class ClassAccuracy:
     """The share of a class's queries that were answered correctly, in per cent.
 
-    Attributes:
-        mean: the mean over the episodes that contain the class.
-        interval95: half its 95 % interval over these episodes; NaN for a single one.
-        n_episodes: how many episodes contain the class.
+    The mean and its 95 % interval are over the `n_episodes` episodes that contain the class; NaN for a single one.
     """
 
     mean: float
@@ -163,13 +137,9 @@ def evaluate_classes(
 ) -> dict[str, ClassAccuracy]:
     """Return the accuracy of each class, by name or label, over the same episodes as `evaluate_features`.
 
-    The other classes of an episode are drawn at random, so a class is hard if many are similar to it. A class that is
-    in no episode has no result. The hardest comes first in `sorted(found, key=lambda name: found[name].mean)`.
-
-    Args:
-        features: (image, dim), or a `FeatureSet`, which has its own labels, centre and class names.
-        labels: (image,) whole numbers.
-        settings: as in `evaluate_features`.
+    The arguments are those of `evaluate_features`. The other classes of an episode are drawn at random, so a class is
+    hard if many are similar to it. A class that is in no episode has no result. The hardest comes first in
+    `sorted(found, key=lambda name: found[name].mean)`.
 
     >>> labels = torch.arange(4).repeat_interleave(30)
     >>> features = torch.eye(3)[labels.clamp(max=2)]  # the last two classes are alike
@@ -202,22 +172,14 @@ def score_predictions(
 ) -> Accuracy:
     """Score what other code predicted on exported episodes.
 
-    Args:
-        predictions: (episode, way, query) the predicted way, a number under n_way, of each query of the file.
-        episodes: the episodes.
-        classifier: what made the predictions, in a few words, for the protocol.
-        inductive: whether each query was classified without looking at the other queries.
-        adapted: how the model was adapted to each support set, if it was, for the protocol.
-        split: the name of the split, for the protocol.
-        fingerprint: its fingerprint, for the protocol.
+    `predictions` (episode, way, query) has the predicted way, a number under n_way, of each query of the file. The rest
+    of the arguments are for the `Protocol` of the result; `classifier` says what made the predictions, in a few words.
     """
-    if not isinstance(predictions, Tensor):
-        raise InputError(f"predictions must be a tensor, not {type(predictions).__name__}. Use torch.as_tensor(…).")
-    shape = episodes.shape
-    if predictions.shape != episodes.query.shape or predictions.is_floating_point():
+    shape, expected = episodes.shape, episodes.query.shape
+    if not isinstance(predictions, Tensor) or predictions.shape != expected or predictions.is_floating_point():
+        came = f"{predictions.dtype} {predictions.shape}" if isinstance(predictions, Tensor) else type(predictions)
         raise InputError(
-            f"predictions must be whole numbers of shape {tuple(episodes.query.shape)} (episode, way, query), not "
-            f"{predictions.dtype} {tuple(predictions.shape)}."
+            f"predictions must be a tensor of whole numbers, {tuple(expected)} (episode, way, query), not {came}."
         )
     lowest, highest = int(predictions.min()), int(predictions.max())
     if lowest < 0 or highest >= shape.n_way:
@@ -227,9 +189,7 @@ def score_predictions(
         )
     truth = torch.arange(shape.n_way, device=predictions.device)[:, None]  # (way, 1)
     protocol = Protocol(
-        n_way=shape.n_way,
-        n_shot=shape.n_shot,
-        n_query=shape.n_query,
+        **asdict(shape),
         n_episodes=len(episodes),
         seed=episodes.seed,
         episodes=episodes.digest,
@@ -244,18 +204,10 @@ def score_predictions(
     return Accuracy.of_counts((predictions == truth).flatten(1).sum(1), protocol)
 
 
-def _accuracy(task: Task, tally: Tally, digest: str) -> Accuracy:
-    inductive = isinstance(tally.classify, Classifier) or bool(tally.spec.inductive)
-    protocol = replace(task, spec=tally.spec).protocol(tally.name, digest, inductive=inductive)
-    return Accuracy.of_counts(tally.n_correct.sum(1), protocol)
-
-
 def _named(
     classifiers: Sequence[str | FeatureClassifier] | Mapping[str, str | FeatureClassifier],
 ) -> Mapping[str, str | FeatureClassifier]:
     """Return classifiers by their names, which a function of features does not have."""
-    if isinstance(classifiers, str):
-        raise InputError(f"classifiers must be several names; for one, write [{classifiers!r}].")
     if isinstance(classifiers, Mapping):
         return classifiers
     for classifier in classifiers:

@@ -10,7 +10,8 @@ of few points with many queries is twice as fast as torch's. Elsewhere torch doe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -20,42 +21,30 @@ from torch import Tensor
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation.classifiers import CENTROID, KNN, SOFT, Classifier
 
-__all__ = ["FAST", "Scores", "Similarities", "SimilarityBuffers", "SimilarityPlan"]
-
 CACHE_BYTES = 2**20
 
 
 class Similarities(NamedTuple):
-    """The similarities of some episodes.
+    """The similarities of some episodes."""
 
-    Attributes:
-        to_images: (episode, way, shot, query); without queries if they are not needed.
-        to_means: (episode, way, query), by the number of shots of the class means.
-    """
-
-    to_images: Tensor
-    to_means: dict[int, Tensor]
+    to_images: Tensor  # (episode, way, shot, query); without queries if they are not needed
+    to_means: dict[int, Tensor]  # (episode, way, query), by the number of shots of the class means
 
 
 @dataclass(frozen=True, eq=False)
 class SimilarityPlan:
-    """Which similarities to compute.
+    """Which similarities to compute."""
 
-    Attributes:
-        features: (image, dim), around zero: far from it, 2qs − ‖s‖² loses its digits.
-        shape: ways, shots and queries.
-        shots_of_means: the numbers of shots of which class means are needed.
-        needs_images: whether the similarities to each support image are needed.
-    """
-
-    features: Tensor
+    features: Tensor  # (image, dim), around zero: far from it, 2qs − ‖s‖² loses its digits
     shape: EpisodeShape
-    shots_of_means: tuple[int, ...]
-    needs_images: bool
-    squares: Tensor = field(init=False)  # (image,) ‖s‖²
+    shots_of_means: tuple[int, ...]  # the numbers of shots of which class means are needed
+    needs_images: bool  # whether the similarities to each support image are needed
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "squares", torch.linalg.vector_norm(self.features, dim=1).square())
+    @cached_property
+    def squares(self) -> Tensor:
+        """The squared lengths ‖s‖², (image,)."""
+        lengths: Tensor = torch.linalg.vector_norm(self.features, dim=1)
+        return lengths.square()
 
     @property
     def n_queries(self) -> int:
@@ -84,10 +73,7 @@ class SimilarityBuffers:
 
     def compute(self, rows: Tensor) -> Similarities:
         """Return the similarities of episodes; `rows` (episode, image), queries of all ways first, then support."""
-        if rows.device.type == "cpu":
-            self._products_in_cache(rows)
-        else:
-            self._products(rows)
+        (self._products_in_cache if rows.device.type == "cpu" else self._products)(rows)
         to_images, to_means = self.to_images[: len(rows)], {n: t[: len(rows)] for n, t in self.to_means.items()}
         for n, products in to_means.items():
             if self.plan.needs_images:
@@ -97,10 +83,7 @@ class SimilarityBuffers:
         return Similarities(to_images.mul_(2).sub_(squares), to_means)
 
     def _products_in_cache(self, rows: Tensor) -> None:
-        """Gather features and compute the products, a few episodes at a time.
-
-        All in NumPy, even the slices: torch's calls may wait for the interpreter, which threads share.
-        """
+        # A few episodes at a time, all in NumPy: torch's calls may wait for the interpreter, which threads share.
         plan = self.plan
         features, all_rows, place, sums = (t.numpy() for t in (plan.features, rows, self.gathered, self.sums))
         to_images = self.to_images.numpy()
@@ -123,7 +106,6 @@ class SimilarityBuffers:
                     np.matmul(sums[:n_some], query, out=products[here])
 
     def _products(self, rows: Tensor) -> None:
-        """Gather features and compute the products, for all episodes at once."""
         shape, n_queries, n_episodes = self.plan.shape, self.plan.n_queries, len(rows)
         gathered = self.gathered[: rows.numel()]
         torch.index_select(self.plan.features, 0, rows.flatten(), out=gathered)
@@ -138,26 +120,19 @@ class SimilarityBuffers:
                 torch.bmm(sums, query, out=products[:n_episodes])
 
 
-class Scores(NamedTuple):
-    """The scores of a fast path.
-
-    Attributes:
-        values: (episode, way, query); the way with the highest is the answer.
-        gap: (episode, query) the smallest difference between similarities that decided before the values did, if any.
-    """
-
-    values: Tensor
-    gap: Tensor | None = None
+# The scores of a fast path, (episode, way, query), and (episode, query) the smallest difference between similarities
+# that decided before the scores did, if any.
+Scores = tuple[Tensor, Tensor | None]
 
 
 def _centroid_scores(similarities: Similarities, n_shot: int) -> Scores:
-    return Scores(similarities.to_means[n_shot])
+    return similarities.to_means[n_shot], None
 
 
 def _soft_scores(similarities: Similarities, n_shot: int) -> Scores:
     to_images = similarities.to_images[:, :, :n_shot]
     largest = to_images.amax(2, keepdim=True)
-    return Scores(largest[:, :, 0] + (to_images - largest).expm1_().mean(2).log1p_())
+    return largest[:, :, 0] + (to_images - largest).expm1_().mean(2).log1p_(), None
 
 
 def _knn_scores(similarities: Similarities, n_shot: int) -> Scores:
@@ -166,7 +141,7 @@ def _knn_scores(similarities: Similarities, n_shot: int) -> Scores:
     last_in, first_out = _largest(to_images.flatten(1, 2), k=n_shot)
     votes = (to_images >= last_in[:, None, None]).sum(2, dtype=torch.int32)  # (episode, way, query)
     outvoted = votes < votes.amax(1, keepdim=True)
-    return Scores(to_images.amax(2).masked_fill_(outvoted, -torch.inf), last_in - first_out)
+    return to_images.amax(2).masked_fill_(outvoted, -torch.inf), last_in - first_out
 
 
 def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,6 @@ from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.evaluation.classifiers import FeatureClassifier
 
-__all__ = ["EpisodeSettings", "EvaluationSettings", "EvaluationSpec", "SmallClasses"]
-
 SmallClasses = Literal["raise", "leave out"] | int
 
 
@@ -31,9 +29,6 @@ class EvaluationSpec:
         small_classes: "raise" refuses classes with too few images; "leave out" skips them; a number skips those with
             fewer images than that.
         inductive: for a function of features, whether it looks at each query alone; the result says so.
-
-    >>> EvaluationSpec(n_shot=1).shape
-    EpisodeShape(n_way=5, n_shot=1, n_query=15)
     """
 
     n_way: int = 5
@@ -64,21 +59,16 @@ class EvaluationSpec:
         return EpisodeShape(self.n_way, self.n_shot, self.n_query)
 
 
-class EpisodeSettings(TypedDict, total=False):
-    """The fields of `EvaluationSpec` that say which episodes are drawn, as keyword arguments."""
+class EvaluationSettings(TypedDict, total=False):
+    """The fields of `EvaluationSpec`, as keyword arguments."""
 
     n_way: int
     n_shot: int
     n_query: int
     n_episodes: int
     seed: int
-    small_classes: SmallClasses
-
-
-class EvaluationSettings(EpisodeSettings, total=False):
-    """All fields of `EvaluationSpec`, as keyword arguments."""
-
     classifier: str | FeatureClassifier
     centred: bool
     normalise: bool
+    small_classes: SmallClasses
     inductive: bool | None

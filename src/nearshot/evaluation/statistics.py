@@ -18,18 +18,6 @@ from nearshot.checks import convert_numpy_fields
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.text import counted
 
-__all__ = [
-    "Accuracy",
-    "Comparison",
-    "PooledAccuracy",
-    "Protocol",
-    "compare",
-    "interval",
-    "pool_seeds",
-    "select_best",
-    "with_interval",
-]
-
 NORMAL_95 = 1.96  # as the paper has it
 Key = TypeVar("Key")
 
@@ -39,10 +27,7 @@ class Protocol:
     """How an accuracy was measured. Two accuracies are comparable if their protocols agree.
 
     Attributes:
-        n_way: classes per episode.
-        n_shot: support images per class.
-        n_query: query images per class.
-        n_episodes: the number of episodes.
+        n_way, n_shot, n_query, n_episodes: as in `EvaluationSpec`.
         seed: the seed of the episodes; None if other code drew them.
         episodes: a hash of the query images of every episode.
         classifier: the classifier's name.
@@ -74,34 +59,26 @@ class Protocol:
         convert_numpy_fields(self)
 
     def __str__(self) -> str:
-        raw = "raw" if self.centred is not None else None
-        words = [word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done]
-        features = " and ".join(words) or raw
-        n_skipped = self.classes_left_out
-        return ", ".join(
-            part
-            for part in (
-                f"{self.n_way}-way {self.n_shot}-shot, {self.n_query} queries a class, {self.n_episodes:,} episodes",
-                "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",
-                self.classifier,
-                f"{features} features" if features else "features of other code",
-                f"adapted: {self.adapted}" if self.adapted else "not adapted",
-                "inductive" if self.inductive else "transductive",
-                f"{self.split} split" if self.split else "",
-                f"{counted(n_skipped, 'class', 'classes')} with too few images left out" if n_skipped else "",
-            )
-            if part
+        treated = [word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done]
+        features = " and ".join(treated) or ("raw" if self.centred is not None else "")
+        parts = (
+            f"{self.n_way}-way {self.n_shot}-shot, {self.n_query} queries a class, {self.n_episodes:,} episodes",
+            "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",
+            self.classifier,
+            f"{features} features" if features else "features of other code",
+            f"adapted: {self.adapted}" if self.adapted else "not adapted",
+            "inductive" if self.inductive else "transductive",
+            f"{self.split} split" if self.split else "",
+            f"{counted(self.classes_left_out, 'class', 'classes')} with too few images left out"
+            if self.classes_left_out
+            else "",
         )
+        return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, eq=False)
 class Accuracy:
-    """An accuracy in per cent, over episodes.
-
-    Attributes:
-        per_episode: (episode,) the accuracy of each episode, in per cent.
-        protocol: how it was measured.
-    """
+    """An accuracy in per cent, over episodes; `per_episode` (episode,) has that of each."""
 
     per_episode: Tensor
     protocol: Protocol
@@ -129,13 +106,7 @@ class Accuracy:
         return f"Accuracy({self} %; {self.protocol})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, with the correct answers of each episode as compressed text.
-
-        >>> protocol = Protocol(5, 1, 15, 2, 0, "", "centroid", True, True)
-        >>> accuracy = Accuracy.of_counts(torch.tensor([60, 45]), protocol)
-        >>> Accuracy.from_dict(accuracy.as_dict()).per_episode
-        tensor([80., 60.], dtype=torch.float64)
-        """
+        """Return it as JSON can hold it, with the correct answers of each episode as compressed text."""
         n_questions = self.protocol.n_way * self.protocol.n_query
         n_correct = (self.per_episode.double() * n_questions / 100).round().numpy()
         n_correct = n_correct.astype("<u1" if n_questions < 256 else "<u4")  # most are small
@@ -209,9 +180,7 @@ class Comparison:
     Attributes:
         difference: the mean paired difference; positive if the first is better.
         interval95: half its 95 % interval over episodes, far smaller than the intervals of the two accuracies.
-        wins: the share of episodes in which the first is strictly better.
-        ties: the share of episodes in which they are equal.
-        losses: the share of episodes in which the second is strictly better.
+        wins, ties, losses: the shares of episodes in which the first is strictly better, equal and worse.
     """
 
     difference: float
@@ -234,30 +203,21 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
     """
     if not accuracies:
         raise InputError("accuracies must not be empty.")
-    _check_same_protocol([accuracy.protocol for accuracy in accuracies], "pooled", but=("episodes", "seed"))
+    _check_same_protocol([accuracy.protocol for accuracy in accuracies], "pooled", episodes="", seed=None)
     means = torch.tensor([accuracy.mean for accuracy in accuracies], dtype=torch.float64)
     together = torch.cat([accuracy.per_episode.double() for accuracy in accuracies])
     n_seeds = len(means)
     n_different = len({accuracy.protocol.episodes for accuracy in accuracies})
     if n_different not in (1, n_seeds):
-        raise InputError(
-            f"{n_seeds} models were measured on {n_different} different sets of episodes. Measure all on the same, or "
-            "each on its own."
-        )
+        raise InputError(f"{n_seeds} models must have the same episodes, or each its own (got {n_different} sets).")
     independent = together if n_different == n_seeds else together.view(n_seeds, -1).mean(0)
     between = math.nan
     if n_seeds > 1:
         import scipy.stats  # noqa: PLC0415 (takes most of a second)
 
         between = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(means.std()) / math.sqrt(n_seeds)
-    return PooledAccuracy(
-        mean=float(together.mean()),
-        interval95=interval(independent),
-        paper95=interval(together),
-        between_seeds95=between,
-        per_seed=tuple(means.tolist()),
-        protocol=accuracies[0].protocol,
-    )
+    intervals = (interval(independent), interval(together), between)
+    return PooledAccuracy(float(together.mean()), *intervals, tuple(means.tolist()), accuracies[0].protocol)
 
 
 def compare(first: Accuracy, second: Accuracy) -> Comparison:
@@ -270,13 +230,8 @@ def compare(first: Accuracy, second: Accuracy) -> Comparison:
                 f"({first.protocol}) and ({second.protocol}). Use the same split, shape, number and seed."
             )
     differences = first.per_episode.double() - second.per_episode.double()
-    return Comparison(
-        difference=float(differences.mean()),
-        interval95=interval(differences),
-        wins=100 * float((differences > 0).double().mean()),
-        ties=100 * float((differences == 0).double().mean()),
-        losses=100 * float((differences < 0).double().mean()),
-    )
+    shares = [100 * float(where.double().mean()) for where in (differences > 0, differences == 0, differences < 0)]
+    return Comparison(float(differences.mean()), interval(differences), *shares)
 
 
 def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
@@ -285,39 +240,30 @@ def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
     Accuracies are given by the names or epochs of models, with their split, as in `evaluate_features(…, split="val")`.
     Accuracies on a test split are refused: a model that is selected by them has no honest test accuracy.
     """
-    if not isinstance(candidates, Mapping) or not candidates:
-        raise InputError(
-            f"candidates must be accuracies by name, such as {{'first': …, 'second': …}} (got {candidates!r})."
-        )
+    if not candidates:
+        raise InputError("candidates must not be empty.")
     for accuracy in candidates.values():
         split = accuracy.protocol.split
         if split is None:
             raise InputError("split must be known to select a model, such as evaluate_features(…, split='val').")
         if split.lower() == "test":
             raise LeakError("Models must not be selected on the test split. Use the validation split.")
-    _check_same_protocol([accuracy.protocol for accuracy in candidates.values()], "selected from", but=())
+    _check_same_protocol([accuracy.protocol for accuracy in candidates.values()], "selected from")
     return max(candidates, key=lambda key: candidates[key].mean)
 
 
 def interval(values: Tensor) -> float:
     """Return half the width of the 95 % interval of a mean, 1.96 σ / √N; NaN for a single value."""
-    if len(values) < 2:
-        return math.nan
-    return NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
+    return math.nan if len(values) < 2 else NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
 
 
 def with_interval(mean: float, half: float) -> str:
-    """Return a mean with its interval, where there is one.
-
-    >>> with_interval(61.5, 0.25), with_interval(61.5, math.nan)
-    ('61.50 ± 0.25', '61.50')
-    """
+    """Return a mean with its interval, where there is one."""
     return f"{mean:.2f}" + ("" if math.isnan(half) else f" ± {half:.2f}")
 
 
-def _check_same_protocol(protocols: Sequence[Protocol], what: str, but: tuple[str, ...]) -> None:
-    blank = {"episodes": "", "seed": None}
-    first, *others = (replace(protocol, **{name: blank[name] for name in but}) for protocol in protocols)  # type: ignore[arg-type]
+def _check_same_protocol(protocols: Sequence[Protocol], what: str, **but: Any) -> None:
+    first, *others = (replace(protocol, **but) for protocol in protocols)
     for other in others:
         if other != first:
             raise InputError(f"Accuracies of different protocols cannot be {what} together: ({first}) and ({other}).")

@@ -3,6 +3,8 @@
 Distances come from matrix products, whose last digits depend on how many rows are multiplied at once. Differences
 within the rounding error therefore count as ties, and a tie goes to the first image or class. An image then gets the
 same answer alone and in a batch, here and in an exported file.
+
+In all functions `tolerance` (…, 1) is the largest difference that counts as a tie.
 """
 
 from __future__ import annotations
@@ -10,20 +12,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["TIE", "first_best", "n_behind", "nearest_in_order", "tied_nearest"]
-
 # The tolerance, relative to the largest distance or score. In float64, products of 4,096 dimensions that are summed one
 # after the other round by an eighth of it. In float32 only equal values are ties.
 TIE = 2.0**-42
 
 
 def tied_nearest(distances: Tensor, k: int | Tensor, tolerance: Tensor) -> Tensor:
-    """Return a mask of the k nearest images, (…, image); of those tied for the last places, the first.
-
-    Args:
-        distances: (…, image), or any value that is lower for a nearer image.
-        k: how many; a number or a tensor with one.
-        tolerance: (…, 1) the largest difference that counts as a tie.
+    """Return a mask of the k nearest images, of `distances` (…, image); of those tied for the last places, the first.
 
     >>> tied_nearest(torch.tensor([3.0, 1.0, 3.0, 2.0]), 3, torch.tensor([0.1]))
     tensor([ True,  True, False,  True])
@@ -37,12 +32,7 @@ def tied_nearest(distances: Tensor, k: int | Tensor, tolerance: Tensor) -> Tenso
 
 
 def nearest_in_order(distances: Tensor, k: int, tolerance: Tensor) -> Tensor:
-    """Return the indices of the k nearest images, nearest first and of tied ones the first; (row, k).
-
-    Args:
-        distances: (row, image).
-        k: how many.
-        tolerance: (row, 1) the largest difference that counts as a tie.
+    """Return the indices (row, k) of the k nearest images of `distances` (row, image), nearest and of tied ones first.
 
     >>> nearest_in_order(torch.tensor([[3.0, 1.01, 3.0, 1.0]]), 3, torch.tensor([[0.1]]))
     tensor([[1, 3, 0]])
@@ -55,23 +45,11 @@ def nearest_in_order(distances: Tensor, k: int, tolerance: Tensor) -> Tensor:
 
 
 def n_behind(nearest: Tensor, tolerance: Tensor) -> Tensor:
-    """Return how many classes are farther than each class, (…, class) int64; tied classes have equal counts.
-
-    Args:
-        nearest: (…, class) the distance of each class's nearest image.
-        tolerance: (…, 1) the largest difference that counts as a tie.
-
-    >>> n_behind(torch.tensor([[1.0, 5.0, 1.0]]), torch.tensor([[0.1]]))
-    tensor([[1, 0, 1]])
-    """
+    """Return how many classes are farther than each, (…, class) int64, by the distances of their nearest images."""
     return (nearest[..., None, :] > (nearest + tolerance)[..., :, None]).sum(-1)
 
 
 def first_best(scores: Tensor) -> Tensor:
-    """Return the class with the highest of scores (…, class), of tied ones the first.
-
-    >>> first_best(torch.tensor([[0.0, 7.0, 7.0 + 1e-15]], dtype=torch.float64))
-    tensor([1])
-    """
+    """Return the class with the highest of scores (…, class), of tied ones the first."""
     tolerance = TIE * scores.abs().masked_fill(scores.isinf(), 0).amax(-1, keepdim=True)
     return (scores >= scores.amax(-1, keepdim=True) - tolerance).int().argmax(-1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nearshot.checks import convert_numpy_fields
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.store import read_manifest
 from nearshot.devices import Precision, chosen_device
@@ -20,22 +21,20 @@ from nearshot.evaluation import (
     Accuracy,
     ClassAccuracy,
     EvaluationSpec,
+    Measured,
     evaluate_classes,
     evaluate_many,
     sample_episodes,
 )
 from nearshot.models import load_backbone, read_notes
-from nearshot.checks import convert_numpy_fields
-from nearshot.training.methods import METHODS
+from nearshot.runs.network import TrainedNetwork, TrainedRun, Unfinished, training_split
 from nearshot.training.autoconfig import check_splits, fit_episodes
-from nearshot.runs.network import TrainedNetwork, TrainedRun, training_split
 from nearshot.training.classes import TrainingClasses
-from nearshot.runs.unfinished import Unfinished
+from nearshot.training.methods import METHODS
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
-
-
 MANY = 500  # images, which a slow network takes a while for
+Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,11 @@ class Request:
         classifiers: names in `CLASSIFIERS`. If empty, the classifier that the run's method is reported with: soft
             assignment for Matching Networks, nearest centroid for all others.
         layers: the stages whose pooled outputs are the features, counted from 1; if empty, the network's embedding.
-        n_way: classes per episode.
-        n_query: query images per class.
         least_images: classes with fewer images are skipped.
-        n_episodes: the number of episodes.
-        seed: the seed of the episodes.
         side: the side of the prepared images, where there are several.
         by_class: whether to measure the accuracy of each class, too.
+
+    All others are as in `EvaluationSpec`.
     """
 
     dataset: str | None = None
@@ -99,9 +96,6 @@ class Evaluation:
     """An accuracy of some weights.
 
     Attributes:
-        n_shot: the number of shots.
-        classifier: the name of the classifier.
-        accuracy: with its protocol and every episode's value.
         weights: the name of the weights file.
         dataset: the dataset it was measured on.
         layers: the stages whose outputs were the features; empty for the embedding.
@@ -144,7 +138,7 @@ def evaluate_weights(
     device: torch.device | str | None = None,
     precision: Precision = "auto",
     fit: Collection[str] = (),
-    tell: Callable[[str], object] | None = None,
+    tell: Tell | None = None,
 ) -> list[Evaluation]:
     """Measure a weights file.
 
@@ -156,8 +150,7 @@ def evaluate_weights(
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         fit: which of "n_way", "shots" and "n_query" may be lowered to what the split allows; with "least_images", a few
             classes that are far smaller than the others are skipped.
-        tell: called with each message: about lowered settings, about classes of another dataset with the names of
-            training classes, and, where no progress bar is shown, before many images are embedded.
+        tell: called with each message, such as about lowered settings, or before many images are embedded.
     """
     notes = {} if str(path).startswith("timm:") else read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
@@ -172,7 +165,7 @@ def evaluate_weights(
     trained_on = trained_on or TrainingClasses.of_split(training)
     if trained_on is not None:
         trained_on.check_unseen(store, request.split)
-        _say(tell, trained_on.doubt(store))
+        _tell_all(tell, trained_on.doubt(store))
     request = _fitted(request, store, fit, tell)
     network = TrainedNetwork(
         load_backbone(path), Path(path).name, device=chosen_device(device), precision=precision, training=training
@@ -189,7 +182,7 @@ def evaluate_run(
     precision: Precision = "auto",
     unfinished: bool = False,
     fit: Collection[str] = (),
-    tell: Callable[[str], object] | None = None,
+    tell: Tell | None = None,
 ) -> list[Evaluation]:
     """Measure a run: each number of shots and classifier with the epoch that was best for it on the validation split.
 
@@ -197,24 +190,17 @@ def evaluate_run(
     validated take the nearest number's.) Results are kept in the run's folder, and the same request for the same data
     reads them. Results of an unfinished run say so, and have other file names: the finished run is measured anew.
 
-    Args:
-        run: the run's folder; or the run opened, which then determines the other arguments.
-        request: what to measure.
-        data_dir: the folder of prepared datasets.
-        device: where to compute; by default a GPU if there is one.
-        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
-        unfinished: whether to measure a run that was stopped, or is still training; else it is refused.
-        fit: as in `evaluate_weights`.
-        tell: as in `evaluate_weights`; also called if the dataset was prepared again since the run was trained.
+    `run` is the run's folder; or the run opened, which then determines `data_dir`, `device`, `precision` and
+    `unfinished`: whether to measure a run that was stopped, or is still training, instead of refusing it. The other
+    arguments are those of `evaluate_weights`; `tell` also gets a message if the dataset was prepared again.
     """
     if not isinstance(run, TrainedRun):
         run = TrainedRun(run, data_dir=data_dir, device=device, precision=precision, unfinished=unfinished)
     method = METHODS.get(run.config.method_name)
-    usual = "centroid" if method is None else method.classifier
-    request = replace(request, classifiers=request.classifiers or (usual,))
+    request = replace(request, classifiers=request.classifiers or (method.classifier if method else "centroid",))
     store = run.store(request.split, request.dataset, request.side)
-    _say(tell, _prepared_anew(run, request, store))
-    _say(tell, None if run.trained_on is None else run.trained_on.doubt(store))
+    doubt = None if run.trained_on is None else run.trained_on.doubt(store)
+    _tell_all(tell, _prepared_anew(run, request, store), doubt)
     request = _fitted(request, store, fit, tell)
     folder = run.run.path / "evaluations"
     names: dict[tuple[int, str], str] = {}
@@ -237,14 +223,9 @@ def evaluate_run(
 
 
 def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, also: Sequence[str] = ()) -> str:
-    """Return the name of a result's file, which is another for another request or other data.
+    """Return the name of a result's file, which is another for another request, other data or an unfinished run.
 
-    Args:
-        run: the run; an unfinished one has other names.
-        request: with one number of shots and one classifier.
-        weights: the weights file.
-        store: the split.
-        also: anything else, such as an adaptation.
+    `request` has one number of shots and one classifier; `also` is anything else, such as an adaptation.
     """
     parts = [] if run.unfinished is None else [f"unfinished-{run.unfinished}".replace(" ", "-")]
     parts += [request.split, weights.stem, f"{request.n_way}-way-{request.shots[0]}-shot-{request.n_query}-query"]
@@ -258,10 +239,7 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
 
 
 def _prepared_anew(run: TrainedRun, request: Request, store: Store) -> str | None:
-    """Return a message if the dataset was prepared again since the run was trained, perhaps with other classes.
-
-    None if it was not, or if that is unknown: for another dataset, or images of another side.
-    """
+    """Return a message if the dataset is known to be prepared again since, perhaps with other classes."""
     if request.dataset not in (None, run.config.dataset) or request.side not in (None, run.config.side):
         return None
     try:
@@ -275,42 +253,33 @@ def _prepared_anew(run: TrainedRun, request: Request, store: Store) -> str | Non
         f"{store.dataset} was prepared anew since {run.run.path} was trained: its training split had the fingerprint "
         f"{there} and now has {here}."
     )
-    if request.split == "train":
+    if request.split == "train" or run.run.read_trained_on() is not None:  # what shares a class was refused
         return anew
-    if run.run.read_trained_on() is not None:  # what shares a class was refused
-        return f"{anew} By their names, the classes of the {request.split} split were not trained on."
     return f"{anew} If its splits have other classes now, the network may have seen those of the {request.split} split."
 
 
-def _say(tell: Callable[[str], object] | None, sentence: str | None) -> None:
-    if tell is not None and sentence is not None:
-        tell(sentence)
+def _tell_all(tell: Tell | None, *messages: str | None) -> None:
+    for message in messages:
+        if tell is not None and message is not None:
+            tell(message)
 
 
-def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable[[str], object] | None) -> Request:
+def _fitted(request: Request, store: Store, fit: Collection[str], tell: Tell | None) -> Request:
     """Return the request with the settings in `fit` lowered to what the split allows, each with a message.
 
     A request that the split does not allow is refused here, before its images are embedded.
     """
     if not request.shots:
         raise InputError("There is nothing to measure: give numbers of shots.")
+    by_class = ImagesByClass(store.labels, store.class_names)
     if fit:
         check_splits({request.split: store.labels})
-        small = fit_episodes(
-            ImagesByClass(store.labels, store.class_names),
-            request.split,
-            n_way=request.n_way,
-            shots=request.shots,
-            n_query=request.n_query,
-            least_images=request.least_images,
-            auto=fit,
-        )
-        for sentence in small.messages:
-            _say(tell, sentence)
-        request = replace(
-            request, n_way=small.n_way, shots=small.shots, n_query=small.n_query, least_images=small.least_images
-        )
-    by_class = ImagesByClass(store.labels, store.class_names).without_small_classes(request.least_images)
+        names = ("n_way", "shots", "n_query", "least_images")
+        asked: dict[str, Any] = {name: getattr(request, name) for name in names}
+        small = fit_episodes(by_class, request.split, **asked, auto=fit)
+        _tell_all(tell, *small.messages)
+        request = replace(request, **{name: getattr(small, name) for name in names})
+    by_class = by_class.without_small_classes(request.least_images)
     if fit:
         by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what cannot give way any further
     by_class.check(EpisodeShape(request.n_way, max(request.shots), request.n_query))
@@ -318,29 +287,20 @@ def _fitted(request: Request, store: Store, fit: Collection[str], tell: Callable
 
 
 def _measure(
-    network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Callable[[str], object] | None
+    network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Tell | None
 ) -> list[Evaluation]:
-    if tell is not None and len(store) >= MANY and not sys.stderr.isatty():
-        tell(f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
+    if len(store) >= MANY and not sys.stderr.isatty():
+        _tell_all(tell, f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
     features = network.feature_set(store, request.split, request.layers)
     spec = request.spec(max(request.shots))
     results = evaluate_many(features, spec=spec, n_shots=request.shots, classifiers=request.classifiers)
-    by_class: dict[tuple[int, str], dict[str, ClassAccuracy]] = {}
+    by_class: dict[Measured, dict[str, ClassAccuracy]] = {}
     if request.by_class:
         episodes = sample_episodes(features.labels, spec)  # those of `evaluate_many`
-        for n_shot, classifier in request.pairs:
-            by_class[n_shot, classifier] = evaluate_classes(
-                features, n_shot=n_shot, classifier=classifier, episodes=episodes
-            )
+        for one in results:
+            by_class[one] = evaluate_classes(features, n_shot=one.n_shot, classifier=one.classifier, episodes=episodes)
+    about = (network.name, dataset, request.layers)
     return [
-        Evaluation(
-            measured.n_shot,
-            measured.classifier,
-            accuracy,
-            network.name,
-            dataset,
-            request.layers,
-            by_class=by_class.get((measured.n_shot, measured.classifier)),
-        )
-        for measured, accuracy in results.items()
+        Evaluation(one.n_shot, one.classifier, accuracy, *about, by_class=by_class.get(one))
+        for one, accuracy in results.items()
     ]

@@ -1,11 +1,12 @@
-"""Trained weights and the features that they give. Each split is embedded once."""
+"""Trained weights, of finished and unfinished runs, and the features that they give. Each split is embedded once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,24 +17,23 @@ from nearshot.data.loader import ImageFeed
 from nearshot.devices import Precision, chosen_device, uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.evaluation import FeatureSet
-from nearshot.models import Backbone, load_backbone
-from nearshot.training.embedding import embed_images
-from nearshot.runs.unfinished import Snapshot, Unfinished
-from nearshot.training.run_folder import RunFolder, best_epoch
+from nearshot.models import Backbone, build_backbone, load_backbone
+from nearshot.training.checkpoint import read_checkpoint
 from nearshot.training.classes import TrainingClasses
+from nearshot.training.config import TrainConfig
+from nearshot.training.embedding import embed_images
+from nearshot.training.run_folder import RunFolder, best_epoch
 
 __all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
 
 Layers = tuple[int, ...]
+ATTEMPTS = 5  # a running training removes weights at most once in some seconds
 
 
 class InPrecision(nn.Module):
     """A backbone that computes in bfloat16 or in float32; its features are float32 in any case.
 
-    Args:
-        backbone: in evaluation mode.
-        bfloat16: whether it computes in bfloat16.
-        layers: the stages whose pooled outputs `features` gives, counted from 1; none for the embedding.
+    `layers` are the stages whose pooled outputs `features` gives, counted from 1; none for the embedding.
     """
 
     def __init__(self, backbone: Backbone, *, bfloat16: bool, layers: Layers = ()) -> None:
@@ -43,29 +43,23 @@ class InPrecision(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed normalised images."""
-        return self._computed(self.backbone, images)
+        return self._outputs(images, ())
 
     def features(self, images: Tensor) -> Tensor:
         """Return the outputs of the layers, or the embedding where there are none."""
-        return self._computed(self._multi_layer, images) if self.layers else self(images)
+        return self._outputs(images, self.layers)
 
-    def _multi_layer(self, images: Tensor) -> Tensor:
-        return self.backbone.multi_layer(images, self.layers)
-
-    def _computed(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    def _outputs(self, images: Tensor, layers: Layers) -> Tensor:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.in_bfloat16):
-            return function(images).float()
+            outputs: Tensor = self.backbone.multi_layer(images, layers) if layers else self.backbone(images)
+            return outputs.float()
 
 
 class TrainedNetwork:
     """Trained weights on a device. A split is embedded once for each choice of layers.
 
-    Args:
-        backbone: in evaluation mode.
-        name: the name of the weights, such as their file.
-        device: where to compute.
-        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
-        training: the training split, if it is available: for the mean of layers' features.
+    The backbone is in evaluation mode. Precision "auto" is bfloat16 on a GPU, as in training. The mean of layers'
+    features needs the training split.
     """
 
     def __init__(
@@ -107,37 +101,89 @@ class TrainedNetwork:
 
     def feature_set(self, store: Store, split: str, layers: Layers = ()) -> FeatureSet:
         """Return a split's features with their metadata."""
-        return FeatureSet(
-            features=self.features(store, layers),
-            labels=store.labels,
-            centre=self.centre(layers),
-            class_names=store.class_names,
-            split=split,
-            fingerprint=store.fingerprint,
-        )
+        features, centre = self.features(store, layers), self.centre(layers)
+        return FeatureSet(features, store.labels, centre, store.class_names, split, store.fingerprint)
 
     def images(self, store: Store) -> Tensor:
         """Return a split's images as the network's input, (image, 3, height, width), on the CPU."""
-        spec = self.backbone.spec
-        return normalise_images(
-            centre_crop(torch.from_numpy(store.images.copy()), spec.input_size), *spec.normalisation
-        )
+        spec, images = self.backbone.spec, torch.from_numpy(store.images.copy())
+        return normalise_images(centre_crop(images, spec.input_size), *spec.normalisation)
 
     def _embedded(self, store: Store, layers: Layers) -> Tensor:
         feed = ImageFeed(store.images, self.device)
         return embed_images(self.backbone, feed, device=self.device, network=self.network(layers).features, show=None)
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """The progress of a run that was measured before its end."""
+
+    epochs_done: int
+    epochs: int
+
+    def __str__(self) -> str:
+        return f"{self.epochs_done} of {self.epochs} epochs"
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """An unfinished run at the moment when it was opened, from the checkpoint with which it resumes.
+
+    Its weights are read at once, since a running training may remove their files at any time.
+    """
+
+    epochs_done: int
+    best: dict[str, dict[str, Any]]  # the best epochs so far, as in a finished run's result
+    latest: Path  # the name of the checkpoint's weights; not a file
+    backbones: dict[Path, Backbone]  # the best weights; the checkpoint's where no epoch has been validated
+
+    @classmethod
+    def read(cls, run: RunFolder, config: TrainConfig, training: Callable[[], Store | None]) -> Snapshot:
+        """Read the checkpoint of a run, and the weights that it calls the best.
+
+        A training writes its next checkpoint before it removes weights. So if weights are missing, the checkpoint is
+        read again. `training` opens the training split, which the checkpoint's own weights need.
+        """
+        missing: list[Path] = []
+        for _ in range(ATTEMPTS):
+            if not run.checkpoint.is_file():
+                raise InputError(f"{run.path} has nothing to measure yet, since it has no checkpoint.")
+            state = read_checkpoint(run.checkpoint)
+            progress = state["progress"]
+            files = sorted({run.weights_of(int(one["epoch"])) for one in progress["best"].values()})
+            latest = Path(f"checkpoint-step-{progress['step']}")
+            try:
+                backbones = {file: load_backbone(file) for file in files}
+            except (InputError, FileNotFoundError):
+                missing = [file for file in files if not file.is_file()]
+                if not missing:
+                    raise
+                continue
+            if not files:
+                backbones = {latest: _latest(state, run, config, training())}
+            return cls(int(progress["epoch"]) - 1, progress["best"], latest, backbones)
+        raise InputError(f"{missing[0]} is missing, the best weights by the run's checkpoint. Give another file.")
+
+
+def _latest(state: dict[str, Any], run: RunFolder, config: TrainConfig, training: Store | None) -> Backbone:
+    if training is None:
+        raise InputError(
+            f"No epoch of {run.path} has been validated yet. To measure its checkpoint, the training split of "
+            f"{config.dataset} is needed, which is missing."
+        )
+    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
+        backbone = build_backbone(config.backbone, input_size=config.input_size or training.images.shape[1])
+    prefix = "backbone."
+    own = {name.removeprefix(prefix): t for name, t in state["learner"].items() if name.startswith(prefix)}
+    backbone.load_state_dict(own)
+    return backbone.eval()
+
+
 class TrainedRun:
     """A run's best weights, opened once each, and the splits that they are measured on.
 
-    Args:
-        folder: the run's folder.
-        data_dir: the folder of prepared datasets.
-        device: where to compute; by default a GPU if there is one.
-        precision: what networks compute in; "auto" is bfloat16 on a GPU, as in training.
-        unfinished: whether to open a run that was stopped or is still training, with its best weights so far. Then the
-            attribute `unfinished` is its progress; of a finished run it is None.
+    The arguments are those of `evaluate_run`. With `unfinished`, a run that was stopped or is still training is opened
+    with its best weights so far. Then the attribute `unfinished` is its progress; of a finished run it is None.
     """
 
     def __init__(

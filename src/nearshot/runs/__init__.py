@@ -1,0 +1,1 @@
+"""Trained runs: opening them, embedding with their weights and measuring them."""
