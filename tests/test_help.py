@@ -105,7 +105,7 @@ sys.stderr.write(chr(10) + ' '.join(sys.modules))
         ([*TRAINING, "--n-way", "3"], "n_query", "n_way"),
         ([*TRAINING, "--validation-shots", "0"], "validation_shots", "0"),
         ([*TRAINING, "--n-shot", "9", "--dry-run"], "n_shot", "9"),
-        (["train", "--preset", "glyphs-matching", "--keep-positives", "0.5", "--dry-run"], "keep_positives", "matching"),
+        (["train", "--preset", "glyphs-matching", "--keep-positives", "0.5", "--dry-run"], "keep_positives", "match"),
     ],
 )
 def test_an_error_of_a_setting_is_a_sentence_that_names_it(
