@@ -20,8 +20,6 @@ from pathlib import Path
 import torch
 from pytorch_metric_learning.distances import LpDistance
 from pytorch_metric_learning.losses import NCALoss
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from memory import peak_mib_in_new_process, peak_mib_since_reset, reset_peak
@@ -52,8 +50,7 @@ def main() -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(report, indent=2) + "\n")
     RESULTS.with_suffix(".md").write_text(markdown(report, rows))
-    show(rows)
-    print(f"Written to {RESULTS}.")
+    print(f"{markdown(report, rows)}\nWritten to {RESULTS}.")
 
 
 def batch(size: int) -> tuple[Tensor, Tensor]:
@@ -116,24 +113,6 @@ def markdown(report: dict[str, object], rows: list[dict[str, float]]) -> str:
         for row in rows
     ]
     return "\n".join(lines) + "\n"
-
-
-def show(rows: list[dict[str, float]]) -> None:
-    table = Table(title=f"NCA loss, forward and backward, {DIM} dimensions, {torch.get_num_threads()} threads")
-    for heading in ("images", "nearshot", "peer", "faster", "× floor", "nearshot MiB", "peer MiB", "memory"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            f"{row['size']:,}",
-            f"{row['nearshot_ms']:.1f} ms",
-            f"{row['peer_ms']:.1f} ms",
-            f"{row['times_faster']:.2f}×",
-            f"{row['times_the_floor']:.2f}",
-            f"{row['nearshot_mib']:.0f}",
-            f"{row['peer_mib']:.0f}",
-            f"{100 * row['share_of_memory']:.0f} %",
-        )
-    Console(width=100).print(table)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ def test_an_accuracy_by_numpys_numbers_is_json() -> None:
     many = evaluate_many(FEATURES, LABELS, n_shots=np.array([1, 5]), n_way=3, n_episodes=20)  # type: ignore[arg-type]
     assert [key.n_shot for key in many] == [1, 1, 1, 5, 5, 5]
     json.dumps([one.as_dict() for one in many.values()])
+    one = evaluate_features(FEATURES, LABELS, n_episodes=1)  # without an interval
+    assert type(one).from_dict(json.loads(json.dumps(one.as_dict(), allow_nan=False))).mean == one.mean
 
 
 def test_a_request_by_numpys_numbers_is_a_plain_one() -> None:
@@ -37,12 +39,6 @@ def test_a_request_by_numpys_numbers_is_a_plain_one() -> None:
     plain = Request(shots=(1, 5), n_way=3, seed=2, layers=(3, 4))
     assert ours == plain
     assert json.dumps(asdict(ours)) == json.dumps(asdict(plain))
-
-
-def test_one_episode_has_no_interval_and_is_json() -> None:
-    one = evaluate_features(FEATURES, LABELS, n_episodes=1)
-    written = json.dumps(one.as_dict(), allow_nan=False)
-    assert type(one).from_dict(json.loads(written)).mean == one.mean
 
 
 def test_samplers_take_lists_and_arrays_and_numpys_seeds() -> None:
@@ -56,13 +52,13 @@ def test_samplers_take_lists_and_arrays_and_numpys_seeds() -> None:
 
 
 def test_what_is_nearly_right_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="labels must be a tensor, not a list"):
+    with pytest.raises(InputError, match="labels .*list"):
         nca_loss(FEATURES, LABELS.tolist(), keep_positives=0.5, generator=torch.Generator())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="centre .*list"):
         evaluate_features(FEATURES, LABELS, centre=[0.0] * 6)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="shots .*1"):
         Request(shots=1)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="labels must be whole numbers"):
+    with pytest.raises(InputError, match="labels"):
         save_features(FeatureSet(FEATURES, LABELS + 0.5), tmp_path / "f.safetensors")
 
 

@@ -22,6 +22,7 @@ from nearshot.models.layers import float32_by_default
 from nearshot.training import train
 
 DTYPES = (torch.float64, torch.bfloat16)
+SLOW = pytest.mark.slow
 Made = TypeVar("Made")
 
 
@@ -45,7 +46,9 @@ def with_every_default(make: Callable[[], Made]) -> tuple[Made, list[Made]]:
     return made[0], made[1:]
 
 
-@pytest.mark.parametrize("name", ["conv4-32-dropblock", "resnet12", "resnet12-metaopt"])
+@pytest.mark.parametrize(
+    "name", ["conv4-32-dropblock", *(pytest.param(n, marks=SLOW) for n in ("resnet12", "resnet12-metaopt"))]
+)
 def test_new_and_loaded_backbones(name: str, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
 
@@ -96,6 +99,7 @@ def test_a_classifier(tmp_path: Path) -> None:
             np.testing.assert_array_equal(same, one)
 
 
+@SLOW
 def test_an_onnx_file(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")

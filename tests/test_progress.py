@@ -37,13 +37,14 @@ def shown_on_a_terminal(code: str) -> str:
     return shown.decode()
 
 
-@pytest.mark.parametrize(("n_episodes", "visible"), [(60_000, True), (1_000, False)])
+@pytest.mark.parametrize(
+    ("n_episodes", "visible"), [(60_000, True), pytest.param(1_000, False, marks=pytest.mark.slow)]
+)
 def test_a_bar_where_it_takes_long_and_somebody_watches(n_episodes: int, visible: bool) -> None:
     shown = shown_on_a_terminal(MANY_EPISODES.format(n_episodes=n_episodes))
     assert (f"{n_episodes:,} episodes" in shown) == visible
 
 
-def test_no_bar_where_nobody_watches() -> None:
-    command = [sys.executable, "-c", MANY_EPISODES.format(n_episodes=60_000)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout == done.stderr == ""
+def test_no_bar_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
+    exec(MANY_EPISODES.format(n_episodes=60_000))  # noqa: S102
+    assert capfd.readouterr() == ("", "")

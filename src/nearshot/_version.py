@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,13 @@ def state_of_code() -> dict[str, Any] | None:
     archived = (package / "_commit.txt").read_text().strip()
     if not archived.startswith("$"):
         return {"commit": archived, "changed": None}
-    git = shutil.which("git")
-    if git is None:
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=package, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+
+    try:
+        git("ls-files", "--error-unmatch", "_commit.txt")
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "."))}
+    except (OSError, subprocess.CalledProcessError):  # there is no git, or no repository
         return None
-
-    def run_git(*arguments: str) -> str | None:
-        done = subprocess.run([git, *arguments], cwd=package, capture_output=True, text=True, check=False)  # noqa: S603
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = run_git("rev-parse", "HEAD") if run_git("ls-files", "--error-unmatch", "_commit.txt") else None
-    return None if commit is None else {"commit": commit, "changed": bool(run_git("status", "--porcelain", "."))}

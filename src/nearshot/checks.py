@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["convert_numpy_fields", "is_integer", "to_python"]
-
 
 def is_integer(value: object) -> bool:
     """Whether a value is an integer of Python or NumPy.
@@ -21,11 +19,7 @@ def is_integer(value: object) -> bool:
 
 
 def to_python(value: Any) -> Any:
-    """Return a value with NumPy's numbers as Python's; lists and one-dimensional arrays become tuples.
-
-    >>> to_python(np.int64(5)), to_python([np.float32(0.5), 2]), to_python(np.array([1, 5])), to_python("text")
-    (5, (0.5, 2), (1, 5), 'text')
-    """
+    """Return a value with NumPy's numbers as Python's; lists and one-dimensional arrays become tuples."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1):

@@ -9,19 +9,11 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-__all__ = ["with_progress"]
-
 Step = TypeVar("Step")
 
 
 def with_progress(steps: Sequence[Step], description: str, *, show: bool | None = None) -> Iterator[Step]:
-    """Yield the steps and show a transient progress bar on standard error.
-
-    `show`: whether to show it; None shows it if standard error is a terminal.
-
-    >>> list(with_progress([1, 2, 3], "counting", show=False))
-    [1, 2, 3]
-    """
+    """Yield the steps, with a transient progress bar on standard error; None shows it only on a terminal."""
     if not (sys.stderr.isatty() if show is None else show):
         yield from steps
         return

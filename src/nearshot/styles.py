@@ -1,9 +1,5 @@
 """Colours and markers that can be told apart in grey and by colour-blind readers."""
 
-from __future__ import annotations
-
-__all__ = ["COLOURS", "MARKERS", "class_style"]
-
 # Okabe and Ito's colours, which colour-blind readers can distinguish; markers differ in grey too.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "oDs^vP*"

@@ -10,8 +10,6 @@ from rich.console import Console
 
 from nearshot.io import readable
 
-__all__ = ["counted", "format_list", "print_line", "print_message", "printable"]
-
 SHOWN = 5
 
 

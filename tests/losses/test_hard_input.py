@@ -36,8 +36,8 @@ def _episodic(prototypes: bool, separate: bool) -> Callable[[Tensor, Tensor], Te
 
 def in_one_block(z: Tensor, y: Tensor, background: float) -> Tensor:
     with pytest.MonkeyPatch.context() as patch:
-        for limit in ("PAIRS_BEFORE_BLOCKS_CPU", "PAIRS_BEFORE_BLOCKS"):
-            patch.setattr(neighbours, limit, 0)
+        patch.setattr(neighbours, "PAIRS_BEFORE_BLOCKS_CPU", 0)
+        patch.setattr(neighbours, "PAIRS_BEFORE_BLOCKS", 0)
         return nca_loss(z, y, background=background)
 
 
@@ -46,9 +46,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "nca blocks": lambda z, y: in_one_block(z, y, 0.0),
     "nca published": lambda z, y: nca_loss(z, y, background=1e-10),
     "nca published blocks": lambda z, y: in_one_block(z, y, 1e-10),
-    "nca some pairs": lambda z, y: nca_loss(
-        z, y, keep_positives=0.9, keep_negatives=0.5, generator=torch.Generator().manual_seed(0)
-    ),
+    "nca some pairs": lambda z, y: nca_loss(z, y, keep_negatives=0.5, generator=torch.Generator().manual_seed(0)),
     "nca cosine": lambda z, y: nca_loss(z, y, distance="cosine"),
     "prototypical": _episodic(True, True),
     "matching": _episodic(False, True),
@@ -105,6 +103,19 @@ def test_autocast_does_not_touch_the_distances(loss: Callable[[Tensor, Tensor], 
     torch.testing.assert_close(mixed, loss(z, LABELS), rtol=0, atol=0)
 
 
+def test_odd_batches_have_the_right_value() -> None:
+    assert finite_gradient(nca_loss, torch.ones(1, 3), torch.tensor([0])) == 0  # one image alone
+    identical = nca_loss(torch.ones(16, 3), LABELS)
+    assert identical.item() == pytest.approx(-math.log(3 / 15), rel=1e-6)  # a random choice
+    assert nca_loss(torch.tensor([[3e38], [3e38]]), torch.tensor([0, 1])) == 0  # finite, but not their sum
+    expected = nca_loss(embeddings(), LABELS)
+    torch.testing.assert_close(nca_loss(embeddings(), LABELS, temperature=torch.ones(1)), expected)
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+        torch.testing.assert_close(nca_loss(embeddings(), LABELS.to(dtype)), expected)
+    for classes in ([0, 0], [3, 3]):
+        assert cross_entropy_loss(torch.zeros(2, 4), torch.tensor(classes)).item() == pytest.approx(math.log(4))
+
+
 @pytest.mark.usefixtures("in_blocks")
 def test_distances_up_to_a_million_give_the_right_value() -> None:
     z = torch.tensor([[0.0], [1000.0], [1001.0]], dtype=torch.float32)
@@ -115,8 +126,7 @@ def test_distances_up_to_a_million_give_the_right_value() -> None:
 
 @pytest.mark.usefixtures("in_blocks")
 def test_an_anchor_without_a_positive_adds_nothing_and_counts() -> None:
-    z = embeddings()
-    lonely = torch.cat([z, torch.full((1, 8), 50.0)])
+    z, lonely = embeddings(), torch.cat([embeddings(), torch.full((1, 8), 50.0)])
     labels = torch.cat([LABELS, torch.tensor([99])])
     torch.testing.assert_close(finite_gradient(nca_loss, lonely, labels), nca_loss(z, LABELS) * 16 / 17)
 
@@ -127,21 +137,6 @@ def test_an_anchor_without_a_positive_adds_nothing_and_counts() -> None:
 def test_batches_without_negatives_or_without_positives_cost_nothing(labels: Tensor, background: float) -> None:
     value = finite_gradient(lambda z, y: nca_loss(z, y, background=background), embeddings(0.1), labels.long())
     assert value.item() == pytest.approx(0, abs=1e-9)
-
-
-def test_one_image_alone() -> None:
-    assert finite_gradient(nca_loss, torch.ones(1, 3), torch.tensor([0])) == 0
-
-
-def test_identical_embeddings_pick_at_random() -> None:
-    value = nca_loss(torch.ones(16, 3), LABELS)
-    assert value.item() == pytest.approx(-torch.tensor(3 / 15).log().item(), rel=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
-def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
-    for loss in LOSSES.values():
-        torch.testing.assert_close(loss(embeddings(), LABELS.to(dtype)), loss(embeddings(), LABELS))
 
 
 @every_loss
@@ -155,8 +150,8 @@ def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
         (embeddings(), LABELS.float(), "torch.float32"),
         (embeddings().index_fill(0, torch.tensor([3]), torch.nan), LABELS, "row 3"),
         (embeddings().index_fill(0, torch.tensor([5]), torch.inf), LABELS, "row 5"),
-        (torch.empty(0, 8), torch.empty(0, dtype=torch.int64), "is empty"),
-        (torch.empty(16, 0), LABELS, "is empty"),
+        (torch.empty(0, 8), torch.empty(0, dtype=torch.int64), r"\(0, 8\)"),
+        (torch.empty(16, 0), LABELS, r"\(16, 0\)"),
     ],
     ids=["1-D", "integer", "too few labels", "2-D labels", "float labels", "NaN", "infinity", "no image", "no dim"],
 )
@@ -167,56 +162,17 @@ def test_bad_input_is_one_clear_error(
         loss(z, y)
 
 
-def test_finite_values_whose_sum_overflows_are_no_error() -> None:
-    huge = torch.tensor([[3e38], [3e38]])
-    assert nca_loss(huge, torch.tensor([0, 1])) == 0
-
-
-@pytest.mark.parametrize(
-    "keywords",
-    [
-        {"temperature": 0.0},
-        {"temperature": float("nan")},
-        {"temperature": torch.tensor(-1.0)},
-        {"temperature": torch.ones(2)},
-        {"background": -1e-10},
-        {"background": 1.0},
-        {"distance": "manhattan"},
-        {"keep_positives": 1.5},
-        {"keep_negatives": -0.1},
-    ],
-    ids=str,
-)
-@pytest.mark.usefixtures("in_blocks")
-def test_bad_settings_are_one_clear_error(keywords: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=next(iter(keywords))):
-        nca_loss(embeddings(), LABELS, **keywords)
-
-
-def test_a_tensor_temperature_of_one_dimension_is_fine() -> None:
-    torch.testing.assert_close(
-        nca_loss(embeddings(), LABELS, temperature=torch.ones(1)), nca_loss(embeddings(), LABELS)
-    )
-
-
 WITHOUT_READING = [name for name in LOSSES if name not in ("candidates", "support of prototypes", "support", "query")]
 
 
-@pytest.fixture
-def meta(monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """A device without values: whoever looked at one, or made a tensor on the CPU, would fail. It has no autocast."""
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    return torch.device("meta")
-
-
 @pytest.mark.parametrize("name", WITHOUT_READING)
-def test_values_of_another_device_are_not_read(name: str, meta: torch.device) -> None:
-    assert LOSSES[name](embeddings().to(meta), LABELS.to(meta)).is_meta
-
-
-@pytest.mark.parametrize("loss", [nca_loss, supervised_contrastive_loss])
-def test_a_temperature_on_another_device_is_not_read(loss: Callable[..., Tensor], meta: torch.device) -> None:
-    assert loss(embeddings().to(meta), LABELS.to(meta), temperature=torch.tensor(0.5, device=meta)).is_meta
+def test_values_of_another_device_are_not_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "meta" is a device without values: whoever looked at one, or made a tensor on the CPU, would fail."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # which it does not have
+    z, y = embeddings().to("meta"), LABELS.to("meta")
+    assert LOSSES[name](z, y).is_meta
+    for loss in (nca_loss, supervised_contrastive_loss):
+        assert loss(z, y, temperature=torch.tensor(0.5, device="meta")).is_meta
 
 
 @pytest.mark.parametrize("name", ["nca", "nca published", "prototypical", "row 3", "supcon", "mixed"])
@@ -233,11 +189,8 @@ def test_two_precisions_meet_in_the_higher() -> None:
     torch.testing.assert_close(mixed, neighbour_loss(z.double(), LABELS, z.double(), LABELS))
 
 
-def test_a_zero_vector_is_as_far_from_every_direction() -> None:
+def test_a_zero_vector_is_as_far_from_every_direction_and_gets_no_gradient() -> None:
     torch.testing.assert_close(cosine(torch.zeros(1, 8), embeddings()), torch.full((1, 16), 0.5))
-
-
-def test_a_zero_vector_gets_no_gradient_from_a_cosine() -> None:
     for name in ("nca cosine", "supcon", "supcon published"):
         z = embeddings().index_fill(0, torch.tensor([2]), 0.0).requires_grad_()
         LOSSES[name](z, LABELS).backward()
@@ -256,32 +209,34 @@ def mistakes() -> dict[str, Callable[[], Tensor]]:
     """Calls that must fail, by the error that they give."""
     z, y, first, second = embeddings(), LABELS, LABELS[:8], LABELS[8:]
     bad: Any = y.tolist()
-    elsewhere, huge = z.to("meta"), torch.tensor([0, 0, 1, 1, 2, 2, 3, 7])
+    unknown = torch.tensor([0, 0, 1, 1, 2, 2, 3, 7])
     prototypes = _episodic(True, True)
     return {
         "^labels .*list": lambda: nca_loss(z, bad),
         "^embeddings .*ndarray": lambda: nca_loss(z.numpy(), y),  # type: ignore[arg-type]
-        "^labels ": lambda: supervised_contrastive_loss(z, y[:5]),
-        "^embeddings .*NaN": lambda: supervised_contrastive_loss(z * torch.nan, y),
-        "^embeddings .*feature": lambda: nca_loss(torch.empty(16, 0), y),
         "labels .*meta.*cpu": lambda: nca_loss(z, y.to("meta")),
-        "candidates .*cpu and meta": lambda: neighbour_loss(z, y, elsewhere, y.to("meta")),
-        "8 and 5": lambda: neighbour_loss(z, y, z[:, :5], y),
-        "5 and 16": lambda: neighbour_loss(z, y, z[:5], y[:5], same_set=True),
+        "candidates .*cpu and .*meta": lambda: neighbour_loss(z, y, z.to("meta"), y.to("meta")),
+        "8 .*and 5 ": lambda: neighbour_loss(z, y, z[:, :5], y),
+        "^same_set .*5 .*16": lambda: neighbour_loss(z, y, z[:5], y[:5], same_set=True),
         "^same_set": lambda: neighbour_loss(z, y, z, y.flip(0), same_set=True),
-        "label 7": lambda: prototypical_loss(z[:8], first, z[8:], huge),
-        "label 7, ": lambda: matching_loss(z[:8], first, z[8:], huge),
-        "2 support images of each of 4 classes": lambda: prototypes(z, y.flip(0).roll(1)),
-        "2 support images of each of 4 ": lambda: prototypes(z, torch.cat([first.roll(1), second])),
+        "label 7, ": lambda: matching_loss(z[:8], first, z[8:], unknown),
+        "2 support images of each of 4 different": lambda: prototypes(z, y.flip(0).roll(1)),
         "2 support images of each of ": lambda: prototypes(z, torch.cat([first, second.flip(0)])),
         "16.*12": lambda: prototypes(z[:12], y[:12]),
-        "2 different classes.*4": lambda: prototypes(z, y % 2),
-        "4 classes.*0 to 9": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([0, 9])),
-        "4 classes.*3 to 4": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([3, 4])),
-        "4 classes.*-1 to 2": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([-1, 2])),
+        "of each of 4 different classes": lambda: prototypes(z, y % 2),
+        r"range\(4\).*0 to 9": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([0, 9])),
+        r"range\(4\).*-1 to 2": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([-1, 2])),
         "cross_entropy_weight": lambda: mixed_loss(z, z, y, cross_entropy_weight=2.0),
         "simclr": lambda: supervised_contrastive_loss(z, y, variant="simclr"),  # type: ignore[arg-type]
         "temperature .*0.0": lambda: supervised_contrastive_loss(z, y, temperature=0.0),
+        "temperature .*nan": lambda: nca_loss(z, y, temperature=float("nan")),
+        "temperature .*-1": lambda: nca_loss(z, y, temperature=torch.tensor(-1.0)),
+        r"temperature .*\(2,\)": lambda: nca_loss(z, y, temperature=torch.ones(2)),
+        "background .*-1e-10": lambda: nca_loss(z, y, background=-1e-10),
+        "background .*1.0": lambda: nca_loss(z, y, background=1.0),
+        "distance .*manhattan": lambda: nca_loss(z, y, distance="manhattan"),  # type: ignore[arg-type]
+        "keep_positives .*1.5": lambda: nca_loss(z, y, keep_positives=1.5),
+        "keep_negatives .*-0.1": lambda: nca_loss(z, y, keep_negatives=-0.1),
     }
 
 
@@ -289,8 +244,3 @@ def mistakes() -> dict[str, Callable[[], Tensor]]:
 def test_a_mistake_is_one_error_that_names_it(message: str) -> None:
     with pytest.raises(InputError, match=message):
         mistakes()[message]()
-
-
-def test_cross_entropy_accepts_every_class() -> None:
-    for labels in ([0, 0], [3, 3]):
-        assert cross_entropy_loss(torch.zeros(2, 4), torch.tensor(labels)).item() == pytest.approx(math.log(4))

@@ -34,7 +34,7 @@ def test_a_cpu_uses_nothing_by_default() -> None:
 
 @pytest.mark.parametrize("triton", [True, False])
 def test_a_gpu_fuses_where_possible_and_else_compiles_long_runs(triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearshot.models.kernels.fusion.kernels_run", lambda device: triton)
+    monkeypatch.setattr("nearshot.models.kernels.kernels_run", lambda device: triton)
     assert used(Hardware(), CUDA) == (triton, not triton, True)
     assert used(Hardware(fuse=False), CUDA) == (False, True, True)
     assert used(Hardware(fuse=False), CUDA, n_steps=SHORT) == (False, False, True)

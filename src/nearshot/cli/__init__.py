@@ -20,8 +20,6 @@ from nearshot._version import __version__, state_of_code
 from nearshot.errors import InputError, NearshotError, did_you_mean
 from nearshot.text import print_message
 
-__all__ = ["COMMANDS", "description", "entry_point", "main"]
-
 # One line per command. A command's own module is imported only when it is chosen: some take seconds to import.
 COMMANDS = {
     "data": "Prepare, check and inspect datasets.",

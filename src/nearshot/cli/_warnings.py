@@ -9,8 +9,6 @@ from typing import Any
 
 from nearshot.text import print_message
 
-__all__ = ["print_warnings"]
-
 
 @contextmanager
 def print_warnings(kind: type[Warning] = UserWarning, *, others: bool = False) -> Iterator[None]:

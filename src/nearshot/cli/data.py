@@ -56,7 +56,7 @@ class DataList:
 class DataPrepare:
     """Read a dataset, check it, and pack each split into one array. If it is interrupted, run it again to resume.
 
-    Examples:
+    For example:
       nearshot data prepare glyphs                         # drawn here
       nearshot data prepare cifar-fs --from cifar100.zip   # or downloaded
       nearshot data prepare omniglot --rotations           # as omniglot-rotations

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import CLASSIFIERS
-from nearshot.models.published import PUBLISHED, nothing_trained
+from nearshot.models.weights import PUBLISHED, nothing_trained
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, evaluate_weights
 from nearshot.text import counted, print_message
 

@@ -22,8 +22,6 @@ from torch.autograd.function import FunctionCtx
 
 from nearshot.errors import InputError
 
-__all__ = ["NOTHING", "Roles", "blockwise_loss"]
-
 # The logit of a pair that does not exist. Finite, since −∞ − (−∞) is NaN, and far below any real −d².
 NOTHING = -1e37
 # On a CPU 16 MiB of float32: small beside any large batch, large enough that a matrix product runs at full speed. An
@@ -33,30 +31,18 @@ PAIRS_PER_BLOCK = 2**25
 
 
 class Roles(NamedTuple):
-    """The anchors and the candidates of a loss: the choice in which the paper's methods differ.
+    """The anchors and the candidates of a loss: the choice in which the paper's methods differ."""
 
-    Attributes:
-        anchors: (anchor, dim).
-        anchor_labels: (anchor,).
-        candidates: (candidate, dim); the same tensor as the anchors where every image is both.
-        candidate_labels: (candidate,).
-        same_set: whether the candidates are the anchors, and no anchor is its own candidate.
-        kept_pairs: (anchor, candidate), true where a pair is used; None uses all.
-    """
-
-    anchors: Tensor
-    anchor_labels: Tensor
-    candidates: Tensor
-    candidate_labels: Tensor
-    same_set: bool
-    kept_pairs: Tensor | None = None
+    anchors: Tensor  # (anchor, dim)
+    anchor_labels: Tensor  # (anchor,)
+    candidates: Tensor  # (candidate, dim); the same tensor as the anchors where every image is both
+    candidate_labels: Tensor  # (candidate,)
+    same_set: bool  # the candidates are the anchors, and no anchor is its own candidate
+    kept_pairs: Tensor | None = None  # (anchor, candidate), true where a pair is used; None uses all
 
 
 def blockwise_loss(roles: Roles, background: float) -> Tensor:
-    """Return `neighbour_loss` for T = 1, squared Euclidean distances and embeddings around zero.
-
-    The gradient is computed only if it can be asked for.
-    """
+    """Return `neighbour_loss` for T = 1, squared Euclidean distances and embeddings around zero."""
     wants_gradient = torch.is_grad_enabled() and (roles.anchors.requires_grad or roles.candidates.requires_grad)
     one_tensor = roles.anchors is roles.candidates
     loss: Tensor = _BlockwiseLoss.apply(*roles, background, one_tensor, wants_gradient)  # type: ignore[no-untyped-call]

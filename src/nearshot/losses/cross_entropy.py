@@ -11,8 +11,6 @@ from nearshot.errors import InputError
 from nearshot.losses.nca import nca_loss
 from nearshot.losses.preconditions import check_embeddings, check_fraction, checked_labels, values_can_be_read
 
-__all__ = ["cross_entropy_loss", "mixed_loss"]
-
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross-entropy of `logits` (image, class) against `labels` (image,) in range(class).
@@ -22,12 +20,9 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """
     check_embeddings(logits, "logits")
     labels = checked_labels(labels, logits, "labels")
-    n_classes = logits.shape[1]
-    if values_can_be_read(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
-        raise InputError(
-            f"labels must be in range({n_classes}), as the linear head has {n_classes} classes, but go from "
-            f"{int(labels.min())} to {int(labels.max())}. Number the training classes from 0."
-        )
+    if values_can_be_read(labels) and not 0 <= labels.min() <= labels.max() < logits.shape[1]:
+        found = f"{int(labels.min())} to {int(labels.max())}"
+        raise InputError(f"labels must be in range({logits.shape[1]}), the classes of the head, but go from {found}.")
     with torch.autocast(logits.device.type, enabled=False):
         return F.cross_entropy(full_precision(logits), labels)
 
@@ -49,7 +44,7 @@ def mixed_loss(
         logits: (image, class), the linear head's output for them.
         labels: (image,) in range(class).
         cross_entropy_weight: λ; 0 is NCA alone and 1 is SimpleShot.
-        temperature: as for `nca_loss`, like `background` and `distance`.
+        temperature: as for `neighbour_loss`, like `background` and `distance`.
         background: 0 is the exact loss, 1e-10 the arithmetic of the published experiments.
         distance: "euclidean", "cosine", or a callable.
 

@@ -12,8 +12,6 @@ from nearshot.losses.blocks import Roles
 from nearshot.losses.neighbours import loss_of_roles, neighbour_loss
 from nearshot.losses.preconditions import check_embeddings, checked_labels, values_can_be_read
 
-__all__ = ["episode_loss", "episode_roles", "matching_loss", "prototypical_loss"]
-
 
 def prototypical_loss(
     support: Tensor,
@@ -48,7 +46,9 @@ def prototypical_loss(
     sums = full_precision(support).new_zeros(len(classes), support.shape[1])
     sums = sums.index_add(0, class_of_image, full_precision(support))  # (class, dim)
     prototypes = sums / class_sizes[:, None]
-    return _queries_pick(prototypes, classes, query, query_labels, temperature, background, distance)
+    return matching_loss(
+        prototypes, classes, query, query_labels, temperature=temperature, background=background, distance=distance
+    )
 
 
 def matching_loss(
@@ -65,14 +65,18 @@ def matching_loss(
 
     The arguments are those of `prototypical_loss`, and with one shot the two are equal. `distance="cosine"` is the
     choice of Vinyals et al.; the paper finds the Euclidean distance better and uses it throughout.
-
-    >>> support, query = torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([[1.0], [8.0]])
-    >>> matching_loss(support, torch.tensor([0, 0, 1]), query, torch.tensor([0, 1])) < 1e-9
-    tensor(True)
     """
     check_embeddings(support, "support")
     support_labels = checked_labels(support_labels, support, "support_labels")
-    return _queries_pick(support, support_labels, query, query_labels, temperature, background, distance)
+    check_embeddings(query, "query")
+    query_labels = checked_labels(query_labels, query, "query_labels")
+    if values_can_be_read(query_labels):
+        strangers = query_labels[~torch.isin(query_labels, support_labels)]
+        if len(strangers):
+            raise InputError(f"query_labels has the label {int(strangers[0])}, but no support image has it. Add one.")
+    return neighbour_loss(
+        query, query_labels, support, support_labels, temperature=temperature, background=background, distance=distance
+    )
 
 
 def episode_loss(
@@ -124,52 +128,20 @@ def episode_roles(
     """Choose the anchors and the candidates of an episode; the ablations differ in this choice alone."""
     support, query = shape.split(embeddings)
     support_labels, query_labels = shape.split(labels)
-    _check_layout(support_labels, query_labels, shape)
+    classes = support_labels.view(shape.n_way, shape.n_shot)[:, :1]  # (way, 1)
+    if values_can_be_read(labels) and not (
+        (support_labels.view(shape.n_way, shape.n_shot) == classes).all()
+        and (query_labels.view(shape.n_way, shape.n_query) == classes).all()
+        and len(classes.unique()) == shape.n_way
+    ):
+        raise InputError(
+            f"labels must have the layout of an episode: {shape.n_shot} support images of each of {shape.n_way} "
+            f"different classes, class by class, then {shape.n_query} queries of each in the same order."
+        )
     if prototypes:
         support = support.view(shape.n_way, shape.n_shot, -1).mean(1)  # (way, dim)
-        support_labels = support_labels.view(shape.n_way, shape.n_shot)[:, 0]  # (way,)
+        support_labels = classes[:, 0]  # (way,)
     if separate:
         return Roles(query, query_labels, support, support_labels, same_set=False)
     everything, all_labels = torch.cat([support, query]), torch.cat([support_labels, query_labels])
     return Roles(everything, all_labels, everything, all_labels, same_set=True)
-
-
-def _queries_pick(
-    candidates: Tensor,
-    candidate_labels: Tensor,
-    query: Tensor,
-    query_labels: Tensor,
-    temperature: float | Tensor,
-    background: float,
-    distance: DistanceName | Distance,
-) -> Tensor:
-    check_embeddings(query, "query")
-    query_labels = checked_labels(query_labels, query, "query_labels")
-    if values_can_be_read(query_labels):
-        strangers = query_labels[~torch.isin(query_labels, candidate_labels)]
-        if len(strangers):
-            raise InputError(f"query_labels has the label {int(strangers[0])}, but no support image has it. Add one.")
-    return neighbour_loss(
-        query,
-        query_labels,
-        candidates,
-        candidate_labels,
-        temperature=temperature,
-        background=background,
-        distance=distance,
-    )
-
-
-def _check_layout(support_labels: Tensor, query_labels: Tensor, shape: EpisodeShape) -> None:
-    if not values_can_be_read(support_labels):
-        return
-    support_classes = support_labels.view(shape.n_way, shape.n_shot)
-    query_classes = query_labels.view(shape.n_way, shape.n_query)
-    classes = support_classes[:, :1]  # (way, 1)
-    if not ((support_classes == classes).all() and (query_classes == classes).all()):
-        raise InputError(
-            f"labels must have the layout of an episode: {shape.n_shot} support images of each of {shape.n_way} "
-            f"classes, class by class, then {shape.n_query} queries of each in the same order."
-        )
-    if len(classes.unique()) < shape.n_way:
-        raise InputError(f"labels has {len(classes.unique())} different classes, but shape.n_way is {shape.n_way}.")

@@ -11,8 +11,6 @@ from nearshot.losses.blocks import Roles
 from nearshot.losses.neighbours import loss_of_roles, pair_masks
 from nearshot.losses.preconditions import check_embeddings, check_fraction, checked_labels
 
-__all__ = ["nca_loss"]
-
 
 def nca_loss(
     embeddings: Tensor,
@@ -62,9 +60,6 @@ def keep_exactly(pairs: Tensor, fraction: float, generator: torch.Generator) -> 
     """Keep a random `fraction` of the true entries of a mask, their number rounded down.
 
     Each pair draws a number and the lowest are kept. No value is read on the host, so an accelerator does not wait.
-
-    >>> keep_exactly(torch.ones(10, 10, dtype=torch.bool), 0.25, torch.Generator().manual_seed(0)).sum()
-    tensor(25)
     """
     draws = torch.rand(pairs.shape, dtype=torch.float64, device=generator.device, generator=generator)
     draws = torch.where(pairs, draws.to(pairs.device), 2.0)  # entries that are no pair come last

@@ -19,8 +19,6 @@ from nearshot.losses.preconditions import (
     values_can_be_read,
 )
 
-__all__ = ["loss_of_roles", "neighbour_loss", "pair_masks"]
-
 # From this many pairs, the loss is computed in blocks: on a CPU where that is faster, elsewhere to save memory.
 PAIRS_BEFORE_BLOCKS_CPU = 2**17
 PAIRS_BEFORE_BLOCKS = 2**28
@@ -67,22 +65,19 @@ def neighbour_loss(
     """
     check_embeddings(anchors, "anchors")
     check_embeddings(candidates, "candidates")
-    if anchors.shape[1] != candidates.shape[1]:
-        dims = f"{anchors.shape[1]} and {candidates.shape[1]}"
-        raise InputError(f"anchors and candidates have {dims} dimensions; they must agree.")
-    if anchors.device != candidates.device:
-        devices = f"{anchors.device} and {candidates.device}"
-        raise InputError(f"anchors and candidates are on {devices}; they must be on one device.")
+    if anchors.shape[1] != candidates.shape[1] or anchors.device != candidates.device:
+        found = [f"{tensor.shape[1]} dimensions on {tensor.device}" for tensor in (anchors, candidates)]
+        raise InputError(f"anchors and candidates must agree in dimension and device, not have {' and '.join(found)}.")
     anchor_labels = checked_labels(anchor_labels, anchors, "anchor_labels")
     candidate_labels = checked_labels(candidate_labels, candidates, "candidate_labels")
-    if same_set and len(anchors) != len(candidates):
-        raise InputError(f"same_set needs as many candidates as anchors, not {len(candidates)} and {len(anchors)}.")
-    if same_set and values_can_be_read(anchor_labels) and not torch.equal(anchor_labels, candidate_labels):
-        raise InputError("same_set means that the candidates are the anchors, but their labels differ.")
-    if anchors.dtype != candidates.dtype:
-        common = torch.promote_types(anchors.dtype, candidates.dtype)
-        anchors, candidates = anchors.to(common), candidates.to(common)
-    roles = Roles(anchors, anchor_labels, candidates, candidate_labels, same_set)
+    if same_set and (
+        len(anchors) != len(candidates)
+        or (values_can_be_read(anchor_labels) and not torch.equal(anchor_labels, candidate_labels))
+    ):
+        sizes = f"{len(candidates)} candidates are the {len(anchors)} anchors"
+        raise InputError(f"same_set means that the {sizes}, but their number or their labels differ.")
+    common = torch.promote_types(anchors.dtype, candidates.dtype)
+    roles = Roles(anchors.to(common), anchor_labels, candidates.to(common), candidate_labels, same_set)
     return loss_of_roles(roles, temperature, background, distance)
 
 
@@ -97,7 +92,13 @@ def loss_of_roles(
     with torch.autocast(roles.anchors.device.type, enabled=False):
         if isinstance(distance, str) and _use_blocks(roles):
             return blockwise_loss(_scaled(roles, distance, temperature), background)
-        return _dense_loss(roles, -_distances(roles, measure) / temperature, background)
+        distances = measure(full_precision(roles.anchors), full_precision(roles.candidates))
+        expected = (len(roles.anchors), len(roles.candidates))
+        # Another shape could be broadcast to this one, and the loss would be of something else.
+        if not isinstance(distances, Tensor) or distances.shape != expected:
+            shape = tuple(distances.shape) if isinstance(distances, Tensor) else type(distances).__name__
+            raise InputError(f"distance must return {expected}, a number per pair (anchor, candidate), not {shape}.")
+        return _dense_loss(roles, -distances / temperature, background)
 
 
 def _dense_loss(roles: Roles, logits: Tensor, background: float) -> Tensor:
@@ -117,15 +118,7 @@ def _dense_loss(roles: Roles, logits: Tensor, background: float) -> Tensor:
 
 
 def pair_masks(anchor_labels: Tensor, candidate_labels: Tensor, *, same_set: bool) -> tuple[Tensor, Tensor]:
-    """Return which pairs are positives and which are negatives, each (anchor, candidate).
-
-    >>> labels = torch.tensor([0, 0, 1])
-    >>> positive, negative = pair_masks(labels, labels, same_set=True)
-    >>> positive.int()
-    tensor([[0, 1, 0],
-            [1, 0, 0],
-            [0, 0, 0]], dtype=torch.int32)
-    """
+    """Return which pairs are positives and which are negatives, each (anchor, candidate)."""
     same_class = anchor_labels[:, None] == candidate_labels  # (anchor, candidate)
     if not same_set:
         return same_class, ~same_class
@@ -135,23 +128,10 @@ def pair_masks(anchor_labels: Tensor, candidate_labels: Tensor, *, same_set: boo
 
 def _use_blocks(roles: Roles) -> bool:
     """Whether the batch is large, and is not differentiated by `torch.func` or forward, which blocks do not support."""
-    n_pairs = len(roles.anchors) * len(roles.candidates)
-    if any(map(is_transformed, (roles.anchors, roles.candidates))):
+    on_cpu = roles.anchors.device.type == "cpu"
+    if any(map(is_transformed, (roles.anchors, roles.candidates))) or (on_cpu and torch.compiler.is_compiling()):
         return False
-    if roles.anchors.device.type == "cpu":
-        return n_pairs >= PAIRS_BEFORE_BLOCKS_CPU and not torch.compiler.is_compiling()
-    return n_pairs >= PAIRS_BEFORE_BLOCKS
-
-
-def _distances(roles: Roles, measure: Distance) -> Tensor:
-    """Return the distance of every pair, (anchor, candidate)."""
-    expected = (len(roles.anchors), len(roles.candidates))
-    distances = measure(full_precision(roles.anchors), full_precision(roles.candidates))
-    # Another shape could be broadcast to this one, and the loss would be of something else.
-    if not isinstance(distances, Tensor) or distances.shape != expected:
-        shape = tuple(distances.shape) if isinstance(distances, Tensor) else type(distances).__name__
-        raise InputError(f"distance must return {expected}, a number for every pair (anchor, candidate), not {shape}.")
-    return distances
+    return len(roles.anchors) * len(roles.candidates) >= (PAIRS_BEFORE_BLOCKS_CPU if on_cpu else PAIRS_BEFORE_BLOCKS)
 
 
 def _scaled(roles: Roles, distance: DistanceName, temperature: float | Tensor) -> Roles:

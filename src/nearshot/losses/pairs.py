@@ -14,8 +14,6 @@ from nearshot.errors import InputError
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
 
-__all__ = ["ExpectedPairs", "PairCounts", "count_pairs", "expected_pairs"]
-
 
 class PairCounts(NamedTuple):
     """Distances of a batch that contribute to the loss, between images of one class and between classes."""

@@ -14,15 +14,6 @@ from torch.autograd import forward_ad
 
 from nearshot.errors import InputError
 
-__all__ = [
-    "check_embeddings",
-    "check_fraction",
-    "check_temperature",
-    "checked_labels",
-    "is_transformed",
-    "values_can_be_read",
-]
-
 
 def values_can_be_read(tensor: Tensor) -> bool:
     """Whether reading a value is free: on the CPU, outside `torch.compile` and `torch.func`."""
@@ -41,13 +32,11 @@ def check_embeddings(embeddings: Tensor, name: str) -> None:
     """Raise an error unless embeddings are a non-empty floating-point matrix of finite numbers."""
     if not isinstance(embeddings, Tensor):
         raise InputError(f"{name} must be a tensor, not a {type(embeddings).__name__}.")
-    if embeddings.ndim != 2:
-        raise InputError(f"{name} must have two dimensions (image, feature), not shape {tuple(embeddings.shape)}.")
-    if not embeddings.is_floating_point():
-        raise InputError(f"{name} must be floating-point, not {embeddings.dtype}.")
-    if embeddings.numel() == 0:
-        least = "image" if embeddings.shape[0] == 0 else "feature"
-        raise InputError(f"{name} is empty: shape {tuple(embeddings.shape)}. A loss needs at least one {least}.")
+    if embeddings.ndim != 2 or not embeddings.is_floating_point() or embeddings.numel() == 0:
+        raise InputError(
+            f"{name} must be a floating-point matrix (image, feature) with at least one of each, not "
+            f"{embeddings.dtype} of shape {tuple(embeddings.shape)}."
+        )
     if values_can_be_read(embeddings) and not embeddings.detach().sum().isfinite():  # the sum is quick to compute
         bad_rows = (~embeddings.detach().isfinite()).any(1).nonzero()
         if len(bad_rows):
@@ -58,12 +47,11 @@ def checked_labels(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
     """Return labels as int64, or raise an error if they do not fit their embeddings."""
     if not isinstance(labels, Tensor):
         raise InputError(f"{name} must be a tensor, not a {type(labels).__name__}. Use torch.tensor(…).")
-    if labels.ndim != 1 or len(labels) != len(embeddings):
+    if labels.shape != (len(embeddings),) or labels.is_floating_point() or labels.is_complex():
         raise InputError(
-            f"{name} must be one label per image: expected shape ({len(embeddings)},), not {tuple(labels.shape)}."
+            f"{name} must be one whole number per image: expected shape ({len(embeddings)},), not {labels.dtype} of "
+            f"shape {tuple(labels.shape)}."
         )
-    if labels.is_floating_point() or labels.is_complex():
-        raise InputError(f"{name} must be whole numbers, not {labels.dtype}.")
     if labels.device != embeddings.device:
         raise InputError(f"{name} are on {labels.device}, the embeddings on {embeddings.device}. Move one of them.")
     return labels.long()

@@ -14,8 +14,6 @@ from nearshot.losses.blocks import NOTHING
 from nearshot.losses.neighbours import pair_masks
 from nearshot.losses.preconditions import check_embeddings, check_temperature, checked_labels
 
-__all__ = ["supervised_contrastive_loss"]
-
 # The published code clamps every cosine and every denominator to at least this, which also stops their gradient.
 SMALLEST_PUBLISHED = 1e-10
 

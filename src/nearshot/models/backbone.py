@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from nearshot.errors import InputError
 
-__all__ = ["IMAGENET", "Backbone", "BackboneSpec", "Normalisation"]
-
 
 class Normalisation(NamedTuple):
     """The mean and standard deviation, by channel, that images in [0, 1] are normalised with."""
@@ -29,11 +27,8 @@ IMAGENET = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 class BackboneSpec:
     """The description of a backbone that its use needs.
 
-    Attributes:
-        name: its name for `build_backbone`.
-        input_size: the side of the square images that it was made for.
-        normalisation: the mean and standard deviation of those images.
-        training_mean: (dim,) the mean embedding of the training set, for centring; None if it is not trained.
+    It has the name for `build_backbone`, the side and the normalisation of the square images that it was made for, and
+    the mean embedding of the training set, (dim,), for centring; None if it is not trained.
     """
 
     name: str
@@ -43,17 +38,12 @@ class BackboneSpec:
 
 
 class Backbone(nn.Module):
-    """A network from normalised images (image, 3, height, width) to embeddings (image, `embedding_dim`).
-
-    Attributes:
-        spec: name, input size, normalisation and training-set mean.
-        embedding_dim: the dimension of an embedding.
-        stage_dims: the channels of each stage's output, first stage first.
-    """
+    """A network from normalised images (image, 3, height, width) to embeddings (image, `embedding_dim`)."""
 
     spec: BackboneSpec
     embedding_dim: int
     stage_dims: tuple[int, ...]
+    """The channels of each stage's output, first stage first."""
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each stage's feature maps, (image, channel, height, width)."""
@@ -77,10 +67,18 @@ class Backbone(nn.Module):
         return torch.cat([average_over_places(outputs[stage - 1]) for stage in stages], dim=1)
 
 
+def stage_outputs(blocks: nn.ModuleList, x: Tensor) -> list[Tensor]:
+    """Apply blocks one after the other and return the output of each."""
+    outputs = []
+    for block in blocks:
+        x = block(x)
+        outputs.append(x)
+    return outputs
+
+
 def average_over_places(feature_maps: Tensor) -> Tensor:
     """Return the average over height and width: (image, channel, height, width) to (image, channel)."""
-    places = feature_maps.flatten(2).mT  # (image, place, channel): the gradient then has channels last
-    return places.mean(1)
+    return feature_maps.flatten(2).mT.mean(1)  # over (image, place, channel): the gradient then has channels last
 
 
 def check_images(images: Tensor, name: str, *, side: int | None = None, smallest: int = 1) -> None:

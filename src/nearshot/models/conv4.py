@@ -5,11 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from nearshot.errors import InputError
-from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
-from nearshot.models.dropblock import DropBlock, block_size_for
-from nearshot.models.layers import batch_norm, convolution
-
-__all__ = ["Conv4"]
+from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise, stage_outputs
+from nearshot.models.layers import DropBlock, batch_norm, convolution
 
 N_BLOCKS = 4
 SMALLEST_INPUT = 2**N_BLOCKS  # each block halves the side
@@ -18,16 +15,11 @@ SMALLEST_INPUT = 2**N_BLOCKS  # each block halves the side
 class Conv4(Backbone):
     """Four blocks of 3×3 convolution, batch norm, ReLU and 2×2 max-pooling; the embedding is the last map, flattened.
 
-    So the embedding's dimension depends on the input: 64 channels give 64 at 28×28 and 1,600 at 84×84.
+    So the embedding's dimension depends on the input: 64 channels give 64 at 28×28 and 1,600 at 84×84. `drop_rate` is
+    the share of activations that DropBlock drops after each of the last two blocks, in training.
 
     >>> Conv4("conv4", input_size=84, width=64).embedding_dim
     1600
-
-    Args:
-        name: the name in its `spec`.
-        input_size: the side of its images; at least 16.
-        width: channels of every block.
-        drop_rate: the share of activations that DropBlock drops after each of the last two blocks, in training.
     """
 
     def __init__(self, name: str, input_size: int, *, width: int, drop_rate: float = 0.0) -> None:
@@ -40,17 +32,13 @@ class Conv4(Backbone):
         self.blocks = nn.ModuleList(ConvBlock(3 if i == 0 else width, width) for i in range(N_BLOCKS))
         if drop_rate:
             for block in self.blocks[2:]:
-                block.append(DropBlock(drop_rate, block_size_for(input_size)))  # type: ignore[operator]
+                block.append(DropBlock.for_input(drop_rate, input_size))  # type: ignore[operator]
         initialise(self, "relu")
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each block's feature maps."""
         check_images(images, self.spec.name, side=self.spec.input_size)
-        outputs = []
-        for block in self.blocks:
-            images = block(images)
-            outputs.append(images)
-        return outputs
+        return stage_outputs(self.blocks, images)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed images of the size that the network was built for."""

@@ -5,10 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from nearshot.errors import InputError
-
-__all__ = ["LinearHead", "ProjectionHead"]
-
 
 class ProjectionHead(nn.Linear):
     """A single linear layer without bias on top of the embeddings, (image, dim) to (image, `projected_dim`).
@@ -17,7 +13,6 @@ class ProjectionHead(nn.Linear):
     """
 
     def __init__(self, embedding_dim: int, projected_dim: int = 128) -> None:
-        _check_dims(embedding_dim, projected_dim)
         super().__init__(embedding_dim, projected_dim, bias=False, dtype=torch.float32)
 
 
@@ -25,10 +20,4 @@ class LinearHead(nn.Linear):
     """A classifier of the training classes, (image, dim) to logits (image, class), for cross-entropy (SimpleShot)."""
 
     def __init__(self, embedding_dim: int, n_classes: int) -> None:
-        _check_dims(embedding_dim, n_classes)
         super().__init__(embedding_dim, n_classes, dtype=torch.float32)
-
-
-def _check_dims(*dims: int) -> None:
-    if min(dims) < 1:
-        raise InputError(f"A head's dimensions must be at least 1, not {dims}.")

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-__all__ = ["batch_norm", "convolution", "float32_by_default"]
+from nearshot.errors import InputError
 
 convolution = partial(nn.Conv2d, dtype=torch.float32)
 batch_norm = partial(nn.BatchNorm2d, dtype=torch.float32)
@@ -17,16 +18,46 @@ batch_norm = partial(nn.BatchNorm2d, dtype=torch.float32)
 
 @contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Make float32 the default type within the context, for networks of other libraries.
-
-    The default belongs to the whole process, so it is not touched if it is float32 already.
-    """
+    """Make float32 the default type within the context, for networks of other libraries."""
     before = torch.get_default_dtype()
-    if before == torch.float32:
-        yield
-        return
     torch.set_default_dtype(torch.float32)
     try:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+class DropBlock(nn.Module):
+    """Drop squares of a feature map in training, and scale the rest (Ghiasi et al., 2018).
+
+    `drop_rate` is the expected share of dropped activations. A map smaller than a square is dropped completely.
+    """
+
+    def __init__(self, drop_rate: float, block_size: int) -> None:
+        super().__init__()
+        if not 0 <= drop_rate < 1 or block_size < 1:
+            raise InputError(
+                f"drop_rate must be in [0, 1) and block_size at least 1, not {drop_rate} and {block_size}."
+            )
+        self.drop_rate, self.block_size = drop_rate, block_size
+        self.register_buffer("n_steps", torch.zeros((), dtype=torch.int64))  # weights files have it
+
+    @classmethod
+    def for_input(cls, drop_rate: float, input_size: int) -> DropBlock:
+        """Return one with Lee et al.'s squares: of 5 at 84×84 and of 2 at 32×32; here 2 for all inputs under 64."""
+        return cls(drop_rate, 5 if input_size >= 64 else 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop in training mode; do nothing in evaluation mode."""
+        if not self.training or self.drop_rate == 0:
+            return x
+        rate = torch.full((), self.drop_rate, dtype=torch.float32, device=x.device)
+        height, width = x.shape[2:]
+        side = min(self.block_size, height, width)
+        n_corners = (height - side + 1) * (width - side + 1)  # where a square can start
+        corner_rate = rate / side**2 * (height * width) / n_corners
+        shape = (*x.shape[:2], height - side + 1, width - side + 1)
+        corners = torch.rand(shape, dtype=torch.float32, device=x.device) < corner_rate
+        # A place is dropped when a square starts at it or up to `side` − 1 before it, in both directions.
+        kept = 1 - F.max_pool2d(F.pad(corners.float(), (side - 1,) * 4), side, stride=1)
+        return x * (kept * (kept.numel() / kept.sum().clamp(min=1))).to(x.dtype)

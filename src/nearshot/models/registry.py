@@ -9,13 +9,10 @@ from types import MappingProxyType
 from nearshot.errors import InputError, look_up
 from nearshot.models.backbone import Backbone
 from nearshot.models.conv4 import Conv4
-from nearshot.models.resnet12 import ResNet12, ResNet12MetaOpt
+from nearshot.models.resnet12 import DROP_RATE, ResNet12, ResNet12MetaOpt
 from nearshot.models.timm import PREFIX as TIMM_PREFIX
 from nearshot.models.timm import TimmBackbone
 
-__all__ = ["BACKBONES", "build_backbone"]
-
-DROP_RATE = 0.1  # Lee et al.'s
 BACKBONES: Mapping[str, Callable[[str, int], Backbone]] = MappingProxyType(
     {
         "conv4": partial(Conv4, width=64),
@@ -44,9 +41,7 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
     Traceback (most recent call last):
     nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', ... or 'timm:<name>'.
     """
-    if not isinstance(name, str):
-        raise InputError(f"name must be a text such as 'conv4', not a {type(name).__name__}.")
-    if name.startswith(TIMM_PREFIX):
+    if str(name).startswith(TIMM_PREFIX):
         return TimmBackbone(name, input_size)
     try:
         maker = look_up(BACKBONES, name, "backbone")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise
-from nearshot.models.dropblock import DropBlock, block_size_for
-from nearshot.models.layers import batch_norm, convolution
-
-__all__ = ["ResNet12", "ResNet12MetaOpt"]
+from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise, stage_outputs
+from nearshot.models.layers import DropBlock, batch_norm, convolution
 
 WIDTHS = (64, 160, 320, 640)
 SLOPE = 0.1  # of Lee et al.'s leaky ReLU
+DROP_RATE = 0.1  # Lee et al.'s share of activations dropped in training
 
 
 class ResNet12(Backbone):
@@ -22,18 +20,16 @@ class ResNet12(Backbone):
     64, 160, 320 and 640 channels, halving the side from the second stage on; the embedding is the average over places.
     The paper calls it the ResNet-12 of Lee et al., which is another network: see `ResNet12MetaOpt`.
 
-    Args:
-        name: the name in its `spec`.
-        input_size: the side of its images.
-        drop_rate: the share of activations that DropBlock drops after each of the last two stages, in training. The
-            paper's network has none; `resnet12-dropblock` has Lee et al.'s 0.1, and is the same network otherwise.
+    `drop_rate` is the share of activations that DropBlock drops after each of the last two stages, in training. The
+    paper's network has none; `resnet12-dropblock` has Lee et al.'s 0.1, and is the same network otherwise.
     """
 
-    def __init__(self, name: str = "resnet12", input_size: int = 84, *, drop_rate: float = 0.0) -> None:
+    embedding_dim = WIDTHS[-1]
+    stage_dims = WIDTHS
+
+    def __init__(self, name: str, input_size: int, *, drop_rate: float = 0.0) -> None:
         super().__init__()
         self.spec = BackboneSpec(name, input_size)
-        self.embedding_dim = WIDTHS[-1]
-        self.stage_dims = WIDTHS
         self.stem = Stem(WIDTHS[0])
         self.blocks = nn.ModuleList(
             [
@@ -45,18 +41,13 @@ class ResNet12(Backbone):
         )
         if drop_rate:
             for block in self.blocks[2:]:
-                block.append(DropBlock(drop_rate, block_size_for(input_size)))  # type: ignore[operator]
+                block.append(DropBlock.for_input(drop_rate, input_size))  # type: ignore[operator]
         initialise(self, "relu")
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each stage's feature maps."""
         check_images(images, self.spec.name)
-        x = self.stem(images)
-        outputs = []
-        for block in self.blocks:
-            x = block(x)
-            outputs.append(x)
-        return outputs
+        return stage_outputs(self.blocks, self.stem(images))
 
 
 class Stem(nn.Sequential):
@@ -90,37 +81,22 @@ class BasicBlock(nn.Module):
 
 
 class ResNet12MetaOpt(Backbone):
-    """Lee et al.'s ResNet-12 (MetaOptNet): 12,424,320 parameters.
+    """Lee et al.'s ResNet-12 (MetaOptNet): 12,424,320 parameters; for images of at least 16×16.
 
     Four stages of three 3×3 convolutions with leaky ReLU, a 1×1 shortcut and 2×2 max-pooling, 64, 160, 320 and 640
     channels; dropout after the first two stages and DropBlock after the last two. The embedding is the average over
-    places, as in later work (Lee et al. flatten the last map).
-
-    Args:
-        name: the name in its `spec`.
-        input_size: the side of its images; at least 16.
-        drop_rate: the share of activations dropped in training.
-        block_size: the side of the squares that DropBlock drops; by default Lee et al.'s for the input size.
-        ramp_steps: training steps over which DropBlock's rate rises to `drop_rate`. Lee et al. take 40,000, more than
-            a whole training of the paper has (9,000); here it is active from the first step.
+    places, as in later work (Lee et al. flatten the last map). Lee et al. raise DropBlock's rate over 40,000 steps,
+    more than a whole training of the paper has (9,000); here it is active from the first step.
     """
 
-    def __init__(
-        self,
-        name: str = "resnet12-metaopt",
-        input_size: int = 84,
-        *,
-        drop_rate: float = 0.1,
-        block_size: int | None = None,
-        ramp_steps: int = 0,
-    ) -> None:
+    embedding_dim = WIDTHS[-1]
+    stage_dims = WIDTHS
+
+    def __init__(self, name: str, input_size: int) -> None:
         super().__init__()
         self.spec = BackboneSpec(name, input_size)
-        self.embedding_dim = WIDTHS[-1]
-        self.stage_dims = WIDTHS
-        block_size = block_size_for(input_size) if block_size is None else block_size
-        drops: list[nn.Module] = [nn.Dropout(drop_rate) for _ in range(2)]
-        drops += [DropBlock(drop_rate, block_size, ramp_steps) for _ in range(2)]
+        drops: list[nn.Module] = [nn.Dropout(DROP_RATE) for _ in range(2)]
+        drops += [DropBlock.for_input(DROP_RATE, input_size) for _ in range(2)]
         self.blocks = nn.ModuleList(
             MetaOptStage(width_in, width, drop)
             for width_in, width, drop in zip((3, *WIDTHS), WIDTHS, drops)  # noqa: B905
@@ -130,11 +106,7 @@ class ResNet12MetaOpt(Backbone):
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each stage's feature maps."""
         check_images(images, self.spec.name, smallest=16)
-        outputs = []
-        for block in self.blocks:
-            images = block(images)
-            outputs.append(images)
-        return outputs
+        return stage_outputs(self.blocks, images)
 
 
 class MetaOptStage(nn.Module):

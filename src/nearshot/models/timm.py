@@ -12,18 +12,13 @@ from nearshot.errors import InputError, MissingExtraError
 from nearshot.models.backbone import Backbone, BackboneSpec, Normalisation, check_images
 from nearshot.models.layers import float32_by_default
 
-__all__ = ["PREFIX", "TimmBackbone"]
-
 PREFIX = "timm:"
 
 
 class TimmBackbone(Backbone):
-    """A model of timm without its classifier; pooled features are the embedding.
+    """A model of timm without its classifier, such as "timm:resnet18"; pooled features are the embedding.
 
-    Args:
-        name: "timm:" and the model's name, such as "timm:resnet18".
-        input_size: the side of its images; by default that of the model.
-        pretrained: load its published weights, which timm downloads.
+    `input_size` is by default that of the model; `pretrained` loads its published weights, which timm downloads.
     """
 
     def __init__(self, name: str, input_size: int | None = None, *, pretrained: bool = False) -> None:

@@ -6,10 +6,13 @@ The file's tensors are `backbone.<parameter or buffer>` and, if known, `training
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import safetensors.torch
@@ -17,19 +20,21 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import FileFormatError, InputError, did_you_mean
 from nearshot.io import write_tensors
 from nearshot.models.backbone import Backbone, Normalisation
-from nearshot.models.published import PUBLISHED, nothing_trained, published_file
 from nearshot.models.registry import BACKBONES, build_backbone
 from nearshot.models.timm import PREFIX as TIMM_PREFIX
 from nearshot.models.timm import TimmBackbone
 
-__all__ = ["backbone_content", "backbone_of_content", "load_backbone", "read_notes", "save_backbone"]
-
 FORMAT, VERSION = "nearshot-backbone", "1"
 PREFIX = "backbone."  # of the names of the network's own tensors
 LARGEST_INPUT = 4096
+# The sha256 of each published backbone's file. The files are in the repository's folder `weights/`, each with a model
+# card; the installed package does not have them.
+PUBLISHED: Mapping[str, str] = MappingProxyType(
+    {"resnet12-nca-cifar-fs": "f78691b5d0db1d832199cb50aaf8d6fe07f5c4e788642364faef54d86222800f"}
+)
 
 
 def save_backbone(
@@ -60,10 +65,7 @@ def backbone_content(
     dtype: torch.dtype | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the JSON description from which `backbone_of_content` makes the backbone again.
-
-    The arguments are those of `save_backbone`.
-    """
+    """Return the tensors and the JSON description of a file; the arguments are those of `save_backbone`."""
     backbone = _unwrapped(backbone)
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype must be a floating-point type, not {dtype}.")
@@ -103,16 +105,8 @@ def load_backbone(path_or_name: str | Path) -> Backbone:
 
 
 def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) -> Backbone:
-    """Return the backbone of a file, in evaluation mode and float32.
-
-    Args:
-        tensors: `backbone.<name>`, and `training_mean` if it is known; checked here, like the description.
-        spec: the description.
-        path: the file, for errors.
-    """
-    if not _is_valid(spec):
-        raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.")
-    name = spec["name"]
+    """Return the backbone of a file's tensors and description, which are checked here; `path` is for errors."""
+    name = _checked_spec(spec, path)["name"]
     # A name of timm must be that of a model in the library, not an address to download one from.
     model = name.removeprefix(TIMM_PREFIX)
     is_timm = name.startswith(TIMM_PREFIX) and all(letter.isalnum() or letter in "._-" for letter in model)
@@ -123,7 +117,6 @@ def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) ->
             backbone = build_backbone(name, input_size=spec["input_size"])
         except InputError as error:
             raise FileFormatError(f"{path} describes an impossible backbone: {error}") from error
-    tensors = dict(tensors)
     _check_fit(tensors, backbone, path)
     tensors = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
     mean = tensors.pop("training_mean", None)
@@ -135,13 +128,36 @@ def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) ->
 
 def read_notes(path_or_name: str | Path) -> dict[str, str]:
     """Return the notes that were saved with a backbone: of a file, or of a published backbone by its name."""
-    notes: dict[str, str] = _read_spec(_path_of(path_or_name))["notes"]
-    return notes
+    return dict(_read_spec(_path_of(path_or_name))["notes"])
+
+
+def published_file(name: str) -> Path:
+    """Return the file of a published backbone: from $NEARSHOT_WEIGHTS, the repository, or ~/.cache/nearshot/weights."""
+    folders = [Path(__file__).resolve().parents[3] / "weights", Path.home() / ".cache" / "nearshot" / "weights"]
+    if given := os.environ.get("NEARSHOT_WEIGHTS"):
+        folders.insert(0, Path(given).expanduser())
+    for path in (folder / f"{name}.safetensors" for folder in folders):
+        if path.is_file():
+            if hashlib.sha256(path.read_bytes()).hexdigest() != PUBLISHED[name]:
+                raise FileFormatError(f"{path} is not the published file: it is damaged, or has another version.")
+            return path
+    raise InputError(
+        f"The weights {name!r} are not installed. They are in the folder weights/ of nearshot's repository: copy "
+        f"{name}.safetensors to {folders[-1]}, or set NEARSHOT_WEIGHTS to the folder that has it."
+    )
+
+
+def nothing_trained(path: str | Path, looked_for: str) -> InputError:
+    """Return the error for a path that does not exist and is not the name of a published backbone either."""
+    beside = Path(path).parent.iterdir() if Path(path).parent.is_dir() else ()
+    return InputError(
+        f"There is no {looked_for} {str(path)!r}, nor a trained backbone of that name; there are: "
+        f"{', '.join(PUBLISHED)}, and timm:<model>.{did_you_mean(path, [*PUBLISHED, *beside])}"
+    )
 
 
 def _path_of(path_or_name: str | Path) -> Path:
-    name = str(path_or_name)
-    return published_file(name) if name in PUBLISHED else Path(path_or_name)
+    return published_file(str(path_or_name)) if str(path_or_name) in PUBLISHED else Path(path_or_name)
 
 
 def _unwrapped(module: nn.Module) -> Backbone:
@@ -165,16 +181,17 @@ def _read_spec(path: Path) -> dict[str, Any]:
         raise FileFormatError(
             f"{path} is not a safetensors file, or is damaged ({error}). Other formats are not read: they can run code."
         ) from error
-    if metadata.get("format") != FORMAT:
-        raise FileFormatError(f"{path} is a safetensors file, but not a backbone saved by nearshot.")
-    if metadata.get("version") != VERSION:
-        raise FileFormatError(
-            f"{path} has format version {metadata.get('version')!r}; this nearshot reads version {VERSION}. Update it."
-        )
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        found = f"{metadata.get('format')!r}, version {metadata.get('version')!r}"
+        raise FileFormatError(f"{path} has the format {found}; this nearshot reads {FORMAT!r}, version {VERSION}.")
     try:
         spec = json.loads(metadata["spec"])
     except (KeyError, ValueError, RecursionError):
         spec = None
+    return _checked_spec(spec, path)
+
+
+def _checked_spec(spec: Any, path: Path) -> dict[str, Any]:
     if not _is_valid(spec):
         raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.")
     return dict(spec)

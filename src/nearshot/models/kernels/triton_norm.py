@@ -15,23 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nearshot.models.kernels.triton_shared import (
-    AT_ONCE,
-    Line,
-    NormSettings,
-    activated,
-    batch_line,
-    channels_of,
-    incoming_gradients,
-    load_arriving,
-    load_line,
-    program_grid,
-    running_line,
-    second_output,
-    store_share,
-)
-
-__all__ = ["NormAct", "evaluate_norm"]
+from nearshot.models.kernels import triton_shared as shared
+from nearshot.models.kernels.triton_shared import Line, NormSettings
 
 VALUES = 4096  # values that a program keeps in its registers
 # Programs that share the sums, and their warps; tuned on an H200, which has 132 processors.
@@ -66,14 +51,14 @@ class NormAct(torch.autograd.Function):
         kept = NO_INPUT if past_line is None else (shortcut, *past_line)
         ctx.save_for_backward(x, *line, *kept, None if shortcut is None else output)
         ctx.set_materialize_grads(False)
-        return output, second_output(output)
+        return output, shared.second_output(output)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradients of the arguments of `forward`."""
         x, *line, shortcut, mean, scale, weight, bias, output = ctx.saved_tensors
-        gradient, again = incoming_gradients(gradients)
+        gradient, again = shared.incoming_gradients(gradients)
         n_past: int = ctx.n_past
         if gradient is None:
             return (None,) * (5 + n_past)
@@ -86,8 +71,8 @@ class NormAct(torch.autograd.Function):
 def evaluate_norm(slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings, *past: Any) -> Tensor:
     """Return the output with the running statistics; `past` as in `NormAct.forward`."""
     with torch.cuda.device_of(x):
-        past_line = running_line(*past[1:]) if len(past) > 1 else None
-        return _normalised(x, running_line(weight, bias, settings), past[0] if past else None, past_line, slope)
+        past_line = shared.running_line(*past[1:]) if len(past) > 1 else None
+        return _normalised(x, shared.running_line(weight, bias, settings), past[0] if past else None, past_line, slope)
 
 
 def _line_of(x: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings) -> Line:
@@ -95,7 +80,7 @@ def _line_of(x: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings) ->
     n_rows, width = _shape(x)
     sums, grid, sizes = _sums(x, 3, **SUMMING)
     _summarise[grid](x, sums, n_rows, width, **sizes)
-    return batch_line(sums, n_rows, weight, bias, settings)
+    return shared.batch_line(sums, n_rows, weight, bias, settings)
 
 
 def _backward(
@@ -152,7 +137,7 @@ def _shape(x: Tensor) -> tuple[int, int]:
 
 def _sizes(width: int) -> dict[str, int]:
     """Return how many rows and channels a program takes at a time."""
-    channels = channels_of(width)
+    channels = shared.channels_of(width)
     return {"rows": VALUES // channels, "channels": channels}
 
 
@@ -166,7 +151,7 @@ def _sums(x: Tensor, n_sums: int, programs: int, num_warps: int) -> tuple[Tensor
     """Return room for sums, (sum, program, channel), the programs by channels and rows, and their sizes."""
     n_rows, width = _shape(x)
     sizes = _sizes(width)
-    grid = program_grid(n_rows, width, sizes["rows"], programs)
+    grid = shared.program_grid(n_rows, width, sizes["rows"], programs)
     sums = x.new_empty(n_sums, grid[1], width, dtype=torch.float32)
     return sums, grid, sizes | {"num_warps": num_warps}
 
@@ -195,7 +180,7 @@ def _summarise(x, sums, n_rows, width, rows: tl.constexpr, channels: tl.constexp
         second += values * values
         count += tl.minimum(n_rows - start, rows)
     number = tl.zeros((channels,), tl.float32) + count
-    store_share(sums, channel, width, number, origin, tl.sum(first, 0), tl.sum(second, 0))
+    shared.store_share(sums, channel, width, number, origin, tl.sum(first, 0), tl.sum(second, 0))
 
 
 @triton.jit
@@ -211,16 +196,16 @@ def _normalise(
     start = tile // (width // channels) * rows
     inside = (start + row < n_rows)[:, None]
     places = (start + row)[:, None] * width + channel[None, :]
-    centre, factor, offset, _ = load_line(mean, scale, weight, bias, channel)
+    centre, factor, offset, _ = shared.load_line(mean, scale, weight, bias, channel)
     values = (tl.load(x + places, mask=inside).to(tl.float32) - centre) * factor + offset
     if has_shortcut:
         added = tl.load(shortcut + places, mask=inside).to(tl.float32)
         if has_past:
-            centre, factor, offset, _ = load_line(past_mean, past_scale, past_weight, past_bias, channel)
+            centre, factor, offset, _ = shared.load_line(past_mean, past_scale, past_weight, past_bias, channel)
             added = (added - centre) * factor + offset
         values += added
     if slope != 1.0:
-        values = activated(values, values, slope)
+        values = shared.activated(values, values, slope)
     tl.store(output + places, values.to(output.dtype.element_ty), mask=inside)
 
 
@@ -234,23 +219,23 @@ def _add_up_gradients(
     """Sum a program's share of the gradient behind the activation, and of its product with each normalised input."""
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     row = tl.arange(0, rows).to(tl.int64)
-    centre, factor, offset, length = load_line(mean, scale, weight, bias, channel)
+    centre, factor, offset, length = shared.load_line(mean, scale, weight, bias, channel)
     first = tl.zeros((rows, channels), tl.float32)
     second = tl.zeros((rows, channels), tl.float32)
     if has_past:
-        past_centre, _, _, past_length = load_line(past_mean, past_scale, past_weight, past_bias, channel)
+        past_centre, _, _, past_length = shared.load_line(past_mean, past_scale, past_weight, past_bias, channel)
         third = tl.zeros((rows, channels), tl.float32)
     for start in range(tl.program_id(1) * rows, n_rows, tl.num_programs(1) * rows):
         inside = (start + row < n_rows)[:, None]
         places = (start + row)[:, None] * width + channel[None, :]
         values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre
-        arriving = load_arriving(gradient, again, places, inside, twofold)
+        arriving = shared.load_arriving(gradient, again, places, inside, twofold)
         if slope != 1.0:
             if has_shortcut:
                 ahead = tl.load(output + places, mask=inside, other=0.0).to(tl.float32)
             else:
                 ahead = values * factor + offset
-            arriving = activated(arriving, ahead, slope)
+            arriving = shared.activated(arriving, ahead, slope)
         if keep:
             tl.store(behind + places, arriving.to(behind.dtype.element_ty), mask=inside)
         first += arriving
@@ -269,10 +254,10 @@ def _add_up_gradients(
 def _total(sums, totals, width, n_programs):
     """Add the programs' sums up: the gradients of bias and weights."""
     channel = tl.program_id(0) * 16 + tl.arange(0, 16)
-    program = tl.arange(0, AT_ONCE)
+    program = tl.arange(0, shared.AT_ONCE)
     own = sums + tl.program_id(1) * n_programs * width
-    total = tl.zeros((AT_ONCE, 16), tl.float32)
-    for start in range(0, n_programs, AT_ONCE):
+    total = tl.zeros((shared.AT_ONCE, 16), tl.float32)
+    for start in range(0, n_programs, shared.AT_ONCE):
         inside = (start + program < n_programs)[:, None]
         total += tl.load(own + (start + program)[:, None] * width + channel[None, :], mask=inside, other=0.0)
     tl.store(totals + tl.program_id(1) * width + channel, tl.sum(total, 0))
@@ -292,17 +277,17 @@ def _spread_gradients(
     inside = (start + row < n_rows)[:, None]
     places = (start + row)[:, None] * width + channel[None, :]
     count = n_rows.to(tl.float32)
-    centre, factor, offset, length = load_line(mean, scale, weight, bias, channel)
+    centre, factor, offset, length = shared.load_line(mean, scale, weight, bias, channel)
     values = tl.load(x + places, mask=inside).to(tl.float32) - centre
     arriving = tl.load(gradient + places, mask=inside).to(tl.float32)
     if slope != 1.0:
-        arriving = activated(arriving, values * factor + offset, slope)
+        arriving = shared.activated(arriving, values * factor + offset, slope)
     arriving -= tl.load(totals + channel)[None, :] / count
     along = tl.load(totals + width + channel)[None, :] / count * length
     values = factor * (arriving - values * along)
     tl.store(of_x + places, values.to(of_x.dtype.element_ty), mask=inside)
     if has_past:
-        centre, factor, offset, length = load_line(past_mean, past_scale, past_weight, past_bias, channel)
+        centre, factor, offset, length = shared.load_line(past_mean, past_scale, past_weight, past_bias, channel)
         along = tl.load(totals + 2 * width + channel)[None, :] / count * length
         values = factor * (arriving - (tl.load(shortcut + places, mask=inside).to(tl.float32) - centre) * along)
         tl.store(of_shortcut + places, values.to(of_shortcut.dtype.element_ty), mask=inside)

@@ -9,22 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = [
-    "AT_ONCE",
-    "Line",
-    "NormSettings",
-    "activated",
-    "batch_line",
-    "channels_of",
-    "incoming_gradients",
-    "load_arriving",
-    "load_line",
-    "program_grid",
-    "running_line",
-    "second_output",
-    "store_share",
-]
-
 AT_ONCE = tl.constexpr(256)  # sums that are added up at a time
 
 

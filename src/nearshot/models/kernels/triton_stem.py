@@ -23,22 +23,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nearshot.models.kernels.triton_shared import (
-    Line,
-    NormSettings,
-    activated,
-    batch_line,
-    channels_of,
-    incoming_gradients,
-    load_arriving,
-    load_line,
-    program_grid,
-    running_line,
-    second_output,
-    store_share,
-)
-
-__all__ = ["ConvNormAct", "evaluate_stem"]
+from nearshot.models.kernels import triton_shared as shared
+from nearshot.models.kernels.triton_shared import Line, NormSettings
 
 # Places of a tile, warps, and programs that share the places: as many as fit an H200's 132 processors at once. None of
 # the others that were tried there saves 0.1 ms of a step of 30 ms.
@@ -53,12 +39,7 @@ class ConvNormAct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        images: Tensor,
-        kernel: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        settings: NormSettings,
+        ctx: Any, images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings
     ) -> tuple[Tensor, Tensor]:
         """Return the output, twice; only the moments are kept for the backward pass."""
         with torch.cuda.device_of(images):
@@ -67,14 +48,14 @@ class ConvNormAct(torch.autograd.Function):
             output = _normalised(images, matrix, line)
         ctx.save_for_backward(images, matrix, squares, *line)
         ctx.set_materialize_grads(False)
-        return output, second_output(output)
+        return output, shared.second_output(output)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradients of the arguments of `forward`; the images have none."""
         images, matrix, squares, *line = ctx.saved_tensors
-        gradient, again = incoming_gradients(gradients)
+        gradient, again = shared.incoming_gradients(gradients)
         if gradient is None:
             return (None,) * 5
         with torch.cuda.device_of(images):
@@ -85,7 +66,7 @@ class ConvNormAct(torch.autograd.Function):
 def evaluate_stem(images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings) -> Tensor:
     """Return the output with the running statistics."""
     with torch.cuda.device_of(images):
-        return _normalised(images, _as_matrix(kernel, images.dtype), running_line(weight, bias, settings))
+        return _normalised(images, _as_matrix(kernel, images.dtype), shared.running_line(weight, bias, settings))
 
 
 def _line_of(
@@ -97,14 +78,14 @@ def _line_of(
     sums = images.new_empty(3, grid[1], width, dtype=torch.float32)
     squares = images.new_empty(grid[1], 32, 32, dtype=torch.float32)
     _summarise_convolution[grid](images, matrix, sums, squares, n_places, *images.shape[2:], width, **sizes)
-    return batch_line(sums, n_places, weight, bias, settings), squares
+    return shared.batch_line(sums, n_places, weight, bias, settings), squares
 
 
 def _normalised(images: Tensor, matrix: Tensor, line: Line) -> Tensor:
     n_images, _, *sides = images.shape
     n_places, width = _n_places(images), matrix.shape[1]
     output = images.new_empty(n_images, *sides, width).permute(0, 3, 1, 2)  # channels last
-    channels = channels_of(width)
+    channels = shared.channels_of(width)
     grid = (width // channels * triton.cdiv(n_places, NORMALISING["rows"]),)
     _normalise_convolution[grid](
         images, matrix, *line, output, n_places, *sides, width, channels=channels, **NORMALISING
@@ -113,12 +94,7 @@ def _normalised(images: Tensor, matrix: Tensor, line: Line) -> Tensor:
 
 
 def _backward(
-    gradient: Tensor,
-    again: Tensor | None,
-    images: Tensor,
-    matrix: Tensor,
-    squares: Tensor,
-    line: Line,
+    gradient: Tensor, again: Tensor | None, images: Tensor, matrix: Tensor, squares: Tensor, line: Line
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of kernel, weight and bias."""
     width, n_places = matrix.shape[1], _n_places(images)
@@ -154,7 +130,8 @@ def _sharing(
     n_places: int, width: int, *, rows: int, programs: int, **options: int
 ) -> tuple[tuple[int, int], dict[str, int]]:
     """Return the grid of programs by channels and places, and their sizes and options."""
-    return program_grid(n_places, width, rows, programs), {"rows": rows, "channels": channels_of(width), **options}
+    sizes = {"rows": rows, "channels": shared.channels_of(width)}
+    return shared.program_grid(n_places, width, rows, programs), sizes | options
 
 
 @triton.jit
@@ -216,7 +193,7 @@ def _summarise_convolution(
         first += tl.sum(values, 0)
         second += tl.sum(values * values, 0)
         count += tl.minimum(n_places - start, rows).to(tl.float32)
-    store_share(sums, channel, n_channels, count, origin, first, second)
+    shared.store_share(sums, channel, n_channels, count, origin, first, second)
     if tl.program_id(0) == 0:
         entry = tl.arange(0, 32)
         tl.store(squares + tl.program_id(1) * 1024 + entry[:, None] * 32 + entry[None, :], square)
@@ -233,9 +210,9 @@ def _normalise_convolution(
     start = (tile // (n_channels // channels)).to(tl.int64) * rows
     patches = _patches(images, start, n_places, height, width, rows)
     x = tl.dot(patches, _weights(matrix, channel, n_channels), input_precision="ieee")
-    centre, factor, offset, _ = load_line(mean, scale, weight, bias, channel)
+    centre, factor, offset, _ = shared.load_line(mean, scale, weight, bias, channel)
     values = (x - centre) * factor + offset
-    values = activated(values, values, 0.0)
+    values = shared.activated(values, values, 0.0)
     place = start + tl.arange(0, rows)
     places = place[:, None] * n_channels + channel[None, :]
     tl.store(output + places, values.to(output.dtype.element_ty), mask=(place < n_places)[:, None])
@@ -249,7 +226,7 @@ def _add_up_products(
     """Add up a program's share of GᵀP."""
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     weights = _weights(matrix, channel, n_channels)
-    centre, factor, offset, _ = load_line(mean, scale, weight, bias, channel)
+    centre, factor, offset, _ = shared.load_line(mean, scale, weight, bias, channel)
     local = tl.arange(0, rows)
     product = tl.zeros((channels, 32), tl.float32)
     for start in range(tl.program_id(1).to(tl.int64) * rows, n_places, tl.num_programs(1) * rows):
@@ -257,7 +234,7 @@ def _add_up_products(
         ahead = (tl.dot(patches, weights, input_precision="ieee") - centre) * factor + offset
         inside = (start + local < n_places)[:, None]
         places = (start + local)[:, None] * n_channels + channel[None, :]
-        arriving = activated(load_arriving(gradient, again, places, inside, twofold), ahead, 0.0).to(patches.dtype)
-        product = tl.dot(tl.trans(arriving), patches, product, input_precision="ieee")
+        arriving = shared.activated(shared.load_arriving(gradient, again, places, inside, twofold), ahead, 0.0)
+        product = tl.dot(tl.trans(arriving.to(patches.dtype)), patches, product, input_precision="ieee")
     at = (tl.program_id(1) * n_channels + channel)[:, None] * 32
     tl.store(products + at + tl.arange(0, 32)[None, :], product)

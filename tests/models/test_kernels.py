@@ -1,0 +1,457 @@
+"""The fused kernels do what PyTorch does: on a GPU, or where there is none, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from nearshot.models import build_backbone
+from nearshot.models.kernels import fuse, ops
+from nearshot.models.kernels.ops import agree, conv_norm_act, norm_act, two_uses
+
+pytest.importorskip("triton")
+
+DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+NEEDS_A_GPU = pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a GPU")
+SLOW = pytest.mark.slow
+NORM_SHAPES = [(2, 64, 3, 3), *(pytest.param(s, marks=SLOW) for s in [(3, 160, 9, 7), (4, 16, 1, 1), (1, 32, 40, 40)])]
+TWO_PLACES = (1, 64, 1, 2)  # where the gradients nearly cancel
+OTHER_STEMS = [(2, 16, 3, 5), (2, 160, 16, 16), TWO_PLACES, (5, 32, 13, 13)]
+STEM_SHAPES = [(3, 64, 9, 7), *(pytest.param(shape, marks=SLOW) for shape in OTHER_STEMS)]
+SECOND_DIFFERENCES = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]], device=DEVICE)
+SIDES = {"resnet12": 8, "resnet12-metaopt": 16, "conv4-32": 16}  # no larger than they need, since Triton is interpreted
+CHECKS = {"Batch norm": ops.kernels_run, "The first convolution": ops.stem_kernels_run}
+
+
+@pytest.fixture(autouse=True)
+def _exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 instead of TF32, and the same ones every time."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
+@pytest.fixture
+def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that grows with the names of the kernels' functions that are called."""
+    assert ops.stem_kernels_run(DEVICE)  # now, so that it is not among the calls
+    called: list[str] = []
+
+    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            called.append(name)
+            return function(*given)
+
+        return call
+
+    for kind in ("norm", "stem"):
+        module = importlib.import_module(f"nearshot.models.kernels.triton_{kind}")
+        for name in ("_line_of", "_backward", f"evaluate_{kind}"):
+            monkeypatch.setattr(module, name, noted(name, getattr(module, name)))
+    return called
+
+
+def share(monkeypatch: pytest.MonkeyPatch, kind: str, **changes: int) -> None:
+    """Let so many programs do the sums, in small tiles."""
+    kernels = importlib.import_module(f"nearshot.models.kernels.triton_{kind}")
+    names = ("SUMMING", "BACKWARD") if kind == "stem" else ("SUMMING", "SUMMING_GRADIENTS", "SUMMING_MORE")
+    for name in names:
+        monkeypatch.setattr(kernels, name, getattr(kernels, name) | changes)
+
+
+def tensor(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return values.to(DEVICE, dtype, memory_format=torch.channels_last)
+
+
+def smooth(shape: tuple[int, ...]) -> Tensor:
+    """Images like photographs that were made larger: neighbours are nearly alike, and the mean is not zero."""
+    coarse = tensor((shape[0], 3, 3, 3), 0, torch.float64)
+    return F.interpolate(coarse, size=shape[2:], mode="bilinear") + 0.5 + 0.01 * tensor(shape, 1, torch.float64)
+
+
+def distance(got: Tensor, expected: Tensor) -> float:
+    """Relative to the expected values' length."""
+    got, expected = got.detach().double(), expected.detach().double()
+    return float(torch.linalg.vector_norm(got - expected) / torch.linalg.vector_norm(expected))
+
+
+def a_norm(width: int, seed: int = 1) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(width).to(DEVICE)
+    with torch.no_grad():
+        norm.weight.copy_(tensor((width, 1, 1, 1), seed).flatten())  # negative ones too
+        norm.bias.copy_(tensor((width, 1, 1, 1), seed + 1).flatten())
+        norm.running_var.copy_(tensor((width, 1, 1, 1), seed + 2).flatten() ** 2 + 0.1)  # type: ignore[union-attr]
+    return norm
+
+
+def a_convolution(width: int) -> nn.Conv2d:
+    convolution = nn.Conv2d(3, width, 3, padding=1, bias=False).to(DEVICE)
+    with torch.no_grad():
+        convolution.weight.copy_(tensor((width, 3, 3, 3), 8))
+    return convolution
+
+
+def plain_norm_act(
+    norm: nn.Module, x: Tensor, shortcut: Any = None, shortcut_norm: Any = None, *, slope: float = 0.0
+) -> Tensor:
+    past = shortcut_norm(shortcut) if shortcut_norm is not None else 0 if shortcut is None else shortcut
+    return F.leaky_relu(norm(x) + past, slope)
+
+
+def plain_stem(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Tensor:
+    return F.relu(norm(convolution(images)))
+
+
+def answers(output: Tensor, leaves: Sequence[Any], norms: Sequence[nn.Module], uses: int = 1) -> list[Any]:
+    """Return the output, the gradients of a sum of its uses, and the running statistics."""
+    parts = [use * tensor((*output.shape,), 6 + i).to(output.dtype) for i, use in enumerate(two_uses(output)[:uses])]
+    torch.stack(parts).sum().backward()
+    return [output, *(leaf.grad for leaf in leaves), *(buffer for norm in norms for buffer in norm.buffers())]
+
+
+def assert_all_close(expected: list[Any], got: list[Any], tolerance: float) -> None:
+    for one, other in zip(expected, got, strict=True):
+        torch.testing.assert_close(other.to(one.dtype), one, rtol=tolerance, atol=tolerance)
+
+
+# --- batch norm ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", NORM_SHAPES)
+@pytest.mark.parametrize("shortcut", ["", "shortcut", "shortcut with a norm"])
+@pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("uses", [pytest.param(1, marks=SLOW), 2])
+def test_norm(shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]) -> None:
+    """Values, gradients and statistics."""
+    n_inputs, n_norms = (2 if shortcut else 1), (2 if "norm" in shortcut else 1)
+    found = []
+    for act, dtype in ((plain_norm_act, torch.float64), (norm_act, torch.float32)):
+        inputs = [(3 * tensor(shape, 4 + i) + 50 * (1 - i)).to(dtype).requires_grad_() for i in range(n_inputs)]
+        norms = [a_norm(shape[1], seed=10 * i + 1).to(dtype) for i in range(n_norms)]  # first far from zero: digits
+        shortcut_and_norm: list[Any] = [*inputs[1:], *norms[1:]]
+        output = act(norms[0], inputs[0], *shortcut_and_norm, slope=slope)
+        found.append(answers(output, [*inputs, *(one for norm in norms for one in norm.parameters())], norms, uses))
+    assert calls == ["_line_of"] * n_norms + ["_backward"]
+    assert_all_close(found[0], found[1], tolerance=2e-4)
+
+
+@pytest.mark.parametrize("shortcut", ["", "shortcut with a norm"])
+@pytest.mark.parametrize(  # several tiles each, or more than AT_ONCE
+    ("values", "programs"), [(256, 2), pytest.param(16, 300, marks=SLOW)]
+)
+def test_many_tiles_and_many_programs(
+    values: int, programs: int, shortcut: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearshot.models.kernels.triton_norm.VALUES", values)
+    share(monkeypatch, "norm", programs=programs)
+    test_norm((2, 16, 13, 13), shortcut, 0.0, 1, calls)
+
+
+class _Nothing(torch.autograd.Function):
+    """A copy through which no gradient comes back."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> None:
+        return None
+
+
+def test_an_output_has_two_gradients_of_which_either_may_be_missing() -> None:
+    x = tensor((2, 16, 3, 3), 0).requires_grad_()
+    norm = a_norm(16)
+    found: list[Tensor] = []
+    for use in (0, 1):
+        outputs = two_uses(norm_act(norm, x))
+        assert outputs[0] is not outputs[1]
+        assert outputs[0].data_ptr() == outputs[1].data_ptr()
+        found += torch.autograd.grad(outputs[use], x, tensor((2, 16, 3, 3), 1))
+    torch.testing.assert_close(*found)
+    changed = norm_act(norm, x).mul_(2)
+    assert all(use is changed for use in two_uses(changed))
+    nothing: Tensor = _Nothing.apply(two_uses(norm_act(norm, x))[0])  # type: ignore[no-untyped-call]
+    assert torch.autograd.grad(nothing.sum(), x, allow_unused=True)[0] is None
+    assert two_uses(x) == (x, x)
+
+
+@pytest.mark.parametrize("place", [pytest.param(0, marks=SLOW), 5, pytest.param(1499, marks=SLOW)])
+@pytest.mark.parametrize("height", [30.0, 1e4])
+def test_one_place_that_stands_out_costs_no_digits(place: int, height: float) -> None:
+    norm = a_norm(16)
+    x = tensor((15, 16, 10, 10), 4)
+    x[place // 100, :, place % 100 // 10, place % 10] += height
+    norm_act(norm, x)
+    expected = 0.1 * x.double().var((0, 2, 3)) + 0.9 * a_norm(16).running_var  # type: ignore[operator]
+    torch.testing.assert_close(norm.running_var.double(), expected, rtol=1e-5, atol=0)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("shape", NORM_SHAPES)
+def test_norm_in_evaluation(shape: tuple[int, ...], calls: list[str]) -> None:
+    norm = a_norm(shape[1]).eval()
+    x, shortcut = tensor(shape, 4), tensor(shape, 5)
+    with torch.no_grad():
+        for past in (None, a_norm(shape[1], seed=7).eval()):
+            exact = None if past is None else copy.deepcopy(past).double()
+            expected = plain_norm_act(copy.deepcopy(norm).double(), x.double(), shortcut.double(), exact)
+            assert_all_close([expected], [norm_act(norm, x, shortcut, past)], tolerance=1e-4)
+    assert calls == ["evaluate_norm"] * 2
+    assert norm_act(norm, x.requires_grad_(), shortcut).requires_grad  # with gradients, PyTorch's own
+    assert calls == ["evaluate_norm"] * 2
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    x = torch.zeros(2, 16, 1, 1, device=DEVICE)
+    x[0, 0], x[0, 1], x[0, 2] = torch.nan, -torch.inf, torch.inf
+    with torch.no_grad():
+        got = norm_act(nn.BatchNorm2d(16).to(DEVICE).eval(), x)[0, :3, 0, 0].cpu()
+    torch.testing.assert_close(got, torch.tensor([torch.nan, 0.0, torch.inf]), equal_nan=True)
+
+
+def test_bfloat16_comes_and_goes(calls: list[str]) -> None:
+    shape, found = (8, 64, 8, 8), []
+    for act in (plain_norm_act, norm_act):
+        x = tensor(shape, 4, torch.bfloat16).requires_grad_()
+        found.append(answers(act(a_norm(64), x, tensor(shape, 5, torch.bfloat16)), [x], []))
+    assert calls == ["_line_of", "_backward"]
+    for expected, got in zip(*found, strict=True):
+        assert got.dtype == torch.bfloat16 == expected.dtype
+        assert distance(got, expected) < 0.03  # a sum of two rounded numbers may fall on the other side of zero
+
+
+@NEEDS_A_GPU
+def test_more_places_than_a_side_of_a_grid_has_programs() -> None:
+    norm = a_norm(16).eval()
+    x = torch.randn(1, 16, 4500, 4500, device=DEVICE, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        assert distance(norm_act(norm, x)[..., -2:], plain_norm_act(norm, x[..., -2:])) < 0.01
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch uses what it has deprecated itself
+def test_derivatives_go_forward() -> None:
+    norm, x = a_norm(16).eval(), tensor((2, 16, 3, 3), 0)
+    with torch.no_grad(), forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x + 1)
+        got, expected = (forward_ad.unpack_dual(act(norm, dual)).tangent for act in (norm_act, plain_norm_act))
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("what", ["half a block", "float64", "a momentum of None", "torch.func", "a frozen norm"])
+def test_other_norms_are_pytorchs(what: str, calls: list[str]) -> None:
+    norm = nn.BatchNorm2d(8 if "half" in what else 16, momentum=None if "None" in what else 0.1).to(DEVICE)
+    x = tensor((2, norm.num_features, 3, 3), 0)
+    if what == "float64":
+        norm, x = norm.double(), x.double()
+    past: list[Any] = [x + 1, a_norm(16).eval()] if "frozen" in what else []
+    if "func" in what:
+        norm.eval()
+        got, expected = (
+            torch.func.grad(lambda part, act=act: (act(norm, part) ** 2).sum())(x) for act in (norm_act, plain_norm_act)
+        )
+    else:
+        got, expected = (act(copy.deepcopy(norm), x, *past) for act in (norm_act, plain_norm_act))
+    assert not calls
+    torch.testing.assert_close(got, expected)
+
+
+# --- the first convolution -------------------------------------------------------------------------------------------
+
+
+def stem_answers(
+    images: Tensor, width: int, uses: int = 1, filters: Tensor | None = None
+) -> tuple[list[Any], list[Any]]:
+    """Return those of PyTorch in float64 and of the kernels in float32."""
+    found = []
+    for act, dtype in ((plain_stem, torch.float64), (conv_norm_act, torch.float32)):
+        convolution, norm = a_convolution(width).to(dtype), a_norm(width).to(dtype)
+        if filters is not None:
+            convolution.weight.data = filters.to(dtype) * convolution.weight.data[..., :1, :1]
+        output = act(convolution, norm, images.to(dtype))
+        found.append(answers(output, [*convolution.parameters(), *norm.parameters()], [norm], uses))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("shape", STEM_SHAPES)
+@pytest.mark.parametrize(
+    ("uses", "programs"), [pytest.param(1, None, marks=SLOW), pytest.param(2, None, marks=SLOW), (2, 2)]
+)
+def test_stem(
+    shape: tuple[int, ...], uses: int, programs: int | None, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values, gradients and statistics."""
+    if programs is not None:  # each has several tiles then
+        share(monkeypatch, "stem", programs=programs, rows=16)
+    n_images, width, *sides = shape
+    found = stem_answers(smooth((n_images, 3, *sides)), width, uses)
+    assert calls == ["_line_of", "_backward"]
+    assert_all_close(*found, tolerance=1e-3 if shape == TWO_PLACES else 5e-5)
+
+
+@pytest.mark.slow
+def test_weights_that_see_only_fine_detail() -> None:
+    """A filter of second differences hardly answers to smooth images: what is left is a small difference."""
+    found = stem_answers(smooth((4, 3, 24, 24)), 16, filters=SECOND_DIFFERENCES)
+    for expected, got in list(zip(*found, strict=True))[:-1]:  # but for the number of batches
+        assert distance(got, expected) < 1e-4
+
+
+def test_stem_in_evaluation(calls: list[str]) -> None:
+    images, convolution, norm = smooth((3, 3, 9, 7)).float(), a_convolution(64), a_norm(64).eval()
+    with torch.no_grad():
+        expected = plain_stem(copy.deepcopy(convolution).double(), copy.deepcopy(norm).double(), images.double())
+        got = conv_norm_act(convolution, norm, images)
+    assert calls == ["evaluate_stem"]
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    assert_all_close([expected], [got], tolerance=1e-4)
+    assert conv_norm_act(convolution, norm, images).requires_grad  # with gradients, PyTorch's own
+    assert calls == ["evaluate_stem"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=NEEDS_A_GPU)])
+def test_autocast_is_obeyed(dtype: torch.dtype, calls: list[str]) -> None:
+    images, found = smooth((4, 3, 8, 8)).float(), []
+    for act in (plain_stem, conv_norm_act):
+        convolution, norm = a_convolution(64), a_norm(64)
+        with torch.autocast(DEVICE.type, dtype):
+            output = act(convolution, norm, images)
+        assert output.dtype == dtype
+        output.backward(tensor((4, 64, 8, 8), 6, dtype) * output.detach())  # little where rounding decides the sign
+        gradients = [p.grad for p in (*convolution.parameters(), *norm.parameters())]
+        found.append([output, *gradients, norm.running_mean, norm.running_var])
+    assert calls == ["_line_of", "_backward"]
+    for expected, got in zip(*found, strict=True):
+        assert got.dtype == expected.dtype
+        assert distance(got, expected) < 0.02
+
+
+@pytest.mark.parametrize("what", ["images with gradients", "a bias", "5×5", "torch.func", "a hook", "float64"])
+def test_other_stems_are_pytorchs(what: str, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "norm_act", plain_norm_act)
+    size = 5 if what == "5×5" else 3
+    convolution = nn.Conv2d(3, 16, size, padding=size // 2, bias=what == "a bias").to(DEVICE)
+    norm, images = a_norm(16), tensor((2, 3, 6, 6), 0)
+    if what == "float64":
+        convolution, norm, images = convolution.double(), norm.double(), images.double()
+    images.requires_grad_("gradients" in what)
+    seen: list[Tensor] = []
+    if what == "a hook":
+        convolution.register_forward_hook(lambda module, given, output: seen.append(output))
+    if what == "torch.func":
+        got, expected = (
+            torch.func.grad(lambda part, act=act: (act(convolution, norm.eval(), part) ** 2).sum())(images)
+            for act in (conv_norm_act, plain_stem)
+        )
+    else:
+        got, expected = (act(convolution, copy.deepcopy(norm), images) for act in (conv_norm_act, plain_stem))
+    torch.testing.assert_close(got, expected)
+    assert not calls
+    assert len(seen) == (2 if what == "a hook" else 0)
+
+
+@NEEDS_A_GPU
+def test_more_places_than_32_bits_count() -> None:
+    images = torch.randn(1, 3, 6000, 6000, device=DEVICE, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    norm = a_norm(64).eval()  # 2.3 thousand million outputs
+    with torch.no_grad():
+        expected = plain_stem(a_convolution(64).bfloat16().float(), norm, images[:, :, -4:].float())
+        got = conv_norm_act(a_convolution(64), norm, images)
+    assert distance(got[:, :, -2:], expected[:, :, -2:]) < 0.02
+
+
+# --- whole networks --------------------------------------------------------------------------------------------------
+
+
+# The stem of resnet12 has kernels of its own; norms of shortcuts go with those that they are added to.
+@pytest.mark.parametrize(
+    ("name", "n_norms", "n_shortcuts"),
+    [
+        pytest.param("resnet12", 14, 3, marks=SLOW),
+        pytest.param("resnet12-metaopt", 16, 4, marks=SLOW),
+        ("conv4-32", 4, 0),
+    ],
+)
+def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, calls: list[str]) -> None:
+    """Whole networks, one step: the same embeddings and gradients, and the same embeddings in evaluation after it."""
+    torch.manual_seed(0)
+    plain = build_backbone(name, input_size=SIDES[name]).to(DEVICE)
+    for module in plain.modules():
+        if isinstance(module, nn.Dropout) or type(module).__name__ == "DropBlock":
+            module.eval()
+    images, found = tensor((6, 3, SIDES[name], SIDES[name]), 0), []
+    for network in (plain, fuse(copy.deepcopy(plain))):
+        assert not calls
+        features = network(images)
+        (features * tensor((*features.shape, 1, 1), 1)[..., 0, 0]).sum().backward()
+        gradients = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])  # type: ignore[union-attr]
+        with torch.no_grad():
+            found.append([features, gradients, network.eval()(images)])
+    assert calls.count("_line_of") == n_norms
+    assert calls.count("_backward") == n_norms - n_shortcuts
+    assert calls.count("evaluate_norm") + calls.count("evaluate_stem") == n_norms - n_shortcuts
+    for expected, got in zip(*found, strict=True):
+        assert distance(got, expected) < 1e-3
+
+
+@pytest.mark.parametrize("training", [pytest.param(True, marks=SLOW), False])
+def test_a_fused_backbone_without_gradients(training: bool) -> None:
+    torch.manual_seed(0)
+    plain = build_backbone("resnet12", input_size=8).to(DEVICE).train(training)
+    images = tensor((3, 3, 8, 8), 0)
+    with torch.inference_mode():
+        expected, got = plain(images), fuse(copy.deepcopy(plain))(images)
+    assert distance(got, expected) < 1e-3
+
+
+# --- kernels that compute something else than PyTorch are found out before they are used -----------------------------
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_kernels_agree_and_draw_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = torch.get_rng_state()
+    with torch.no_grad():  # as in validation
+        assert CHECKS[name].__wrapped__(DEVICE)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("Batch norm", "triton_norm"), pytest.param("The first convolution", "triton_stem", marks=SLOW)],
+)
+def test_a_difference_is_found_and_logged(
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the gradients alone: of all that a compiler gets wrong, this would be seen last."""
+    kernels = importlib.import_module(f"nearshot.models.kernels.{module}")
+    right = kernels._backward
+
+    def wrong(*given: Tensor) -> object:
+        first, *rest = right(*given)
+        return (first[0], -first[1], first[2]) if isinstance(first, tuple) else -first, *rest
+
+    monkeypatch.setattr(kernels, "_backward", wrong)
+    assert not CHECKS[name].__wrapped__(DEVICE)
+    assert [record.message.split(" is ")[0] for record in caplog.records] == [name]
+
+
+def test_what_is_not_a_number_is_a_difference(caplog: pytest.LogCaptureFixture) -> None:
+    assert agree("It", plain_stem, plain_stem, DEVICE)
+    assert not agree("It", lambda *given: plain_stem(*given) * torch.nan, plain_stem, DEVICE)
+    assert not agree("It", lambda *given: plain_stem(*given)[:, :8], plain_stem, DEVICE)
+    assert ["nan%" in caplog.records[0].message, "does not work" in caplog.records[1].message] == [True, True]
+
+
+def test_a_stem_that_differs_is_pytorchs(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "stem_kernels_run", lambda device: False)
+    monkeypatch.setattr(ops, "norm_act", plain_norm_act)
+    conv_norm_act(a_convolution(16), a_norm(16), tensor((2, 3, 4, 4), 0))
+    assert not calls
