@@ -15,11 +15,12 @@ from nearshot.experiments.identity import run_id
 from nearshot.experiments.paper import BATCH_SIZE_TABLE
 from nearshot.experiments.paper_configs import BATCH_SIZES
 from nearshot.experiments.recipe import Found
-from nearshot.experiments.recipes import RECIPES, schedule, supcon
+from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.recipes.ablations import row_config
-from nearshot.experiments.recipes.adaptation import LAYERS
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, SETUPS, setup_config
-from nearshot.experiments.recipes.choices import CHOICES, choice_config
+from nearshot.experiments.recipes.choices import CHOICES, choice_config, schedule_config
+from nearshot.experiments.recipes.comparison import SUPCON_ROWS, supcon_config
+from nearshot.experiments.recipes.features import LAYERS
 from nearshot.experiments.recipes.pair_subsampling import FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import PAPER, QUICK
@@ -279,18 +280,18 @@ def test_the_papers_schedule_is_to_be_considerably_better(
     better: float, seeds: tuple[int, ...], status: str, tmp_path: Path
 ) -> None:
     for short in ("PN", "NCA"):
-        put(Results(tmp_path), schedule.schedule_config(DATASET, f"{short} (SimpleShot's schedule)"), 60.0, seeds=seeds)
-        put(Results(tmp_path), schedule.schedule_config(DATASET, f"{short} (the paper's)"), 60.0 + better, seeds=seeds)
+        put(Results(tmp_path), schedule_config(DATASET, f"{short} (SimpleShot's schedule)"), 60.0, seeds=seeds)
+        put(Results(tmp_path), schedule_config(DATASET, f"{short} (the paper's)"), 60.0 + better, seeds=seeds)
     found = verdict(Results(tmp_path), "schedule", seeds)
     assert found.status == status
     assert "NCA, the paper's schedule minus SimpleShot's, 5-shot: +" in found.text
 
 
 def test_nca_is_held_against_both_supervised_contrastive_losses(tmp_path: Path) -> None:
-    for row, mean in zip(supcon.ROWS, (60.0, 66.0, 70.0), strict=True):
-        put(Results(tmp_path), supcon.supcon_config(DATASET, row), mean)
+    for row, mean in zip(SUPCON_ROWS, (60.0, 66.0, 70.0), strict=True):
+        put(Results(tmp_path), supcon_config(DATASET, row), mean)
     assert verdict(Results(tmp_path), "contrastive").status == "confirmed"
-    put(Results(tmp_path), supcon.supcon_config(DATASET, "SupCon, Khosla et al.'s"), 75.0)
+    put(Results(tmp_path), supcon_config(DATASET, "SupCon, Khosla et al.'s"), 75.0)
     found = verdict(Results(tmp_path), "contrastive")
     assert found.status == "contradicted"
     assert found.text.startswith("Contradicted by 2 of 4: NCA minus SupCon, Khosla et al.'s, ")

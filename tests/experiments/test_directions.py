@@ -10,8 +10,8 @@ from known import DATASET, SEEDS, put, verdict
 from nearshot.experiments.claims import CLAIMS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
-from nearshot.experiments.recipes.adaptation import LAYERS
 from nearshot.experiments.recipes.choices import CHOICES, choice_config
+from nearshot.experiments.recipes.features import LAYERS
 from nearshot.experiments.results import Measurement, Results
 from nearshot.experiments.scales import PAPER
 from nearshot.training import PRESETS, TrainConfig

@@ -115,9 +115,9 @@ def test_what_a_difference_counts_for(difference: float, interval: float, words:
         PairedDifference("", difference, interval - 0.3, 1, margin=0.3),
     ):
         counts = {
-            "above": ABOVE.hold(one),
+            "above": ABOVE.room(one) > 0,
             "not above": ABOVE.fail(one),
-            "none": NONE.hold(one),
+            "none": NONE.room(one) > 0,
             "some": NONE.fail(one),
         }
         assert {word for word, so in counts.items() if so} == words
@@ -364,12 +364,12 @@ def test_limits_hold_or_fail_and_what_fills_them_never_holds(
     difference: float, interval: float, margin: float, low: float, width: float
 ) -> None:
     limits, one = Limits(low, max(low, -1.0) + width), PairedDifference("a", difference, interval, 1, margin)
-    assert not (limits.hold(one) and limits.fail(one))
-    assert not (limits.hold(one) and limits.are_filled_by(one))
+    assert not (limits.room(one) > 0 and limits.fail(one))
+    assert not (limits.room(one) > 0 and limits.are_filled_by(one))
     if limits.low < one.difference < limits.high:
         assert not limits.fail(one)
     else:
-        assert not limits.hold(one)
+        assert limits.room(one) <= 0
 
 
 def test_a_verdict_names_too_few_seeds() -> None:

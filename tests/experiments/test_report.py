@@ -161,7 +161,7 @@ def test_an_unknown_scale_has_runs_only_and_an_odd_name_does_no_harm(tmp_path: P
 
 @pytest.mark.usefixtures("no_drawings")
 def test_claims_are_judged_for_each_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = Claim("nca", "NCA beats PN & MN", "Section 3", lambda found, dataset: Verdict("not yet run", ""))
+    claim = Claim("nca", "NCA beats PN & MN", "Section 3", lambda found, dataset: Verdict("not yet run", ""), ())
 
     def check(found: object, dataset: str) -> list[tuple[Claim, Verdict]]:
         return [(claim, Verdict("confirmed", f"by 2.0 on {dataset}"))]

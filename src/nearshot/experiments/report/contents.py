@@ -5,62 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from nearshot.experiments.claims import Claim, Verdict, check_claims
-from nearshot.experiments.identity import run_id
-from nearshot.experiments.recipe import ALL, Found, Recipe, RecipeOutputs, outputs_of
+from nearshot.experiments.recipe import ALL, Found, RecipeOutputs, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Results, RunResult
 from nearshot.experiments.scales import OWN, PAPER, Scale, scale_named
 from nearshot.experiments.tables import Cell
-from nearshot.training import TrainConfig
-
-__all__ = [
-    "JudgedClaim",
-    "PaperNumber",
-    "ScaleContents",
-    "claims_of",
-    "compared_with_paper",
-    "counted_parts",
-    "scales_of",
-]
-
-
-class _ReadOnce(Results):
-    """Results in memory: a page looks up each of them many times."""
-
-    def __init__(self, results: Results) -> None:
-        super().__init__(results.folder)
-        self._all = list(results)
-        self._by_id = {(run.scale, run.id): run for run in self._all}
-        self._ids: dict[TrainConfig, str] = {}
-
-    def get(self, config: TrainConfig, scale: str) -> RunResult | None:
-        """Return a run's result, or None if it is missing."""
-        if config not in self._ids:
-            self._ids[config] = run_id(config)
-        return self._by_id.get((scale, self._ids[config]))
-
-    def __iter__(self) -> Iterator[RunResult]:
-        return iter(self._all)
 
 
 @dataclass(frozen=True, eq=False)
 class ScaleContents:
-    """Everything of one scale.
-
-    Attributes:
-        name: the scale's folder.
-        scale: the scale, or None for an unknown one, of which only runs are shown.
-        runs: all its runs.
-        parts: the recipes with a number, on each dataset.
-    """
+    """A scale (None if it is unknown) with its runs, and the recipes with a number on each dataset."""
 
     name: str
     scale: Scale | None
-    runs: tuple[RunResult, ...]
-    parts: tuple[RecipeOutputs, ...]
+    runs: Sequence[RunResult]
+    parts: Sequence[RecipeOutputs]
 
     @property
     def label(self) -> str:
@@ -76,13 +37,8 @@ class ScaleContents:
 
 
 def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleContents]:
-    """Return the contents of each scale that has results, the paper's first.
-
-    Args:
-        results: the folder.
-        scales: scales of one's own, beside those that are known by name.
-    """
-    results, own = _ReadOnce(results), {scale.name: scale for scale in scales}
+    """Return the contents of each scale that has results, the paper's first; `scales` are those of one's own."""
+    own = {scale.name: scale for scale in scales}
     by_scale: dict[str, list[RunResult]] = {}
     for run in results:
         by_scale.setdefault(run.scale, []).append(run)
@@ -90,7 +46,7 @@ def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleConte
     for name in sorted(by_scale, key=lambda name: (name != PAPER.name, name)):
         scale, runs = own.get(name) or scale_named(name), by_scale[name]
         parts = [] if scale is None else _parts(Found(results, scale, tuple(sorted({run.seed for run in runs}))))
-        contents.append(ScaleContents(name, scale, tuple(runs), tuple(parts)))
+        contents.append(ScaleContents(name, scale, runs, parts))
     return contents
 
 
@@ -107,48 +63,25 @@ def _parts(found: Found) -> list[RecipeOutputs]:
 def counted_parts() -> list[RecipeOutputs]:
     """Return the outputs of recipes that need neither runs nor their results."""
     nothing = Found(Results(os.devnull), PAPER, (0,))
-    parts = [outputs_of(one, nothing, one.datasets[0]) for one in RECIPES.values() if not _needs_runs(one)]
+    counted = [one for one in RECIPES.values() if not any(one.wanted(dataset) for dataset in one.datasets)]
+    parts = (outputs_of(one, nothing, one.datasets[0]) for one in counted)
     return [part for part in parts if part.tables]
 
 
-def _needs_runs(recipe: Recipe) -> bool:
-    return any(recipe.wanted(dataset) for dataset in recipe.datasets)
-
-
-class JudgedClaim(NamedTuple):
-    """A claim, judged by the results of a scale on a dataset."""
-
-    scale: ScaleContents
-    dataset: str
-    claim: Claim
-    verdict: Verdict
-
-
-def claims_of(scales: Sequence[ScaleContents]) -> list[JudgedClaim]:
-    """Return the paper's claims with their verdicts, for every scale and dataset that has runs."""
-    judged = []
+def claims_of(scales: Sequence[ScaleContents]) -> Iterator[tuple[ScaleContents, str, Claim, Verdict]]:
+    """Yield the paper's claims with their verdicts, for every scale and dataset that has runs."""
     for scale in scales:
         for dataset in dict.fromkeys(part.dataset for part in scale.parts):
             founds = [part.found for part in scale.parts if part.dataset == dataset]
             found = replace(founds[0], seeds=tuple(sorted({seed for one in founds for seed in one.seeds})))
-            judged += [JudgedClaim(scale, found.on(dataset), *one) for one in check_claims(found, dataset)]
-    return judged
+            for claim, verdict in check_claims(found, dataset):
+                yield scale, found.on(dataset), claim, verdict
 
 
-class PaperNumber(NamedTuple):
-    """A number of ours and the paper's."""
-
-    scale: ScaleContents
-    part: RecipeOutputs
-    row: str
-    measured: str
-    ours: Cell
-    paper: Cell
-    difference: Cell
-
-
-def compared_with_paper(scales: Sequence[ScaleContents]) -> Iterator[PaperNumber]:
-    """Yield all numbers that the paper has too: the columns ours, paper, difference of every table."""
+def compared_with_paper(
+    scales: Sequence[ScaleContents],
+) -> Iterator[tuple[ScaleContents, RecipeOutputs, str, str, list[Cell]]]:
+    """Yield all numbers that the paper has too: names of row and column, then ours, the paper's, the difference."""
     tables = ((scale, part, table) for scale in scales for part in scale.parts for table in part.tables)
     for scale, part, table in tables:
         for place in (i for i, heading in enumerate(table.headings) if heading == "difference"):
@@ -156,4 +89,4 @@ def compared_with_paper(scales: Sequence[ScaleContents]) -> Iterator[PaperNumber
                 cells = [item for item in row[place - 2 : place + 1] if isinstance(item, Cell)]
                 if len(cells) == 3 and cells[2].value is not None:
                     name = ", ".join(item for item in row if isinstance(item, str))
-                    yield PaperNumber(scale, part, name, table.headings[place - 2], *cells)
+                    yield scale, part, name, table.headings[place - 2], cells

@@ -1,56 +1,36 @@
-"""The rows of the table of runs: what is shown of each run, and what is folded away below it."""
+"""The rows of the table of runs: what is shown of each run, and what is folded away below it, with small charts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nearshot.evaluation import Accuracy
-from nearshot.experiments.report.charts import Bar, Chart, bar_chart, histogram, line_chart
 from nearshot.experiments.report.contents import ScaleContents
 from nearshot.experiments.results import Measurement, RunResult
 from nearshot.experiments.tables import Cell, cell
 from nearshot.training.run_folder import run_name
 
-__all__ = ["COLUMNS", "RunRow", "run_rows"]
-
 COLUMNS = (("val", 1), ("val", 5), ("test", 1), ("test", 5))
 BINS = 25
+LEFT, RIGHT, TOP, BOTTOM = 42.0, 312.0, 8.0, 130.0  # of the area inside a chart's axes
 
 
-class RunRow(NamedTuple):
-    """A run in the page.
+class Chart(NamedTuple):
+    """A chart: SVG paths, the names of several lines, and the numbers at the axes' ends; or a text in its place."""
 
-    Attributes:
-        run: the run.
-        scale: its scale.
-        name: its name, in parts between which a line may end.
-        cells: its accuracies for `COLUMNS`.
-        used_by: the recipes that use it.
-        curves: the loss and the validation accuracies over epochs.
-        accuracies: everything that was measured: name, accuracy, epoch.
-        episodes: how the accuracies of the episodes are distributed.
-        classes: accuracies by class, with titles.
-        config: the settings, as names and texts.
-        provenance: where the result is from.
-    """
-
-    run: RunResult
-    scale: ScaleContents
-    name: list[str]
-    cells: list[Cell]
-    used_by: list[str]
-    curves: list[Chart]
-    accuracies: list[tuple[str, Accuracy, Any]]
-    episodes: list[Chart]
-    classes: dict[str, list[Bar]]
-    config: dict[str, str]
-    provenance: dict[str, str]
+    title: str
+    paths: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    ends: tuple[str, str, str, str] = ("", "", "", "")  # left, right, low, high
+    text: str = ""
+    is_filled: bool = False
 
 
-def run_rows(scales: Sequence[ScaleContents]) -> Iterator[RunRow]:
-    """Yield the rows of all runs."""
+def run_rows(scales: Sequence[ScaleContents]) -> Iterator[dict[str, Any]]:
+    """Yield what `templates/runs.html` shows of each run."""
     used_by: dict[tuple[str, str], dict[str, None]] = {}
     for scale in scales:
         for part in scale.parts:
@@ -58,26 +38,21 @@ def run_rows(scales: Sequence[ScaleContents]) -> Iterator[RunRow]:
                 used_by.setdefault((run.scale, run.id), {})[part.recipe.name] = None
     for scale in scales:
         for run in scale.runs:
-            yield _row(run, scale, list(used_by.get((run.scale, run.id), ())))
-
-
-def _row(run: RunResult, scale: ScaleContents, used_by: list[str]) -> RunRow:
-    content = run.content
-    accuracies = [(one.name, run.accuracy(one), run.epoch(one)) for one in run.measurements]
-    episodes = (_episodes(name, accuracy) for name, accuracy, _ in accuracies)
-    return RunRow(
-        run,
-        scale,
-        run_name(run.config).split(","),
-        [_cell(run, split, n_shot) for split, n_shot in COLUMNS],
-        used_by,
-        _curves(run.history),
-        accuracies,
-        [chart for chart in episodes if chart],
-        {f"{name}: accuracy by class, %, hardest first": bar_chart(values) for name, values in run.by_class.items()},
-        _flat(content["config"]),
-        _flat({"result": run.id, "fingerprints": content["fingerprints"], **content["environment"]}),
-    )
+            provenance = {"result": run.id, "fingerprints": run.content["fingerprints"], **run.content["environment"]}
+            accuracies = [(one.name, run.accuracy(one), run.epoch(one)) for one in run.measurements]
+            yield {
+                "run": run,
+                "scale": scale,
+                "name": run_name(run.config).split(","),  # a line may end between its parts
+                "cells": [_cell(run, split, n_shot) for split, n_shot in COLUMNS],
+                "used_by": list(used_by.get((run.scale, run.id), ())),
+                "curves": _curves(run.history),
+                "accuracies": accuracies,
+                "episodes": [_episodes(name, accuracy) for name, accuracy, _ in accuracies],
+                "classes": run.by_class,
+                "config": _flat(run.content["config"]),
+                "provenance": _flat(provenance),
+            }
 
 
 def _cell(run: RunResult, split: str, n_shot: int) -> Cell:
@@ -98,17 +73,46 @@ def _curves(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
     for line in history:
         for name, value in (line.get("validation") or {}).items():
             validation.setdefault(name, []).append((float(line["epoch"]), float(value)))
-    charts = (line_chart("loss", {"loss": loss}), line_chart("validation accuracy, %", validation))
+    charts = (_lines("loss", {"loss": loss}), _lines("validation accuracy, %", validation))
     return [chart for chart in charts if chart]
 
 
-def _episodes(name: str, accuracy: Accuracy) -> Chart | None:
+def _lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> Chart | None:
+    """Return lines over epochs; a single epoch in words."""
+    points = [point for line in series.values() for point in line if math.isfinite(point[1])]
+    if not points:
+        return None
+    xs, ys = ([point[axis] for point in points] for axis in (0, 1))
+    if len(set(xs)) == 1:
+        values = ", ".join(f"{name} {line[0][1]:.4g}" for name, line in series.items() if line)
+        return Chart(title, text=f"after epoch {xs[0]:.4g}: {values}")
+    across, up = _scaled(xs, LEFT, RIGHT), _scaled(ys, BOTTOM, TOP)
+    paths = tuple(
+        "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in line if math.isfinite(y)) for line in series.values()
+    )
+    ends = (f"{min(xs):.4g}", f"epoch {max(xs):.4g}", f"{min(ys):.4g}", f"{max(ys):.4g}")
+    return Chart(title, paths, tuple(series) if len(series) > 1 else (), ends)
+
+
+def _scaled(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
+    low, high = min(values), max(values)
+    return lambda value: start + (0.5 if high == low else (value - low) / (high - low)) * (end - start)
+
+
+def _episodes(name: str, accuracy: Accuracy) -> Chart:
     """Return the distribution of the episodes' accuracies. Each bin holds equally many possible values."""
     n_questions = accuracy.protocol.n_way * accuracy.protocol.n_query
     step = -(-n_questions // BINS)
     n_correct = (accuracy.per_episode * n_questions / 100).round().long()
     counts = (n_correct // step).bincount(minlength=n_questions // step + 1).tolist()
-    return histogram(f"{name}: episodes by accuracy, %", counts)
+    width, most = (RIGHT - LEFT) / len(counts), max(counts)
+    path = "".join(
+        f"M{LEFT + i * width:.1f} {BOTTOM:g}v{(TOP - BOTTOM) * count / most:.1f}h{0.9 * width:.1f}V{BOTTOM:g}"
+        for i, count in enumerate(counts)
+        if count
+    )
+    ends = ("0", "100", "0", f"{most:,}")
+    return Chart(f"{name}: episodes by accuracy, %", (path,), ends=ends, is_filled=True)
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, str]:
