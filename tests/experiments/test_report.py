@@ -52,7 +52,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
 @pytest.fixture
 def no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are empty: matplotlib takes most of a page's time."""
-    monkeypatch.setattr("nearshot.experiments.report.render.image_of", lambda figure: "data:,")
+    monkeypatch.setattr("nearshot.experiments.report.render._image_of", lambda figure: "data:,")
 
 
 def test_the_page_needs_nothing_but_itself(page: Page) -> None:

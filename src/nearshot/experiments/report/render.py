@@ -56,7 +56,7 @@ def _page(scales: Sequence[ScaleContents]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.globals.update(counted=counted, duration=duration, image_of=image_of)
+    environment.globals.update(counted=counted, duration=duration, image_of=_image_of)
     environment.globals.update(largest_difference=largest_difference, number_columns=number_columns)
     files = resources.files("nearshot.experiments.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
@@ -92,7 +92,7 @@ def largest_difference(table: Table) -> float:
     return max((abs(item.value or 0.0) for item in items if isinstance(item, Cell)), default=0.0)
 
 
-def image_of(figure: Figure) -> str:
+def _image_of(figure: Figure) -> str:
     """Return a figure as the address of an image inside the page, so that nothing in it clashes with the page."""
     buffer = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": figure.name}):  # the same figure is the same file
