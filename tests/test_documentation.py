@@ -54,7 +54,7 @@ def test_marks_that_do_not_go_together_are_refused(page: str, monkeypatch: pytes
     monkeypatch.syspath_prepend(ROOT / "docs")
     from fill import filled
 
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="end -->"):
         filled(page)
 
 
