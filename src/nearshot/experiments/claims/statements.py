@@ -60,17 +60,13 @@ def _both_shots(
     first, second = configs
     for shot in SHOTS:
         one = Measurement(split, shot, classifier)
-        yield Compared(f"{name}, {shot}-shot", (first, one), (second, one))
+        yield f"{name}, {shot}-shot", (first, one), (second, one)
 
 
 def _features(dataset: str, name: str, first: Measurement, second: Measurement) -> Compared:
     """Compare NCA's features, measured in two ways."""
     nca = PRESETS[f"{dataset}-nca"]
-    return Compared(name, (nca, first), (nca, second))
-
-
-def _by(classifier: str) -> str:
-    return "" if classifier == "centroid" else f", {classifier}"
+    return name, (nca, first), (nca, second)
 
 
 def _classifiers(dataset: str) -> Iterator[Compared]:
@@ -124,7 +120,7 @@ def _schedules(dataset: str) -> Iterator[Compared]:
 def _choices(dataset: str, first: int, second: int, classifier: str = "centroid") -> Iterator[Compared]:
     """Two of the choices that the text discusses, by their places in `CHOICES`."""
     names = CHOICES[first], CHOICES[second]
-    name = f"{names[0]} minus {names[1]}{_by(classifier)}"
+    name = " minus ".join(names) + f", {classifier}" * (classifier != "centroid")
     yield from _both_shots(name, (choice_config(dataset, one) for one in names), classifier)
 
 
@@ -134,7 +130,7 @@ def _rows(
     """Rows of Figure 4 against others."""
     for first, second in compared:
         for size in sizes:
-            name = f"row {first} minus row {second}, batch {size}{_by(classifier)}"
+            name = f"row {first} minus row {second}, batch {size}" + f", {classifier}" * (classifier != "centroid")
             yield from _both_shots(name, (row_config(dataset, row, size) for row in (first, second)), classifier)
 
 
@@ -212,9 +208,9 @@ def _correlation(found: Found, dataset: str, size: int, shot: int, n_pairs: dict
 
 def _fractions(dataset: str, more: float, fewer: float) -> Iterator[Compared]:
     for shot, classifier in NCA_MEASURED:
-        sides = ((subsampled(dataset, one), Measurement("val", shot, classifier)) for one in (more, fewer))
+        one = Measurement("val", shot, classifier)
         name = f"NCA with {100 * more:g} % minus {100 * fewer:g} % of the pairs, {classifier}, {shot}-shot"
-        yield Compared(name, *sides)
+        yield name, (subsampled(dataset, more), one), (subsampled(dataset, fewer), one)
 
 
 def _all_pairs_and_fewer(dataset: str) -> Iterator[Compared]:

@@ -44,14 +44,7 @@ class Claim(NamedTuple):
     datasets: tuple[str, ...]
 
 
-class Compared(NamedTuple):
-    """A comparison of two measurements, each with its run: the first minus the second."""
-
-    name: str
-    first: Side
-    second: Side
-
-
+Compared = tuple[str, Side, Side]  # a name, and two measurements, each with its run: the first minus the second
 Comparisons = Callable[[str], Iterable[Compared]]  # on a dataset
 
 
@@ -133,11 +126,9 @@ def _margins(differences: Sequence[PairedDifference]) -> str:
 
 def within(*stated: tuple[Comparisons, Limits]) -> Check:
     """Return a check that comparisons are within limits."""
-
-    def check(found: Found, dataset: str) -> Verdict:
-        return judge(*((_differences(found, dataset, comparisons), limits) for comparisons, limits in stated))
-
-    return check
+    return lambda found, dataset: judge(
+        *((_differences(found, dataset, comparisons), limits) for comparisons, limits in stated)
+    )
 
 
 def above(comparisons: Comparisons) -> Check:

@@ -22,8 +22,7 @@ from collections.abc import Sequence
 
 from nearshot.experiments.accuracy_table import PAPER_DATASETS, AccuracyRow, AccuracyTable
 from nearshot.experiments.measurement import TREATMENTS
-from nearshot.experiments.paired import Side
-from nearshot.experiments.paper import ADAPTATION, CLASSIFIERS_TABLE
+from nearshot.experiments.paper import ADAPTATION, CLASSIFIERS_TABLE, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.training import PRESETS
@@ -59,26 +58,20 @@ def _wanted(dataset: str) -> Sequence[Wanted]:
     return [Wanted(PRESETS[f"{dataset}-nca"], tuple(dict.fromkeys(measurements)))]
 
 
-def _classifier(dataset: str, name: str) -> AccuracyRow:
-    sides = [(PRESETS[f"{dataset}-nca"], Measurement(split, 5, name)) for split in SPLITS]
-    return AccuracyRow((CLASSIFIERS[name],), sides, CLASSIFIERS_TABLE[dataset][name])
-
-
-def _treatment(dataset: str, name: str) -> AccuracyRow:
-    measured = [Measurement("val", shot, "centroid", treatment=name) for shot in (1, 5)]
-    return AccuracyRow((name,), [(PRESETS[f"{dataset}-nca"], one) for one in measured])
+def _line(
+    dataset: str, label: str, measured: Sequence[Measurement | None], paper: Sequence[Number | None] = ()
+) -> AccuracyRow:
+    nca = PRESETS[f"{dataset}-nca"]
+    return AccuracyRow((label,), [None if one is None else (nca, one) for one in measured], paper)
 
 
 def _adapted(dataset: str, split: str, rows: Features) -> list[AccuracyRow]:
     """Return NCA's features with one shot, where nothing is adapted, and with five: adapting needs two of a class."""
     lines = []
     for row, (layers, adapted) in rows.items():
-        sides: list[Side | None] = [
-            (PRESETS[f"{dataset}-nca"], Measurement(split, shot, "centroid", layers, adapted)) for shot in (1, 5)
-        ]
-        if adapted is not None:
-            sides[0] = None
-        lines.append(AccuracyRow((row,), sides, ADAPTATION[row][dataset] if row in ADAPTATION else ()))
+        one, five = (Measurement(split, shot, "centroid", layers, adapted) for shot in (1, 5))
+        paper = ADAPTATION[row][dataset] if row in ADAPTATION else ()
+        lines.append(_line(dataset, row, [None if adapted else one, five], paper))
     return lines
 
 
@@ -94,7 +87,10 @@ TABLES = (
         "classifiers-{on}",
         "Classifiers on NCA's features (Appendix D): {on}, 5-shot",
         ("classifier",),
-        lambda dataset: [_classifier(dataset, name) for name in CLASSIFIERS],
+        lambda dataset: [
+            _line(dataset, title, [Measurement(split, 5, name) for split in SPLITS], CLASSIFIERS_TABLE[dataset][name])
+            for name, title in CLASSIFIERS.items()
+        ],
         tuple(SPLITS.values()),
         with_paper=True,
     ),
@@ -102,7 +98,10 @@ TABLES = (
         "treatments-{on}",
         "Centring and normalising NCA's features (Section 3.1): {on}, validation split, nearest centroid",
         ("features",),
-        lambda dataset: [_treatment(dataset, name) for name in TREATMENTS],
+        lambda dataset: [
+            _line(dataset, name, [Measurement("val", shot, "centroid", treatment=name) for shot in (1, 5)])
+            for name in TREATMENTS
+        ],
         notes=lambda found: (
             "Centring alone moves all features by the same vector, which changes no distance and no answer. It matters "
             "only before normalising.",
