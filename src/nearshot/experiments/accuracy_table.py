@@ -33,30 +33,17 @@ def both_shots(config: TrainConfig, split: str = "val", classifier: str = "centr
 
 @dataclass(frozen=True)
 class AccuracyTable:
-    """A table of accuracies.
+    """A table of accuracies; `{on}` in its name and title is the dataset, and `{where}` the place in the paper."""
 
-    Attributes:
-        name: its file, with `{on}` for the dataset.
-        title: with `{on}` for the dataset, and `{where}` for `place`.
-        labels: the headings of the first columns.
-        lines: the rows on a dataset.
-        columns: the headings of the accuracies.
-        place: the section of the paper, and its dataset there.
-        measured: whether its runs are measured after training; otherwise their validation accuracies are enough.
-        with_paper: whether the paper's number and the difference stand beside each accuracy.
-        paired: whether its paired difference from the first row stands beside each accuracy.
-        notes: sentences below it.
-    """
-
-    name: str
+    name: str  # of its file
     title: str
-    labels: tuple[str, ...]
-    lines: Callable[[str], Sequence[AccuracyRow]]
-    columns: tuple[str, ...] = BOTH_SHOTS
-    place: tuple[str, str] | None = None
-    measured: bool = False
-    with_paper: bool = False
-    paired: bool = False
+    labels: tuple[str, ...]  # the headings of the first columns
+    lines: Callable[[str], Sequence[AccuracyRow]]  # on a dataset
+    columns: tuple[str, ...] = BOTH_SHOTS  # the headings of the accuracies
+    place: tuple[str, str] | None = None  # the section of the paper, and its dataset there
+    measured: bool = False  # after training; otherwise validation accuracies are enough
+    with_paper: bool = False  # the paper's number and the difference stand beside each accuracy
+    paired: bool = False  # its paired difference from the first row stands beside each accuracy
     notes: Callable[[Found], tuple[str, ...]] = lambda found: ()
 
     def wanted(self, dataset: str) -> list[Wanted]:

@@ -24,33 +24,19 @@ Side = tuple[TrainConfig, Measurement]
 
 
 class PairedDifference(NamedTuple):
-    """One model minus another, in points.
+    """One model minus another, in points."""
 
-    Attributes:
-        name: which model minus which.
-        difference: the mean difference.
-        interval95: half its 95 % interval: over episodes for one training seed, otherwise between seeds.
-        n_seeds: the number of training seeds.
-        margin: what is added to the interval for seed variance that it does not contain: see `seed_margin`.
-        kind: differences of one kind are assumed to have the same seed variance: see `kind_of`.
-        spread: the standard deviation of the difference between seeds.
-        freedom: the degrees of freedom of the spread.
-        over_episodes: with several seeds, half the 95 % interval over episodes alone.
-        allowed: the margin that may replace an interval between seeds: see `pool_spread`.
-        by_seed: with several seeds, the difference of each.
-    """
-
-    name: str
-    difference: float
-    interval95: float
+    name: str  # which model minus which
+    difference: float  # the mean
+    interval95: float  # half its 95 % interval: over episodes for one training seed, otherwise between seeds
     n_seeds: int
-    margin: float = 0.0
-    kind: str = ""
-    spread: float = 0.0
-    freedom: float = 0.0
-    over_episodes: float = 0.0
-    allowed: float = 0.0
-    by_seed: tuple[float, ...] = ()
+    margin: float = 0.0  # added to the interval for seed variance that it does not contain: see `seed_margin`
+    kind: str = ""  # differences of one kind are assumed to have the same seed variance: see `kind_of`
+    spread: float = 0.0  # the standard deviation of the difference between seeds
+    freedom: float = 0.0  # the degrees of freedom of the spread
+    over_episodes: float = 0.0  # with several seeds, half the 95 % interval over episodes alone
+    allowed: float = 0.0  # the margin that may replace an interval between seeds: see `pool_spread`
+    by_seed: tuple[float, ...] = ()  # with several seeds, the difference of each
 
     def __str__(self) -> str:
         return f"{self.name}: {signed(self.difference)} ± {self.interval95:.2f}"

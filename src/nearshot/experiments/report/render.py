@@ -15,14 +15,7 @@ import matplotlib as mpl
 from nearshot._version import __version__
 from nearshot.errors import InputError
 from nearshot.experiments.claims.verdict import count_statuses
-from nearshot.experiments.report.contents import (
-    ScaleContents,
-    claims_of,
-    compared_with_paper,
-    counted_parts,
-    scales_of,
-)
-from nearshot.experiments.report.run_rows import COLUMNS, run_rows
+from nearshot.experiments.report import contents
 from nearshot.experiments.results import Results
 from nearshot.experiments.scales import OWN, Scale
 from nearshot.experiments.tables import Cell, Figure, Table
@@ -42,16 +35,16 @@ def write_report(results: Results, output: str | Path, *, scales: Sequence[Scale
         output: the file to write.
         scales: scales of one's own; those of `nearshot reproduce` are known by their names.
     """
-    contents = scales_of(results, scales)
-    if not contents:
+    shown = contents.scales_of(results, scales)
+    if not shown:
         raise InputError(f"There are no results in {results.folder}. Make some first: nearshot reproduce --all --quick")
     output = Path(output)
     with atomic_write(output) as file:
-        file.write(_page(contents).encode())
+        file.write(_page(shown).encode())
     return output
 
 
-def _page(scales: Sequence[ScaleContents]) -> str:
+def _page(scales: Sequence[contents.ScaleContents]) -> str:
     loader = jinja2.PackageLoader("nearshot.experiments.report")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -60,7 +53,7 @@ def _page(scales: Sequence[ScaleContents]) -> str:
     environment.globals.update(largest_difference=largest_difference, number_columns=number_columns)
     files = resources.files("nearshot.experiments.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    claims, compared = list(claims_of(scales)), list(compared_with_paper(scales))
+    claims, compared = list(contents.claims_of(scales)), list(contents.compared_with_paper(scales))
     return environment.get_template("page.html").render(
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=style,
@@ -68,14 +61,14 @@ def _page(scales: Sequence[ScaleContents]) -> str:
         version=__version__,
         own=OWN,
         scales=scales,
-        counted_parts=counted_parts(),
+        counted_parts=contents.counted_parts(),
         claims=claims,
         claim_counts=count_statuses(verdict.status for *_, verdict in claims),
         signs=SIGNS,
         compared=compared,
         largest=max((abs(cells[2].value or 0.0) for *_, cells in compared), default=0.0),
-        columns=[f"{split} {n_shot}-shot" for split, n_shot in COLUMNS],
-        rows=run_rows(scales),
+        columns=[f"{split} {n_shot}-shot" for split, n_shot in contents.COLUMNS],
+        rows=contents.run_rows(scales),
     )
 
 
