@@ -1,24 +1,49 @@
-"""The report as a file: what is in it, what is not, and that nothing gets into it unescaped."""
+"""The report as a file, and runs from elsewhere in it: nothing gets in unescaped, nothing is fetched."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
+from browser import CHROMIUM, Browser, open_browser
 from made_up import make_up
+from settings import TINY
+from tiny import prepare_tiny
+from torch import Tensor
 
 from nearshot.cli import main
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.claims import Claim, Verdict
+from nearshot.experiments.costs import images_of
+from nearshot.experiments.identity import has_own_loss, run_id
+from nearshot.experiments.recipe import Found
 from nearshot.experiments.report import write_report
-from nearshot.experiments.scales import PAPER, QUICK, scale_named, smaller
+from nearshot.experiments.reproduce import collect
+from nearshot.experiments.results import LeftOutWarning
+from nearshot.experiments.scales import PAPER, QUICK, Scale, scale_named, smaller
+from nearshot.training import OwnLoss, TrainConfig, train
 
+SHOWN = "[...document.querySelectorAll('#{} > tbody')].filter(body => body.offsetHeight > 0)"
+DIFFERENCES = SHOWN.format("differences")
+RUNS = SHOWN.format("runs-table")
 ATTACK = "<script>alert('stolen')</script>"
+SHORT = replace(TINY, epochs=1, steps_per_epoch=2, input_size=16, validate_every=1, validation_episodes=10)
+SCALE = Scale(
+    "own-scale",
+    "two steps",
+    lambda config: replace(config, input_size=16, validate_every=1, validation_episodes=10, validation_way=2),
+    dataset="tiny",
+)
 
 
 class Page(HTMLParser):
@@ -26,7 +51,7 @@ class Page(HTMLParser):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.text = path.read_text()
+        self.path, self.text = path, path.read_text()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.feed(self.text)
@@ -52,7 +77,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
 @pytest.fixture
 def no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are empty: matplotlib takes most of a page's time."""
-    monkeypatch.setattr("nearshot.experiments.report.render.image_of", lambda figure: "data:,")
+    monkeypatch.setattr("nearshot.experiments.report.render._image_of", lambda figure: "data:,")
 
 
 def test_the_page_needs_nothing_but_itself(page: Page) -> None:
@@ -114,17 +139,8 @@ def test_differences_are_ours_minus_the_papers(page: Page) -> None:
 
 def test_a_run_shows_everything_behind_it(page: Page) -> None:
     details = page.text.split("<details>")[1].split("</details>")[0]
-    for expected in (
-        "validation accuracy",
-        "episodes by accuracy",
-        "accuracy by class",
-        "learning_rate",
-        "0123456789abcdef",
-        "NVIDIA H200",
-        "nearshot reproduce --all",
-        "f00df00d",
-        "400 episodes",
-    ):
+    shown = ("validation accuracy", "episodes by accuracy", "accuracy by class", "learning_rate", "0123456789abcdef")
+    for expected in (*shown, "NVIDIA H200", "nearshot reproduce --all", "f00df00d", "400 episodes"):
         assert expected in details, expected
 
 
@@ -161,7 +177,7 @@ def test_an_unknown_scale_has_runs_only_and_an_odd_name_does_no_harm(tmp_path: P
 
 @pytest.mark.usefixtures("no_drawings")
 def test_claims_are_judged_for_each_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = Claim("nca", "NCA beats PN & MN", "Section 3", lambda found, dataset: Verdict("not yet run", ""))
+    claim = Claim("nca", "NCA beats PN & MN", "Section 3", lambda found, dataset: Verdict("not yet run", ""), ())
 
     def check(found: object, dataset: str) -> list[tuple[Claim, Verdict]]:
         return [(claim, Verdict("confirmed", f"by 2.0 on {dataset}"))]
@@ -180,16 +196,6 @@ def test_no_results_say_what_to_do(tmp_path: Path) -> None:
         write_report(Results(tmp_path), tmp_path / "report.html")
 
 
-@pytest.mark.usefixtures("no_drawings")
-def test_the_command_says_where_the_page_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_up(tmp_path, ["schedule"], PAPER)
-    assert main(["report", "--results", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert str(tmp_path / "report.html") in said
-    assert "MB" in said
-    assert main(["report", "--results", str(tmp_path / "nothing")]) == 1
-
-
 def test_scales_are_known_by_their_names() -> None:
     for scale in (PAPER, QUICK, smaller(32), smaller(steps=3), smaller(32, 3), smaller(steps=3, quick=True)):
         known = scale_named(scale.name)
@@ -202,8 +208,8 @@ def test_scales_are_known_by_their_names() -> None:
 
 
 @pytest.mark.usefixtures("no_drawings")
-def test_files_of_others_where_one_stands_are_not_taken_for_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_says_where_the_page_is_and_reads_results_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "some" / "where").mkdir(parents=True)
     (tmp_path / "some" / "where" / "settings.json").write_text("{}")
@@ -211,6 +217,230 @@ def test_files_of_others_where_one_stands_are_not_taken_for_results(
     (tmp_path / "results" / "quick" / "last-run.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 0
+    said = capsys.readouterr().out
+    assert "results/report.html" in said.replace("\n", "")
+    assert "MB" in said
     page = (tmp_path / "results" / "report.html").read_text()
     assert "pairs-cifar-fs-counted" in page
     assert "runs-cifar-fs-counted" not in page  # of results, and there are none that it would be about
+    assert main(["report", "--results", str(tmp_path / "nothing")]) == 1
+
+
+def spread(embeddings: Tensor, labels: Tensor, strength: float = 1.0) -> Tensor:
+    return strength * torch.cdist(embeddings, embeddings)[labels[:, None] == labels].mean()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a loss of one's own, by its name before and after others that are good or not."""
+    folder = tmp_path_factory.mktemp("runs")
+    prepare_tiny(folder / "data", n_classes=40)
+    configs = {
+        "a-damaged": replace(SHORT, seed=7),
+        "b-own": replace(SHORT, method=OwnLoss("spread-1", spread)),
+        "c-built-in": SHORT,
+        "d-other-scale": replace(SHORT, validation_episodes=11),
+        "e-own-partly": replace(SHORT, method=OwnLoss("spread-2", partial(spread, strength=2.0))),
+    }
+    for name, config in configs.items():
+        train(config, folder=folder / name, data_dir=folder / "data", show=False)
+    (folder / "a-damaged" / "timing.jsonl").write_text("")
+    return folder
+
+
+def test_what_is_good_is_taken_and_the_rest_is_named(runs: Path, tmp_path: Path) -> None:
+    with pytest.warns(LeftOutWarning) as warned:
+        found = collect(runs, tmp_path / "results", SCALE)
+    (said,) = warned
+    assert str(runs / "a-damaged") in str(said.message)
+    assert [(has_own_loss(result.config), result.scale) for result in found] == [
+        (True, "own-scale"),
+        (False, "own-scale"),
+        (False, "own"),
+        (True, "own-scale"),
+    ]
+    results = Results(tmp_path / "results")
+    assert {(one.scale, one.id) for one in results} == {(one.scale, one.id) for one in found}
+    table, _ = RECIPES["runs"].tables(Found(results, SCALE, (0,)), "cifar-fs")
+    names = [str(row[0]) for row in table.rows]
+    assert sum("method=own-spread-" in name for name in names) == 2
+    assert len(names) == 3
+    assert any("a loss of one's own" in note for note in table.notes)
+    page = write_report(results, tmp_path / "report.html", scales=[SCALE]).read_text()
+    assert found[0].config.method_name in page
+    assert "runs of your own, each with its own settings; not a reproduction" in page
+    for wrong in ("results", "nowhere"):  # no run, no folder
+        with pytest.raises(InputError, match=str(tmp_path / wrong)):
+            collect(tmp_path / wrong, tmp_path / "other", SCALE)
+
+
+def test_a_run_of_any_settings_is_among_ones_own(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as the example's, of a preset, and one on a folder of pictures, into which nothing is written."""
+    where = ["--collect", str(runs / "b-own"), "--results", str(tmp_path / "results")]
+    assert main(["reproduce", *where]) == 0
+    out = capsys.readouterr().out
+    assert "1-shot centroid" in out
+    assert str(tmp_path / "results" / "own") in out
+    assert "(the paper's setting)" in out
+    (result,) = Results(tmp_path / "results")
+    of_folder = replace(result.config, dataset=str(tmp_path / "photos"))
+    path = Results(tmp_path / "results").path(of_folder, "own")
+    assert path.parent == tmp_path / "results" / "own" / "photos"
+
+
+def test_runs_that_differ_only_in_validation_are_both_kept(runs: Path, tmp_path: Path) -> None:
+    """And collecting again changes nothing."""
+    both = tmp_path / "both"
+    for name in ("c-built-in", "d-other-scale"):
+        shutil.copytree(runs / name, both / name)
+    for _ in range(3):
+        found = collect(both, tmp_path / "results", PAPER)
+        assert len({result.id for result in found}) == 1
+        assert len(list((tmp_path / "results").rglob("*.json"))) == len(list(Results(tmp_path / "results"))) == 2
+
+
+def test_a_loss_of_ones_own_is_told_by_its_code_and_what_it_sees() -> None:
+    own = replace(SHORT, method=OwnLoss("spread-1", spread))
+    read = TrainConfig.from_dict(own.as_dict())  # its code is not in the files, its mark is
+    assert run_id(read) == run_id(own)
+    assert images_of(read) == images_of(own) == images_of(SHORT)
+    assert run_id(replace(read, temperature=2.0, background=0.0, n_shot=1)) == run_id(own)  # it sees none of these
+
+    def changed(change: Callable[[TrainConfig], TrainConfig]) -> bool:
+        return run_id(change(read)) != run_id(own)
+
+    assert changed(lambda config: replace(config, seed=1))
+    assert changed(lambda config: replace(config, batches="episodes"))
+    assert changed(lambda config: replace(config, method=OwnLoss("spread-2", partial(spread, strength=2.0))))
+    assert changed(lambda config: replace(config, method="own-spread-00000000"))
+    for name in ("own", "owner-spread"):
+        with pytest.raises(InputError, match="There is no method"):
+            run_id(replace(SHORT, method=name))
+
+
+@pytest.fixture(scope="module")
+def browser(page: Page, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium; make browser installs it")
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
+        browser.open(page.path)
+        yield browser
+
+
+def click(browser: Browser, selector: str) -> None:
+    """Click the middle of an element's first line with the mouse, as a person does."""
+    browser.ask(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
+    x, y = browser.ask(
+        f"(() => {{ const box = document.querySelector({selector!r}).getClientRects()[0];"
+        "return [box.x + box.width / 2, box.y + box.height / 2] })()"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
+def type_into(browser: Browser, table: str, text: str) -> None:
+    browser.ask(f"(box => {{ box.focus(); box.select() }})(document.querySelector('[data-filter={table}]'))")
+    if text:
+        browser.call("Input.insertText", text=text)
+    else:
+        browser.call("Input.dispatchKeyEvent", type="keyDown", key="Delete", code="Delete", windowsVirtualKeyCode=46)
+
+
+def numbers(browser: Browser, column: int) -> list[float]:
+    found: list[float] = browser.ask(f"{DIFFERENCES}.map(body => Number(body.rows[0].cells[{column}].dataset.value))")
+    return found
+
+
+def test_a_heading_sorts_by_numbers_and_back(browser: Browser) -> None:
+    heading = "#differences thead th:nth-child(8) button"
+    before = numbers(browser, 7)
+    click(browser, heading)
+    assert numbers(browser, 7) == sorted(before) != before
+    assert browser.ask("document.querySelector('#differences th[aria-sort]').ariaSort") == "ascending"
+    click(browser, heading)
+    assert numbers(browser, 7) == sorted(before, reverse=True)
+    assert browser.ask("document.querySelectorAll('#differences th[aria-sort]').length") == 1
+
+
+def test_a_heading_sorts_words_and_what_is_missing_stands_last(browser: Browser) -> None:
+    click(browser, "#runs-table thead th:nth-child(3) button")
+    scales = browser.ask(f"{RUNS}.map(body => body.rows[0].cells[2].textContent)")
+    assert scales == sorted(scales)
+    assert set(scales) == {"paper", "quick"}
+    table = "#pair-subsampling-cifar-fs-paper-pair-subsampling-cifar-fs"
+    for _ in range(2):
+        click(browser, f"{table} thead th:nth-child(4) button")
+        there = browser.ask(
+            f"[...document.querySelectorAll('{table} > tbody')].map(body => body.rows[0].cells[3].textContent !== '')"
+        )
+        assert there == sorted(there, reverse=True)
+        assert 0 < sum(there) < len(there)
+
+
+def test_a_run_keeps_its_details_when_it_moves(browser: Browser) -> None:
+    click(browser, "#runs-table thead th:nth-child(4) button")
+    ids = browser.ask(f"{RUNS}.map(body => [body.rows[0].querySelector('code').textContent, body.rows[1].textContent])")
+    assert len(ids) > 20
+    assert all(short in details for short, details in ids)
+
+
+def test_typing_filters_the_rows(browser: Browser) -> None:
+    everything = browser.ask(f"{DIFFERENCES}.length")
+    type_into(browser, "differences", "schedule nca|nothing")
+    shown = browser.ask(f"{DIFFERENCES}.map(body => body.textContent)")
+    assert 0 < len(shown) < everything
+    assert all("schedule" in text and "NCA" in text for text in shown)
+    said = browser.ask(
+        "document.querySelector('[data-filter=differences]').parentElement.querySelector('output').value"
+    )
+    assert said == f"{len(shown)} of {everything}"
+    type_into(browser, "differences", "")
+    assert browser.ask(f"{DIFFERENCES}.length") == everything
+
+
+def test_a_number_leads_to_its_runs(browser: Browser) -> None:
+    wanted = browser.ask("document.querySelector('#differences [data-runs]').dataset.runs").split("|")
+    click(browser, "#differences [data-runs]")
+    assert sorted(browser.ask(f"{RUNS}.map(body => body.querySelector('code').textContent)")) == sorted(wanted)
+    assert browser.ask("location.hash.startsWith('#run-')")
+    type_into(browser, "runs-table", "")
+
+
+def test_figures_and_charts_show(browser: Browser) -> None:
+    sizes = browser.ask("Promise.all([...document.images].map(i => i.decode().then(() => i.naturalWidth)))")
+    assert len(sizes) >= 3
+    assert all(size > 100 for size in sizes)
+    browser.ask("document.querySelector('#runs-table details').open = true")
+    charts = browser.ask(
+        "[...document.querySelector('#runs-table details').querySelectorAll('figure > svg')].map(chart =>"
+        "[...chart.querySelectorAll('path:not(.axis), rect')].some(shape => shape.getBBox().width > 5))"
+    )
+    assert len(charts) >= 7  # loss, validation, four accuracies' episodes, classes
+    assert all(charts)
+
+
+def test_it_fits_a_narrow_window_and_the_dark(browser: Browser, tmp_path: Path) -> None:
+    browser.screenshot(tmp_path / "dark.png", width=420, dark=True)
+    assert (tmp_path / "dark.png").stat().st_size > 5000
+    assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = browser.ask(colour)
+    browser.screenshot(tmp_path / "light.png")
+    assert browser.ask(colour) == "rgb(255, 255, 255)" != dark
+
+
+def test_nothing_is_fetched_and_nothing_could_be(browser: Browser) -> None:
+    assert browser.requests
+    assert all(url.startswith(("file:", "data:")) for url in browser.requests)
+    assert len([url for url in browser.requests if url.startswith("file:")]) == 1
+    assert not browser.ask("performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
+    assert not browser.complaints
+    # The page's own policy refuses, not only the lack of a network.
+    refused = "fetch('https://example.org/').then(() => 'fetched', error => 'refused')"
+    violated = "new Promise(done => addEventListener('securitypolicyviolation', e => done(e.effectiveDirective)))"
+    assert (
+        browser.ask(f"(async () => {{ const seen = {violated}; await {refused}; return await seen }})()")
+        == "connect-src"
+    )

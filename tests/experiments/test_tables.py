@@ -205,7 +205,7 @@ def test_differences_that_wait_for_a_training_are_left_out(tmp_path: Path) -> No
     assert [row[0] for row in differences.rows] == ["NCA − PN"]
     assert differences.notes[-1] == "4 rows are not run yet, and left out."
     results.path(PRESETS["cifar-fs-nca"], "paper").unlink()
-    alone = outputs_of(RECIPES["comparison"], found, "cifar-fs")
+    alone = outputs_of(RECIPES["comparison"], Found(results, PAPER, (0,)), "cifar-fs")
     assert [table.name for table in alone.tables] == ["comparison-cifar-fs"]
     assert len(alone.runs) == 1
 

@@ -14,20 +14,12 @@ from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Row, Table, beside, cell
 from nearshot.training import TrainConfig
 
-__all__ = ["BOTH_SHOTS", "AccuracyRow", "AccuracyTable", "both_shots"]
-
 PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
 BOTH_SHOTS = tuple(f"{shot}-shot" for shot in SHOTS)
 
 
 class AccuracyRow(NamedTuple):
-    """A row.
-
-    Attributes:
-        labels: its first cells.
-        sides: for each column, the run and its measurement; None for an empty cell.
-        paper: the paper's number for each column, where it prints them.
-    """
+    """A row: its first cells, the run and measurement of each column, and the paper's numbers where it prints them."""
 
     labels: tuple[Cell | str, ...]
     sides: Sequence[Side | None]
@@ -41,42 +33,26 @@ def both_shots(config: TrainConfig, split: str = "val", classifier: str = "centr
 
 @dataclass(frozen=True)
 class AccuracyTable:
-    """A table of accuracies.
+    """A table of accuracies; `{on}` in its name and title is the dataset, and `{where}` the place in the paper."""
 
-    Attributes:
-        name: its file, with `{on}` for the dataset.
-        title: with `{on}` for the dataset, and `{where}` for `place`.
-        labels: the headings of the first columns.
-        columns: the headings of the accuracies.
-        lines: the rows on a dataset.
-        place: the section of the paper, and its dataset there.
-        with_paper: whether the paper's number and the difference stand beside each accuracy.
-        paired: whether its paired difference from the first row stands beside each accuracy.
-        notes: sentences below it.
-    """
-
-    name: str
+    name: str  # of its file
     title: str
-    labels: tuple[str, ...]
-    lines: Callable[[str], Sequence[AccuracyRow]]
-    columns: tuple[str, ...] = BOTH_SHOTS
-    place: tuple[str, str] | None = None
-    with_paper: bool = False
-    paired: bool = False
+    labels: tuple[str, ...]  # the headings of the first columns
+    lines: Callable[[str], Sequence[AccuracyRow]]  # on a dataset
+    columns: tuple[str, ...] = BOTH_SHOTS  # the headings of the accuracies
+    place: tuple[str, str] | None = None  # the section of the paper, and its dataset there
+    measured: bool = False  # after training; otherwise validation accuracies are enough
+    with_paper: bool = False  # the paper's number and the difference stand beside each accuracy
+    paired: bool = False  # its paired difference from the first row stands beside each accuracy
     notes: Callable[[Found], tuple[str, ...]] = lambda found: ()
 
-    def runs(self, dataset: str) -> list[Wanted]:
-        """Return the runs that it needs, whose validation accuracies are enough."""
-        sides = (side for line in self.lines(dataset) for side in line.sides if side is not None)
-        return [Wanted(config) for config, _ in sides]
-
-    def measured_runs(self, dataset: str) -> list[Wanted]:
-        """Return the runs that it needs, with all measurements."""
+    def wanted(self, dataset: str) -> list[Wanted]:
+        """Return the runs that it needs."""
         measurements: dict[TrainConfig, list[Measurement]] = {}
         for line in self.lines(dataset):
-            for config, measured in filter(None, line.sides):
-                measurements.setdefault(config, []).append(measured)
-        return [Wanted(config, tuple(measured)) for config, measured in measurements.items()]
+            for config, one in filter(None, line.sides):
+                measurements.setdefault(config, []).append(one)
+        return [Wanted(config, tuple(many) if self.measured else ()) for config, many in measurements.items()]
 
     def table(self, found: Found, dataset: str, before: Sequence[Row] = ()) -> Table:
         """Return the table; `before` are rows above its own."""
@@ -93,11 +69,10 @@ class AccuracyTable:
             self.notes(found),
         )
 
-    def recipe(self, title: str, datasets: tuple[str, ...] = PAPER_DATASETS, *, measured: bool = False) -> Recipe:
-        """Return a recipe with this table alone; `measured` if its runs are measured after training."""
-        wanted = self.measured_runs if measured else self.runs
+    def recipe(self, title: str, datasets: tuple[str, ...] = PAPER_DATASETS) -> Recipe:
+        """Return a recipe with this table alone."""
         name = self.name.removesuffix("-{on}")
-        return Recipe(name, title, datasets, wanted, lambda found, dataset: [self.table(found, dataset)])
+        return Recipe(name, title, datasets, self.wanted, lambda found, dataset: [self.table(found, dataset)])
 
     def _row(self, found: Found, line: AccuracyRow, first: AccuracyRow) -> Row:
         paper = line.paper if line.paper and found.scale.is_papers else (None,) * len(line.sides)

@@ -16,19 +16,6 @@ from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Interval, cell, signed
 from nearshot.training import TrainConfig
 
-__all__ = [
-    "MEASURED_TWICE",
-    "SAME",
-    "PairedDifference",
-    "Side",
-    "kind_of",
-    "over_seeds",
-    "paired_cell",
-    "paired_difference",
-    "pool_spread",
-    "seed_margin",
-]
-
 SAME = 1.0  # the paper calls differences within this many points equal
 # Margins for one run that is measured in two ways, by what differs: see `seed_margin`.
 MEASURED_TWICE = {"classifier": 0.5, "treatment": 1.0, "adapted": 1.0, "layers": 1.5}
@@ -37,41 +24,22 @@ Side = tuple[TrainConfig, Measurement]
 
 
 class PairedDifference(NamedTuple):
-    """One model minus another, in points.
+    """One model minus another, in points."""
 
-    Attributes:
-        name: which model minus which.
-        difference: the mean difference.
-        interval95: half its 95 % interval: over episodes for one training seed, otherwise between seeds.
-        n_seeds: the number of training seeds.
-        margin: what is added to the interval for seed variance that it does not contain: see `seed_margin`.
-        kind: differences of one kind are assumed to have the same seed variance: see `kind_of`.
-        spread: the standard deviation of the difference between seeds.
-        freedom: the degrees of freedom of the spread.
-        over_episodes: with several seeds, half the 95 % interval over episodes alone.
-        allowed: the margin that may replace an interval between seeds: see `pool_spread`.
-        by_seed: with several seeds, the difference of each.
-    """
-
-    name: str
-    difference: float
-    interval95: float
+    name: str  # which model minus which
+    difference: float  # the mean
+    interval95: float  # half its 95 % interval: over episodes for one training seed, otherwise between seeds
     n_seeds: int
-    margin: float = 0.0
-    kind: str = ""
-    spread: float = 0.0
-    freedom: float = 0.0
-    over_episodes: float = 0.0
-    allowed: float = 0.0
-    by_seed: tuple[float, ...] = ()
+    margin: float = 0.0  # added to the interval for seed variance that it does not contain: see `seed_margin`
+    kind: str = ""  # differences of one kind are assumed to have the same seed variance: see `kind_of`
+    spread: float = 0.0  # the standard deviation of the difference between seeds
+    freedom: float = 0.0  # the degrees of freedom of the spread
+    over_episodes: float = 0.0  # with several seeds, half the 95 % interval over episodes alone
+    allowed: float = 0.0  # the margin that may replace an interval between seeds: see `pool_spread`
+    by_seed: tuple[float, ...] = ()  # with several seeds, the difference of each
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.in_points}"
-
-    @property
-    def in_points(self) -> str:
-        """The difference with its sign and interval."""
-        return f"{signed(self.difference)} ± {self.interval95:.2f}"
+        return f"{self.name}: {signed(self.difference)} ± {self.interval95:.2f}"
 
     @property
     def low(self) -> float:
@@ -117,10 +85,8 @@ def seed_margin(measured: Measurement, other: Measurement | None = None) -> floa
     1.5
     """
     if other is not None:
-        return max(
-            (margin for what, margin in MEASURED_TWICE.items() if getattr(measured, what) != getattr(other, what)),
-            default=0.0,
-        )
+        differ = [what for what in MEASURED_TWICE if getattr(measured, what) != getattr(other, what)]
+        return max((MEASURED_TWICE[what] for what in differ), default=0.0)
     if measured.split == "val":
         return 1.0
     return 2.5 if measured.n_shot < 5 else 1.5
@@ -159,18 +125,11 @@ def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, k
     n_seeds, mean = len(comparisons), float(differences.mean())
     if n_seeds == 1:
         return PairedDifference(name, mean, comparisons[0].interval95, 1, margin, kind)
-    spread, freedom = float(differences.std()), n_seeds - 1
+    spread, freedom, by_seed = float(differences.std()), n_seeds - 1, tuple(differences.tolist())
+    over_episodes = math.sqrt(sum(one.interval95**2 for one in comparisons)) / n_seeds
+    interval95 = _interval95(spread, n_seeds, freedom)
     return PairedDifference(
-        name,
-        mean,
-        _interval95(spread, n_seeds, freedom),
-        n_seeds,
-        kind=kind,
-        spread=spread,
-        freedom=freedom,
-        over_episodes=math.sqrt(sum(one.interval95**2 for one in comparisons)) / n_seeds,
-        allowed=margin,
-        by_seed=tuple(differences.tolist()),
+        name, mean, interval95, n_seeds, 0.0, kind, spread, freedom, over_episodes, allowed=margin, by_seed=by_seed
     )
 
 
@@ -224,7 +183,9 @@ def paired_cell(one: PairedDifference | None, *, with_seeds: bool = False) -> Ce
     """Return a table's cell: the difference and its interval, with each seed's in brackets if requested."""
     if one is None:
         return cell(None)
-    seeds = f" ({', '.join(map(signed, one.by_seed))})" if with_seeds and one.by_seed else ""
+    text = f"{signed(one.difference)} ± {one.interval95:.2f}"
+    if with_seeds and one.by_seed:
+        text += f" ({', '.join(map(signed, one.by_seed))})"
     over = "episodes" if one.n_seeds == 1 else "training seeds"
     interval = Interval(one.interval95, over, one.by_seed or (one.difference,))
-    return Cell(one.in_points + seeds, one.difference, interval=interval)
+    return Cell(text, one.difference, interval=interval)

@@ -7,31 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 from nearshot.episode_shape import EpisodeShape
 
-__all__ = [
-    "ABLATION_PAIRS",
-    "ADAPTATION",
-    "BATCH_SIZE_TABLE",
-    "CLASSIFIERS_TABLE",
-    "COMPARISON",
-    "ERRATA",
-    "PN_IMPLEMENTATIONS",
-    "QUOTED",
-    "SCHEDULE",
-    "SUPCON",
-    "BatchSizeRow",
-    "Erratum",
-    "ErratumRow",
-    "Number",
-]
-
 
 class Number(NamedTuple):
-    """An accuracy of the paper, in per cent.
-
-    Attributes:
-        mean: the accuracy.
-        interval95: half its 95 % interval; None if the paper does not print it.
-        printed: the paper's text, where it does not have two digits after the point.
+    """An accuracy of the paper in per cent, half its 95 % interval, and the text if it has not two digits.
 
     >>> str(Number(51.05)), str(Number(62.84, 0.13)), str(Number.as_printed("72.0 ± 0.7"))
     ('51.05', '62.84 ± 0.13', '72.0 ± 0.7')
@@ -63,7 +41,7 @@ Shots = tuple[Number, Number]  # 1-shot, 5-shot
 
 
 class BatchSizeRow(NamedTuple):
-    """A row of Appendix E's table: CIFAR-FS, validation split, nearest centroid. No shape for NCA."""
+    """A row of Appendix E's table: CIFAR-FS, validation split, nearest centroid; NCA has no shape."""
 
     batch_size: int
     shape: EpisodeShape | None
@@ -109,23 +87,10 @@ BATCH_SIZE_TABLE = (
 ABLATION_PAIRS = {3: (896, 31744), 6: (480, 14880), 7: (576, 20170)}
 
 
-class ErratumRow(NamedTuple):
-    """A row of Appendix E's table: the batch size, and shots and images of a class."""
-
-    batch_size: int
-    setup: tuple[int, int]
-
-
 class Erratum(NamedTuple):
     """A number or statement that contradicts the paper's own formulas, another of its numbers, or its sources.
 
-    Attributes:
-        where: in the paper.
-        printed: what it says.
-        follows: what it should say.
-        reason: why.
-        about: what it is about.
-        row: the row of Appendix E's table, if it is of one.
+    `about` is what it concerns. `row` is a row of Appendix E's table: the batch size, shots and images of a class.
     """
 
     where: str
@@ -133,7 +98,7 @@ class Erratum(NamedTuple):
     follows: str
     reason: str
     about: Literal["pairs", "accuracies", "text"] = "pairs"
-    row: ErratumRow | None = None
+    row: tuple[int, tuple[int, int]] | None = None
 
     def __str__(self) -> str:
         return f"Erratum: {self.where}: printed {self.printed}, follows {self.follows} ({self.reason})."
@@ -152,14 +117,14 @@ ERRATA = (
         "3,280",
         "3,080",
         "w(w−1)mn with w=8, m=11, n=5; the printed total, 3,520, is right",
-        row=ErratumRow(128, (5, 16)),
+        row=(128, (5, 16)),
     ),
     Erratum(
         "Appendix E's table, batch 512, 1-shot m+n=16",
         "465 / 14,415 / 14,880",
         "480 / 14,880 / 15,360",
         "wmn and w(w−1)mn with w=32, m=15, n=1; those printed are the pairs of 31·15 queries with 32 support images",
-        row=ErratumRow(512, (1, 16)),
+        row=(512, (1, 16)),
     ),
     Erratum(
         "Appendix E's table, batch 512, 1-shot m+n=16, accuracies",
@@ -167,7 +132,7 @@ ERRATA = (
         "unknown",
         "the same two numbers stand at batch 128, 1-shot m+n=8: possibly a copy",
         about="accuracies",
-        row=ErratumRow(512, (1, 16)),
+        row=(512, (1, 16)),
     ),
     Erratum(
         "Appendix E's text, row 7 of the ablations, negatives",
@@ -253,19 +218,14 @@ QUOTED: dict[str, dict[str, Shots]] = _by_dataset("""
     Meta-Baseline             63.17 ± 0.23  79.26 ± 0.17  –             –             68.62 ± 0.27  83.29 ± 0.18
 """)
 # Appendix D: 5-shot, validation and test.
+_APPENDIX_D = _by_dataset("""
+    knn       75.82 ± 0.11  73.52 ± 0.10  73.46 ± 0.12  80.94 ± 0.10
+    soft      79.11 ± 0.12  77.16 ± 0.10  76.12 ± 0.12  83.31 ± 0.10
+    centroid  80.61 ± 0.12  78.30 ± 0.10  77.80 ± 0.12  85.13 ± 0.10
+""")
 CLASSIFIERS_TABLE: dict[str, dict[str, tuple[Number, Number]]] = {
-    "mini-imagenet": {
-        "knn": (Number(75.82, 0.11), Number(73.52, 0.10)),
-        "soft": (Number(79.11, 0.12), Number(77.16, 0.10)),
-        "centroid": (Number(80.61, 0.12), Number(78.30, 0.10)),
-    },
-    "cifar-fs": {
-        "knn": (Number(73.46, 0.12), Number(80.94, 0.10)),
-        "soft": (Number(76.12, 0.12), Number(83.31, 0.10)),
-        "centroid": (Number(77.80, 0.12), Number(85.13, 0.10)),
-    },
+    dataset: {name: numbers[dataset] for name, numbers in _APPENDIX_D.items()} for dataset in DATASETS[:2]
 }
-
 # Appendix F: validation splits, batches of 256, nearest centroid.
 SCHEDULE: dict[str, dict[str, Shots]] = _by_dataset("""
     PN (SimpleShot's schedule)   57.99 ± 0.21  74.33 ± 0.16  53.76 ± 0.22  68.54 ± 0.19

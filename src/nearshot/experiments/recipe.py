@@ -46,6 +46,7 @@ class Found:
     Attributes:
         episode: the episode that `pairs` draws.
         n_asked: how many seeds were requested, if `seeds` are only those that were run.
+        looked_up: the results by configuration, seed and scale, so that each is looked up once.
     """
 
     results: Results
@@ -53,6 +54,7 @@ class Found:
     seeds: tuple[int, ...]
     episode: EpisodeShape | None = None
     n_asked: int | None = None
+    looked_up: dict[tuple[TrainConfig, int, str], RunResult | None] = field(default_factory=dict, repr=False)
 
     def of_seeds_that_ran(self, configs: Iterable[TrainConfig]) -> Self:
         """Return this without the seeds that no run has, unless that is all of them; the label says how many."""
@@ -62,8 +64,13 @@ class Found:
 
     def runs(self, config: TrainConfig) -> list[RunResult]:
         """Return the available results of a configuration, one per seed."""
-        changed = self.scale.change(config)
-        found = (self.results.get(replace(changed, seed=seed), self.scale.name) for seed in self.seeds)
+        found = []
+        for seed in self.seeds:
+            key = config, seed, self.scale.name
+            if key not in self.looked_up:
+                changed = replace(self.scale.change(config), seed=seed)
+                self.looked_up[key] = self.results.get(changed, self.scale.name)
+            found.append(self.looked_up[key])
         return [result for result in found if result is not None]
 
     def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:

@@ -2,156 +2,364 @@
 
 from __future__ import annotations
 
-from nearshot.experiments.claims import comparisons as of
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import scipy.stats
+import torch
+
+from nearshot.episode_shape import EpisodeShape
+from nearshot.evaluation import Accuracy, compare
 from nearshot.experiments.claims.verdict import (
     ABOVE,
     CLEARLY_ABOVE,
     NONE,
+    Check,
     Claim,
+    Compared,
     Limits,
     Verdict,
     above,
     count_statuses,
+    judge,
     not_above,
     within,
 )
-from nearshot.experiments.paired import SAME
+from nearshot.experiments.paired import SAME, PairedDifference, kind_of, over_seeds, seed_margin
+from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS
 from nearshot.experiments.recipe import Found
-from nearshot.experiments.tables import Row, Table
+from nearshot.experiments.recipes.ablations import row_config
+from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, Setup, setup_config, setup_name
+from nearshot.experiments.recipes.choices import CHOICES, choice_config, schedule_config
+from nearshot.experiments.recipes.comparison import SUPCON_ROWS, supcon_config
+from nearshot.experiments.recipes.features import LAYERS
+from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
+from nearshot.experiments.results import Measurement
+from nearshot.experiments.tables import Table
+from nearshot.losses import count_pairs
+from nearshot.training import PRESETS, TrainConfig
 
-__all__ = ["CLAIMS", "check_claims", "claims_as_table"]
-
-ALL = ("cifar-fs", "mini-imagenet", "tiered-imagenet")
-
-
-def _projection(found: Found, dataset: str) -> Verdict:
-    compared = of.choices(1, 0)
-    return (above(compared) if dataset == "mini-imagenet" else not_above(compared))(found, dataset)
-
-
-CLAIMS = (
-    Claim("more-pairs", "w=20, m=15, n=5 gains over 150 % of both kinds of pairs", "Section 2.1", of.more_pairs, ALL),
-    Claim("euclidean", "The Euclidean distance beats the cosine", "Section 2.2", above(of.choices(4, 5, "soft"))),
-    Claim("treatment", "Centring and normalising features helps", "Section 3.1", above(of.treatments)),
-    Claim(
-        "nca-best",
-        "NCA is better than every episodic setup, at each batch size",
-        "Section 3.2",
-        above(of.nca_and_episodes),
-    ),
-    Claim(
-        "left-out-setups",
-        "1-shot training with m+n=16 or 32 is worse than all that Figure 2 shows",
-        "Section 3.2",
-        above(of.figure_2_and_the_rest),
-    ),
-    Claim(
-        "subsampling",
-        "A random fraction of the pairs is worse than all of them",
-        "Section 3.3",
-        above(of.all_pairs_and_fewer),
-    ),
-    Claim("on-the-curve", "PN and MN lie on NCA's subsampling curve", "Section 3.3", of.on_the_curve),
-    Claim(
-        "along-the-curve",
-        "Along Figure 3, more pairs are better for NCA, PN and MN, exception (i) of Appendix E aside",
-        "Section 3.3",
-        above(of.more_pairs_and_fewer),
-    ),
-    Claim(
-        "replacement", "Sampling with replacement makes no difference", "Section 3.4", within((of.rows((1, 2)), NONE))
-    ),
-    Claim(
-        "no-prototypes",
-        "Without prototypes (row 6) PN is worse (row 5); the paper says slightly",
-        "Section 3.4",
-        above(of.rows((5, 6))),
-    ),
-    Claim(
-        "no-separation",
-        "Computing all pairs (row 7) is better than rows 5 and 6",
-        "Section 3.4, Appendix E",
-        above(of.rows((7, 5), (7, 6))),
-    ),
-    Claim(
-        "recovered",
-        "All ablations together (row 3) recover what PN lost against NCA",
-        "Section 3.4",
-        within((of.rows((3, 5)), ABOVE), (of.rows((3, 1)), Limits(low=-SAME))),
-    ),
-    Claim(
-        "together",
-        "All ablations together (row 3) are better than each (rows 6 and 7)",
-        "Appendix E",
-        above(of.rows((3, 6), (3, 7))),
-    ),
-    Claim(
-        "gap-closes",
-        "The gap between rows 1 and 3 at batch 128 disappears at 512",
-        "Section 3.4",
-        within((of.rows((3, 1), batch_sizes=(128,)), ABOVE), (of.rows((3, 1), batch_sizes=(512,)), NONE)),
-    ),
-    Claim(
-        "nca-on-test",
-        "NCA beats PN and MN on the test split, our episodes",
-        "Section 3.5",
-        above(of.on_test("NCA minus {}", "nca", "{}")),
-        ALL,
-    ),
-    Claim(
-        "our-episodes",
-        "The paper's episodes beat Snell's",
-        "Section 3.5",
-        above(of.on_test("{}, ours minus Snell's episodes", "{}", "{}-snell")),
-        ALL,
-    ),
-    Claim("contrastive", "NCA beats the supervised contrastive loss", "Appendix C", above(of.nca_and_contrastive)),
-    Claim("classifiers", "Nearest centroid > soft assignment > k-NN", "Appendix D", above(of.classifiers)),
-    Claim(
-        "ranking",
-        "In a batch, more pairs are better, exceptions (i) and (ii) aside",
-        "Appendix E",
-        of.more_pairs_rank_higher,
-    ),
-    Claim(
-        "ranking-exceptions", f"Fewer pairs, and better: {of.EXCEPTIONS_IN_WORDS}", "Appendix E", above(of.exceptions)
-    ),
-    Claim("dropblock", "DropBlock does not meaningfully contribute", "Appendix F", not_above(of.choices(3, 0))),
-    # The paper has about half a point, so more than none and less than one.
-    Claim(
-        "epochs", "240 epochs add about 0.5", "Appendix F", within((of.choices(2, 0), Limits(0.0, SAME))), ("cifar-fs",)
-    ),
-    Claim("projection", "A projection helps NCA on miniImageNet only", "Appendix F", _projection),
-    Claim("five-shots", "Five-shot training beats one-shot training", "Appendix F", above(of.five_shots_and_one)),
-    Claim(
-        "schedule",
-        "The paper's schedule is considerably better than SimpleShot's, for PN and NCA",
-        "Appendix F",
-        within((of.schedules, CLEARLY_ABOVE)),
-    ),
-    Claim(
-        "mahalanobis",
-        "A Mahalanobis matrix brings no meaningful increase",
-        "Appendix G",
-        not_above(of.adapted_and_plain("mahalanobis", "last layer")),
-    ),
-    Claim(
-        "fine-tuning",
-        "Fine-tuning on the support set helps",
-        "Appendix G",
-        above(of.adapted_and_plain("fine-tuned", "last layer", "several layers")),
-    ),
-    Claim("layers", "Features of several layers help", "Appendix G", above(of.several_layers)),
-    Claim(
-        "matching",
-        "MN too is better without the separation of support and query (row 3 against rows 4 and 6)",
-        "Appendix H",
-        above(of.rows((3, 4), (3, 6), classifier="soft")),
-    ),
-)
+NCA_MEASURED = ((1, "centroid"), (5, "centroid"), (5, "soft"))  # with one shot, both classifiers are the same
+# Appendix E's exceptions: the better setup first, though it has fewer pairs. (i) at all batch sizes, (ii) at 128.
+EXCEPTIONS: dict[tuple[Setup, Setup], tuple[int, ...]] = {
+    ((5, 16), (5, 8)): BATCH_SIZES,
+    ((1, 8), (5, 32)): (128,),
+}
+EXCEPTIONS_IN_WORDS = "(i) 5-shot m+n=16 against m+n=8; (ii) 1-shot m+n=8 against 5-shot m+n=32 at batch 128"
 ABOUT_CLASSIFIERS = (
     "Both sides of a comparison use the same classifier, except where classifiers are compared: nearest centroid, "
     "unless the comparison names another. Soft is soft assignment, which Matching Networks are reported with."
+)
+
+
+def _both_shots(
+    name: str, configs: Iterable[TrainConfig], classifier: str = "centroid", split: str = "val"
+) -> Iterator[Compared]:
+    first, second = configs
+    for shot in SHOTS:
+        one = Measurement(split, shot, classifier)
+        yield f"{name}, {shot}-shot", (first, one), (second, one)
+
+
+def _features(dataset: str, name: str, first: Measurement, second: Measurement) -> Compared:
+    """Compare NCA's features, measured in two ways."""
+    nca = PRESETS[f"{dataset}-nca"]
+    return name, (nca, first), (nca, second)
+
+
+def _classifiers(dataset: str) -> Iterator[Compared]:
+    for first, second in pairwise(("centroid", "soft", "knn")):
+        for split in ("val", "test"):
+            measured = (Measurement(split, 5, name) for name in (first, second))
+            yield _features(dataset, f"{first} minus {second}, {split}", *measured)
+
+
+def _treatments(dataset: str) -> Iterator[Compared]:
+    for other in ("raw", "centred", "normalised"):
+        for shot in SHOTS:
+            one = Measurement("val", shot, "centroid")
+            name = f"centred and normalised minus {other}, {shot}-shot"
+            yield _features(dataset, name, one, replace(one, treatment=other))
+
+
+def _several_layers(dataset: str) -> Iterator[Compared]:
+    for shot in SHOTS:
+        last = Measurement("test", shot, "centroid")
+        yield _features(dataset, f"several layers minus the last, {shot}-shot", replace(last, layers=LAYERS), last)
+
+
+def _adapted(dataset: str, adapted: str, layers: dict[str, tuple[int, ...]]) -> Iterator[Compared]:
+    """Adapted features against the same features unchanged, with five shots."""
+    for name, chosen in layers.items():
+        one = Measurement("test", 5, "centroid", chosen)
+        yield _features(dataset, f"{adapted} minus plain, {name}, 5-shot", replace(one, adapted=adapted), one)
+
+
+def _on_test(dataset: str, name: str, *presets: str) -> Iterator[Compared]:
+    """Two presets on the test split for each episodic method, with the classifier that it is reported with."""
+    for method, (short, classifier) in METHODS.items():
+        configs = (PRESETS[f"{dataset}-{preset.format(method)}"] for preset in presets)
+        yield from _both_shots(f"{name.format(short)}, {classifier}", configs, classifier, "test")
+
+
+def _nca_and_contrastive(dataset: str) -> Iterator[Compared]:
+    *contrastive, nca = SUPCON_ROWS
+    for row in contrastive:
+        configs = (supcon_config(dataset, one) for one in (nca, row))
+        yield from _both_shots(f"NCA minus {row}", configs, split="test")
+
+
+def _schedules(dataset: str) -> Iterator[Compared]:
+    for short in ("PN", "NCA"):
+        configs = (schedule_config(dataset, f"{short} ({one})") for one in ("the paper's", "SimpleShot's schedule"))
+        yield from _both_shots(f"{short}, the paper's schedule minus SimpleShot's", configs)
+
+
+def _choices(dataset: str, first: int, second: int, classifier: str = "centroid") -> Iterator[Compared]:
+    """Two of the choices that the text discusses, by their places in `CHOICES`."""
+    names = CHOICES[first], CHOICES[second]
+    name = " minus ".join(names) + f", {classifier}" * (classifier != "centroid")
+    yield from _both_shots(name, (choice_config(dataset, one) for one in names), classifier)
+
+
+def _rows(
+    dataset: str, *compared: tuple[int, int], classifier: str = "centroid", sizes: tuple[int, ...] = BATCH_SIZES
+) -> Iterator[Compared]:
+    """Rows of Figure 4 against others."""
+    for first, second in compared:
+        for size in sizes:
+            name = f"row {first} minus row {second}, batch {size}" + f", {classifier}" * (classifier != "centroid")
+            yield from _both_shots(name, (row_config(dataset, row, size) for row in (first, second)), classifier)
+
+
+# Figure 2 and Appendix E: how episodes are composed.
+
+
+def _setups(dataset: str, method: str, size: int, both: tuple[Setup, Setup], where: str) -> Iterator[Compared]:
+    names = " minus ".join(setup_name(method, setup) for setup in both)
+    configs = (setup_config(dataset, method, size, setup) for setup in both)
+    yield from _both_shots(f"{names}{where}", configs, METHODS[method][1])
+
+
+def _all_setups(dataset: str, firsts: tuple[Setup, ...], seconds: tuple[Setup, ...]) -> Iterator[Compared]:
+    """Each of some setups against each of others, for both networks and all batch sizes."""
+    for method, (_, classifier) in METHODS.items():
+        for size in BATCH_SIZES:
+            for both in ((first, second) for second in seconds for first in firsts):
+                yield from _setups(dataset, method, size, both, f", batch {size}, {classifier}")
+
+
+def _five_shots_and_one(dataset: str) -> Iterator[Compared]:
+    for method, (short, classifier) in METHODS.items():
+        for size in BATCH_SIZES:
+            name = f"{short} 5-shot minus 1-shot training, m+n=8, batch {size}, {classifier}"
+            configs = (setup_config(dataset, method, size, (shot, 8)) for shot in (5, 1))
+            yield from _both_shots(name, configs, classifier)
+
+
+def _exceptions(dataset: str) -> Iterator[Compared]:
+    for both, sizes in EXCEPTIONS.items():
+        for size in sizes:
+            yield from _setups(dataset, "prototypical", size, both, f", batch {size}")
+
+
+def _is_exception(size: int, both: tuple[Setup, Setup]) -> bool:
+    return any({*both} == {*pair} and size in sizes for pair, sizes in EXCEPTIONS.items())
+
+
+def _more_pairs_rank_higher(found: Found, dataset: str) -> Verdict:
+    """Compare all setups of each batch size, more pairs minus fewer, without the exceptions; add rank correlations."""
+    compared: list[Compared] = []
+    correlations = ""
+    for size in BATCH_SIZES:
+        n_pairs = {setup: _n_pairs(found, dataset, size, setup) for setup in (None, *SETUPS)}
+        ranked = sorted(n_pairs, key=lambda setup: -n_pairs[setup])
+        for both in combinations(ranked, 2):
+            if n_pairs[both[0]] > n_pairs[both[1]] and not _is_exception(size, both):
+                compared += _setups(dataset, "prototypical", size, both, f", batch {size}")
+        correlations += "".join(_correlation(found, dataset, size, shot, n_pairs) for shot in SHOTS)
+    verdict = above(lambda _: compared)(found, dataset)
+    return verdict if verdict.status == "not yet run" else Verdict(verdict.status, correlations + verdict.text)
+
+
+def _n_pairs(found: Found, dataset: str, size: int, setup: Setup) -> int:
+    """Return how many pairs a setup gives the loss at the scale that was run."""
+    config = found.scale.change(setup_config(dataset, "prototypical", size, setup))
+    if setup is None:
+        return config.batch_size * (config.batch_size - 1) // 2
+    return count_pairs(config.shape, prototypes=True, separate=True).total
+
+
+def _correlation(found: Found, dataset: str, size: int, shot: int, n_pairs: dict[Setup, int]) -> str:
+    """Return Spearman's rank correlation of pairs and accuracy in words; empty where a setup is missing."""
+    measured = Measurement("val", shot, "centroid")
+    accuracies = [found.pooled(setup_config(dataset, "prototypical", size, setup), measured) for setup in n_pairs]
+    means = [accuracy.mean for accuracy in accuracies if accuracy is not None]
+    if len(means) < len(n_pairs) or len(set(means)) == 1:
+        return ""
+    correlation = float(scipy.stats.spearmanr(list(n_pairs.values()), means).statistic)
+    return f"Batch {size}, {shot}-shot: rank correlation {correlation:.2f}. ".replace("-0.", "−0.")
+
+
+# Figure 3: a random fraction of the pairs.
+
+
+def _fractions(dataset: str, more: float, fewer: float) -> Iterator[Compared]:
+    for shot, classifier in NCA_MEASURED:
+        one = Measurement("val", shot, classifier)
+        name = f"NCA with {100 * more:g} % minus {100 * fewer:g} % of the pairs, {classifier}, {shot}-shot"
+        yield name, (subsampled(dataset, more), one), (subsampled(dataset, fewer), one)
+
+
+def _all_pairs_and_fewer(dataset: str) -> Iterator[Compared]:
+    for fraction in FRACTIONS[:-1]:
+        yield from _fractions(dataset, 1.0, fraction)
+
+
+def _more_pairs_and_fewer(dataset: str) -> Iterator[Compared]:
+    """Figure 3 from right to left: neighbouring fractions of NCA, and the networks' setups without the exceptions."""
+    for fewer, more in pairwise(FRACTIONS):
+        yield from _fractions(dataset, more, fewer)
+    shares = {setup: share_of_pairs(setup_config(dataset, "matching", BATCH_SIZE, setup)) for setup in IN_FIGURE}
+    by_pairs = sorted(IN_FIGURE, key=lambda setup: -shares[setup])
+    for method, (_, classifier) in METHODS.items():
+        for both in combinations(by_pairs, 2):
+            if not _is_exception(BATCH_SIZE, both):
+                yield from _setups(dataset, method, BATCH_SIZE, both, f", {classifier}")
+
+
+def _on_the_curve(found: Found, dataset: str) -> Verdict:
+    """Check that PN and MN lie within a point of NCA's subsampling curve, at the share of pairs that they use."""
+    differences = [
+        _from_the_curve(found, dataset, method, setup, Measurement("val", shot, classifier))
+        for method, (_, classifier) in METHODS.items()
+        for setup in IN_FIGURE
+        for shot in SHOTS
+    ]
+    return judge((differences, NONE))
+
+
+def _from_the_curve(
+    found: Found, dataset: str, method: str, setup: Setup, measured: Measurement
+) -> PairedDifference | None:
+    """Return a setup minus the curve at its share of pairs, interpolated over the logarithm of the share."""
+    config = setup_config(dataset, method, BATCH_SIZE, setup)
+    share = share_of_pairs(found.scale.change(config))
+    below = max((one for one in FRACTIONS if one <= share), default=FRACTIONS[0])
+    above = min((one for one in FRACTIONS if one >= share), default=FRACTIONS[-1])
+    weight = 0.0 if below == above else math.log(share / below) / math.log(above / below)
+    lower, upper = (
+        {run.seed: run.accuracy(measured) for run in found.runs(subsampled(dataset, fraction)) if run.has(measured)}
+        for fraction in (below, above)
+    )
+    comparisons = []
+    for run in found.runs(config):
+        if run.has(measured) and run.seed in lower.keys() & upper.keys():
+            low, high = lower[run.seed], upper[run.seed]
+            curve = Accuracy(torch.lerp(low.per_episode, high.per_episode, weight), low.protocol)
+            comparisons.append(compare(run.accuracy(measured), curve))
+    name = f"{setup_name(method, setup)} minus the curve at {100 * share:.0f} % of the pairs"
+    name = f"{name}, {measured.classifier}, {measured.n_shot}-shot"
+    return over_seeds(name, comparisons, margin=seed_margin(measured), kind=kind_of(measured))
+
+
+def _more_pairs(found: Found, dataset: str) -> Verdict:
+    """Count, without training: w = 20, m = 15, n = 5 gains over 150 % of both kinds of pairs without episodes."""
+    shape = EpisodeShape(n_way=20, n_shot=5, n_query=15)
+    all_pairs = count_pairs(shape, prototypes=False, separate=False)
+    episodic = count_pairs(shape, prototypes=True, separate=True)
+    more = [100 * (a - b) / b for a, b in zip(all_pairs, episodic, strict=True)]
+    text = f"+{more[0]:.0f} % positives, +{more[1]:.0f} % negatives."
+    return Verdict("confirmed" if min(more) > 150 else "contradicted", text)
+
+
+def _projection(found: Found, dataset: str) -> Verdict:
+    check = above if dataset == "mini-imagenet" else not_above
+    return check(lambda on: _choices(on, 1, 0))(found, dataset)
+
+
+STATEMENTS = {  # name: the section, and what it says
+    "more-pairs": ("Section 2.1", "w=20, m=15, n=5 gains over 150 % of both kinds of pairs"),
+    "euclidean": ("Section 2.2", "The Euclidean distance beats the cosine"),
+    "treatment": ("Section 3.1", "Centring and normalising features helps"),
+    "nca-best": ("Section 3.2", "NCA is better than every episodic setup, at each batch size"),
+    "left-out-setups": ("Section 3.2", "1-shot training with m+n=16 or 32 is worse than all that Figure 2 shows"),
+    "subsampling": ("Section 3.3", "A random fraction of the pairs is worse than all of them"),
+    "on-the-curve": ("Section 3.3", "PN and MN lie on NCA's subsampling curve"),
+    "along-the-curve": (
+        "Section 3.3",
+        "Along Figure 3, more pairs are better for NCA, PN and MN, exception (i) of Appendix E aside",
+    ),
+    "replacement": ("Section 3.4", "Sampling with replacement makes no difference"),
+    "no-prototypes": ("Section 3.4", "Without prototypes (row 6) PN is worse (row 5); the paper says slightly"),
+    "no-separation": ("Section 3.4, Appendix E", "Computing all pairs (row 7) is better than rows 5 and 6"),
+    "recovered": ("Section 3.4", "All ablations together (row 3) recover what PN lost against NCA"),
+    "together": ("Appendix E", "All ablations together (row 3) are better than each (rows 6 and 7)"),
+    "gap-closes": ("Section 3.4", "The gap between rows 1 and 3 at batch 128 disappears at 512"),
+    "nca-on-test": ("Section 3.5", "NCA beats PN and MN on the test split, our episodes"),
+    "our-episodes": ("Section 3.5", "The paper's episodes beat Snell's"),
+    "contrastive": ("Appendix C", "NCA beats the supervised contrastive loss"),
+    "classifiers": ("Appendix D", "Nearest centroid > soft assignment > k-NN"),
+    "ranking": ("Appendix E", "In a batch, more pairs are better, exceptions (i) and (ii) aside"),
+    "ranking-exceptions": ("Appendix E", f"Fewer pairs, and better: {EXCEPTIONS_IN_WORDS}"),
+    "dropblock": ("Appendix F", "DropBlock does not meaningfully contribute"),
+    "epochs": ("Appendix F", "240 epochs add about 0.5"),
+    "projection": ("Appendix F", "A projection helps NCA on miniImageNet only"),
+    "five-shots": ("Appendix F", "Five-shot training beats one-shot training"),
+    "schedule": ("Appendix F", "The paper's schedule is considerably better than SimpleShot's, for PN and NCA"),
+    "mahalanobis": ("Appendix G", "A Mahalanobis matrix brings no meaningful increase"),
+    "fine-tuning": ("Appendix G", "Fine-tuning on the support set helps"),
+    "layers": ("Appendix G", "Features of several layers help"),
+    "matching": (
+        "Appendix H",
+        "MN too is better without the separation of support and query (row 3 against rows 4 and 6)",
+    ),
+}
+CHECKS: dict[str, Check] = {
+    "more-pairs": _more_pairs,
+    "euclidean": above(lambda on: _choices(on, 4, 5, "soft")),
+    "treatment": above(_treatments),
+    "nca-best": above(lambda on: _all_setups(on, (None,), SETUPS)),
+    # Section 3.2 says by how much these are worse: 4 and 10 % at best. Its own table gives at least 6 and 16.5 points
+    # (an erratum), so only the order is judged.
+    "left-out-setups": above(lambda on: _all_setups(on, IN_FIGURE, SETUPS[len(IN_FIGURE) :])),
+    "subsampling": above(_all_pairs_and_fewer),
+    "on-the-curve": _on_the_curve,
+    "along-the-curve": above(_more_pairs_and_fewer),
+    "replacement": within((lambda on: _rows(on, (1, 2)), NONE)),
+    "no-prototypes": above(lambda on: _rows(on, (5, 6))),
+    "no-separation": above(lambda on: _rows(on, (7, 5), (7, 6))),
+    "recovered": within((lambda on: _rows(on, (3, 5)), ABOVE), (lambda on: _rows(on, (3, 1)), Limits(low=-SAME))),
+    "together": above(lambda on: _rows(on, (3, 6), (3, 7))),
+    "gap-closes": within(
+        (lambda on: _rows(on, (3, 1), sizes=(128,)), ABOVE), (lambda on: _rows(on, (3, 1), sizes=(512,)), NONE)
+    ),
+    "nca-on-test": above(lambda on: _on_test(on, "NCA minus {}", "nca", "{}")),
+    "our-episodes": above(lambda on: _on_test(on, "{}, ours minus Snell's episodes", "{}", "{}-snell")),
+    "contrastive": above(_nca_and_contrastive),
+    "classifiers": above(_classifiers),
+    "ranking": _more_pairs_rank_higher,
+    "ranking-exceptions": above(_exceptions),
+    "dropblock": not_above(lambda on: _choices(on, 3, 0)),
+    # The paper has about half a point, so more than none and less than one.
+    "epochs": within((lambda on: _choices(on, 2, 0), Limits(0.0, SAME))),
+    "projection": _projection,
+    "five-shots": above(_five_shots_and_one),
+    "schedule": within((_schedules, CLEARLY_ABOVE)),
+    "mahalanobis": not_above(lambda on: _adapted(on, "mahalanobis", {"last layer": ()})),
+    "fine-tuning": above(lambda on: _adapted(on, "fine-tuned", {"last layer": (), "several layers": LAYERS})),
+    "layers": above(_several_layers),
+    "matching": above(lambda on: _rows(on, (3, 4), (3, 6), classifier="soft")),
+}
+# Where a statement is judged, if not on both: the paper says so there, and a recipe has the runs.
+BOTH = ("cifar-fs", "mini-imagenet")
+DATASETS: dict[str, tuple[str, ...]] = {"epochs": ("cifar-fs",)}
+DATASETS |= dict.fromkeys(("more-pairs", "nca-on-test", "our-episodes"), (*BOTH, "tiered-imagenet"))
+CLAIMS = tuple(
+    Claim(name, statement, where, CHECKS[name], DATASETS.get(name, BOTH))
+    for name, (where, statement) in STATEMENTS.items()
 )
 
 
@@ -164,14 +372,11 @@ def check_claims(found: Found, dataset: str) -> list[tuple[Claim, Verdict]]:
 def claims_as_table(found: Found, dataset: str) -> Table:
     """Return the statements with their verdicts and the numbers behind them."""
     checked = check_claims(found, dataset)
-    rows: list[Row] = [
-        (claim.statement, claim.where, verdict.status, verdict.text or "–") for claim, verdict in checked
-    ]
     return Table(
         f"claims-{found.on(dataset)}",
         f"What the paper says, and what was found: {found.on(dataset)}",
         found.label,
         ("claim", "where", "verdict", "because"),
-        tuple(rows),
+        tuple((claim.statement, claim.where, status, text or "–") for claim, (status, text) in checked),
         (count_statuses(verdict.status for _, verdict in checked) + ".", ABOUT_CLASSIFIERS),
     )

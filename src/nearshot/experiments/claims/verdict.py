@@ -15,29 +15,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from nearshot.experiments.paired import SAME, PairedDifference, Side, paired_difference, pool_spread
 from nearshot.experiments.recipe import Found
-
-__all__ = [
-    "ABOVE",
-    "CLEARLY_ABOVE",
-    "NONE",
-    "Check",
-    "Claim",
-    "Compared",
-    "Comparisons",
-    "Limits",
-    "Verdict",
-    "above",
-    "count_statuses",
-    "differences_in_words",
-    "judge",
-    "not_above",
-    "within",
-]
 
 Status = Literal["confirmed", "contradicted", "undecided", "not yet run"]
 LISTED = 6  # differences that a verdict lists; more are counted
@@ -53,34 +34,18 @@ class Verdict(NamedTuple):
 Check = Callable[[Found, str], Verdict]  # of the results, on a dataset
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A statement of the paper.
-
-    Attributes:
-        name: a short name.
-        statement: what the paper says.
-        where: its section.
-        check: judges it by the results on a dataset.
-        datasets: where it is judged: the paper says so there, and a recipe has the runs.
-    """
+class Claim(NamedTuple):
+    """A statement of the paper, its section, and the check that judges it by the results on some datasets."""
 
     name: str
     statement: str
     where: str
     check: Check
-    datasets: tuple[str, ...] = ("cifar-fs", "mini-imagenet")
+    datasets: tuple[str, ...]
 
 
-class Compared(NamedTuple):
-    """A comparison of two measurements, each with its run: the first minus the second."""
-
-    name: str
-    first: Side
-    second: Side
-
-
-Comparisons = Callable[[str], Sequence[Compared]]  # on a dataset
+Compared = tuple[str, Side, Side]  # a name, and two measurements, each with its run: the first minus the second
+Comparisons = Callable[[str], Iterable[Compared]]  # on a dataset
 
 
 class Limits(NamedTuple):
@@ -92,10 +57,6 @@ class Limits(NamedTuple):
     def room(self, one: PairedDifference) -> float:
         """Return how far within them the whole interval is; negative where some of it is outside."""
         return min(one.low - self.low, self.high - one.high)
-
-    def hold(self, one: PairedDifference) -> bool:
-        """Return whether the whole interval is within them."""
-        return self.room(one) > 0
 
     def fail(self, one: PairedDifference) -> bool:
         """Return whether the whole interval is outside."""
@@ -126,17 +87,14 @@ def judge(*stated: tuple[Sequence[PairedDifference | None], Limits]) -> Verdict:
     missing = f" {n_all - n_there} of {n_all} comparisons are not run yet." if n_there < n_all else ""
     failing = [one for one, within in judged if within.fail(one.among(n_there))]
     if failing:
-        return Verdict(
-            "contradicted", f"Contradicted by {len(failing)} of {n_there}: {differences_in_words(failing)}.{missing}"
-        )
-    undecided = [one for one, within in judged if not within.hold(one)]
+        text = f"Contradicted by {len(failing)} of {n_there}: {differences_in_words(failing)}.{missing}"
+        return Verdict("contradicted", text)
+    undecided = [one for one, within in judged if within.room(one) <= 0]
     if undecided:
         never = {one.n_seeds for one, within in judged if within.are_filled_by(one)}
         cannot = f" {'One seed' if 1 in never else 'Two seeds'} cannot confirm this." if never else ""
-        return Verdict(
-            "undecided",
-            f"Undecided for {len(undecided)} of {n_there}: {differences_in_words(undecided)}.{cannot}{missing}",
-        )
+        text = f"Undecided for {len(undecided)} of {n_there}: {differences_in_words(undecided)}.{cannot}{missing}"
+        return Verdict("undecided", text)
     # A statement about all comparisons is confirmed by all of them only.
     text = f"{differences_in_words([one for one, _ in judged])}.{missing}"
     return Verdict("undecided" if missing else "confirmed", text)
@@ -168,11 +126,9 @@ def _margins(differences: Sequence[PairedDifference]) -> str:
 
 def within(*stated: tuple[Comparisons, Limits]) -> Check:
     """Return a check that comparisons are within limits."""
-
-    def check(found: Found, dataset: str) -> Verdict:
-        return judge(*((_differences(found, dataset, comparisons), limits) for comparisons, limits in stated))
-
-    return check
+    return lambda found, dataset: judge(
+        *((_differences(found, dataset, comparisons), limits) for comparisons, limits in stated)
+    )
 
 
 def above(comparisons: Comparisons) -> Check:
@@ -206,10 +162,6 @@ def _losses(differences: Sequence[PairedDifference | None]) -> str:
 
 
 def count_statuses(statuses: Iterable[str]) -> str:
-    """Return how many statements have which status.
-
-    >>> count_statuses(["undecided", "confirmed", "undecided"])
-    '1 confirmed, 2 undecided'
-    """
+    """Return how many statements have which status, such as "1 confirmed, 2 undecided"."""
     numbers = Counter(statuses)
     return ", ".join(f"{numbers[status]} {status}" for status in get_args(Status) if numbers[status])

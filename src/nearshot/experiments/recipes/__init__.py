@@ -6,29 +6,21 @@ from types import MappingProxyType
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.recipes import (
     ablations,
-    adaptation,
-    adaptation_steps,
     batch_size,
     choices,
-    classifiers,
     comparison,
-    floor,
-    methods,
+    features,
     pair_subsampling,
     pairs,
-    pn_implementations,
     runs,
-    schedule,
-    supcon,
 )
 
 __all__ = ["RECIPES"]
 
-# fmt: off
-_MODULES = (
-    pairs, batch_size, pair_subsampling, ablations, comparison, classifiers, schedule, adaptation, supcon,
-    pn_implementations, choices, floor, methods, adaptation_steps, runs,
+_IN_ORDER = (
+    *(pairs.RECIPE, batch_size.RECIPE, pair_subsampling.RECIPE, ablations.RECIPE, comparison.COMPARE),
+    *(features.CLASSIFY, choices.SCHEDULES, features.ADAPT, comparison.CONTRAST, comparison.IMPLEMENTATIONS),
+    *(choices.STATED_CHOICES, choices.FLOOR, choices.EVERY_METHOD, features.ADAPT_STEPS, runs.RECIPE),
 )
-# fmt: on
-RECIPES: Mapping[str, Recipe] = MappingProxyType({module.RECIPE.name: module.RECIPE for module in _MODULES})
+RECIPES: Mapping[str, Recipe] = MappingProxyType({recipe.name: recipe for recipe in _IN_ORDER})
 """Every table and figure, by name."""

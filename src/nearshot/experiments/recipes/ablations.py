@@ -25,8 +25,6 @@ from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Figure
 from nearshot.training import TrainConfig
 
-__all__ = ["RECIPE", "row_config"]
-
 ROWS = {
     1: "NCA",
     2: "NCA, with replacement",
@@ -59,14 +57,12 @@ def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
 
 
 def _lines(rows: Mapping[int, str], classifier: str, dataset: str) -> list[AccuracyRow]:
-    measured = [Measurement("val", shot, classifier) for shot in SHOTS]
-    return [
-        AccuracyRow(
-            (str(row), title),
-            [(row_config(dataset, row, size), one) for one in measured for size in BATCH_SIZES],
-        )
-        for row, title in rows.items()
-    ]
+    lines = []
+    for row, title in rows.items():
+        measured = (Measurement("val", shot, classifier) for shot in SHOTS)
+        sides = [(row_config(dataset, row, size), one) for one in measured for size in BATCH_SIZES]
+        lines.append(AccuracyRow((str(row), title), sides))
+    return lines
 
 
 TABLES = [
@@ -106,20 +102,15 @@ def _draw(found: Found, dataset: str) -> Drawing:
     handles, names = panels[0][0].get_legend_handles_labels()
     if handles:  # empty where nothing was run
         drawing.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    is_complete = heights == [len(rows) for _, rows, *_ in KINDS]
-    missing = "" if is_complete else "; rows not run yet are left out"
+    missing = "; rows not run yet are left out" if heights != [len(rows) for _, rows, *_ in KINDS] else ""
     drawing.suptitle(heading(found, "whiskers") + missing, fontsize=8)
     return drawing
 
 
 def _available(found: Found, dataset: str, rows: Mapping[int, str]) -> Mapping[int, str]:
     """Return the rows that were run with some batch size; all of them where none was."""
-    run = {
-        row: title
-        for row, title in rows.items()
-        if any(found.runs(row_config(dataset, row, size)) for size in BATCH_SIZES)
-    }
-    return run or rows
+    run = [row for row in rows if any(found.runs(row_config(dataset, row, size)) for size in BATCH_SIZES)]
+    return {row: rows[row] for row in run or rows}
 
 
 RECIPE = Recipe(

@@ -19,18 +19,17 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.accuracy_table import BOTH_SHOTS
 from nearshot.experiments.figures import line_with_band, panels, style_of
-from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA, ErratumRow, Number
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA, Number
 from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS, TITLES, figure_config
 from nearshot.experiments.recipe import Found, FoundAccuracy, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Figure, Row, Table, beside, cell, marked
 from nearshot.training import TrainConfig
 
-__all__ = ["IN_FIGURE", "METHODS", "RECIPE", "SETUPS", "Setup", "line_name", "setup_config", "setup_name"]
-
 Setup = tuple[int, int] | None  # shots and images of a class; None for NCA
 SETUPS = ((5, 16), (5, 8), (5, 32), (1, 8), (1, 16), (1, 32))
 METHODS = {"prototypical": ("PN", "centroid"), "matching": ("MN", "soft")}
+PANELS = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
 IN_FIGURE = SETUPS[:4]  # the others are far worse, and only in the table
 
 
@@ -43,11 +42,7 @@ def setup_config(dataset: str, method: str, batch_size: int, setup: Setup) -> Tr
 
 
 def setup_name(method: str, setup: Setup) -> str:
-    """Return the name of a setup in tables.
-
-    >>> setup_name("prototypical", (5, 16)), setup_name("matching", None)
-    ('PN 5-shot m+n=16', 'NCA')
-    """
+    """Return the name of a setup in tables, such as "PN 5-shot m+n=16"."""
     return "NCA" if setup is None else f"{METHODS[method][0]} {setup[0]}-shot m+n={setup[1]}"
 
 
@@ -68,7 +63,7 @@ def _table(found: Found, dataset: str, method: str) -> Table:
     printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE}
     same_data = dataset == "cifar-fs" == found.on(dataset) and method == "prototypical"
     with_paper = same_data and found.scale.is_papers
-    doubtful = {erratum.row: erratum for erratum in ERRATA if erratum.about == "accuracies" and erratum.row}
+    doubtful = {erratum.row: f"* {erratum}" for erratum in ERRATA if erratum.about == "accuracies" and erratum.row}
     rows: list[Row] = []
     both: list[tuple[Sequence[FoundAccuracy | None], Sequence[Number]]] = []  # ours and the paper's, where not doubtful
     for size in reversed(BATCH_SIZES):
@@ -76,15 +71,13 @@ def _table(found: Found, dataset: str, method: str) -> Table:
             config = setup_config(dataset, method, size, setup)
             ours = [found.pooled(config, Measurement("val", shot, classifier)) for shot in SHOTS]
             paper = printed[size, None if setup is None else config.shape]
-            is_doubtful = setup is not None and ErratumRow(size, setup) in doubtful
             numbers = beside(ours, paper) if with_paper else tuple(map(cell, ours))
-            if is_doubtful and with_paper:  # mark the paper's numbers and the differences from them
-                numbers = tuple(item if place % 3 == 0 else marked(item) for place, item in enumerate(numbers))
-            if not is_doubtful:
+            if (size, setup) not in doubtful:
                 both.append((ours, paper))
+            elif with_paper:  # mark the paper's numbers and the differences from them
+                numbers = tuple(item if place % 3 == 0 else marked(item) for place, item in enumerate(numbers))
             rows.append((f"batch {size}", setup_name(method, setup), *numbers))
     more = ("paper", "difference") * with_paper
-    notes = [f"* {erratum}" for erratum in doubtful.values() if with_paper]
     on = found.on(dataset)
     return Table(
         f"batch-size-{on}-{short.lower()}",
@@ -93,7 +86,7 @@ def _table(found: Found, dataset: str, method: str) -> Table:
         found.label,
         ("batch", "trained with", *(heading for shot in BOTH_SHOTS for heading in (shot, *more))),
         tuple(rows),
-        (*notes, *(_rank_correlation(both) if same_data else ())),
+        (*(doubtful.values() if with_paper else ()), *(_rank_correlation(both) if same_data else ())),
     )
 
 
@@ -119,12 +112,6 @@ def _place(dataset: str, short: str = "") -> str:
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    on = found.on(dataset)
-    title = f"Accuracy on the validation split of {on} by batch size and episodes ({_place(dataset)})"
-    return [Figure(f"batch-size-{on}", title, found.label, lambda: _draw(found, dataset))]
-
-
-def _draw(found: Found, dataset: str) -> Drawing:
     def lines(axes: Axes, method: str, shot: int) -> None:
         measured = Measurement("val", shot, METHODS[method][1])
         for line, setup in enumerate((None, *IN_FIGURE)):
@@ -132,8 +119,12 @@ def _draw(found: Found, dataset: str) -> Drawing:
             points = [(size, found.pooled(config, measured)) for size, config in configs.items()]
             line_with_band(axes, points, "NCA" if setup is None else line_name(setup), style_of(line))
 
-    titles = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
-    return panels(found, titles, lines, xlabel="batch size", ticks=BATCH_SIZES)
+    def draw() -> Drawing:
+        return panels(found, PANELS, lines, xlabel="batch size", ticks=BATCH_SIZES)
+
+    on = found.on(dataset)
+    title = f"Accuracy on the validation split of {on} by batch size and episodes ({_place(dataset)})"
+    return [Figure(f"batch-size-{on}", title, found.label, draw)]
 
 
 RECIPE = Recipe(

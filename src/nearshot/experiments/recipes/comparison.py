@@ -1,26 +1,33 @@
-"""Section 3.5's big table: NCA, Prototypical and Matching Networks and SimpleShot on the test splits.
+"""Section 3.5's big table, Appendices C and I: NCA, PN, MN, SimpleShot and SupCon on the test splits.
 
     nearshot reproduce comparison --dataset cifar-fs --seeds 3
+    nearshot reproduce supcon pn-implementations --dataset mini-imagenet --seeds 3
 
-Six runs a seed. Expected on CIFAR-FS: NCA 72.49 / 85.15 (nearest centroid) and 72.49 / 83.38 (soft assignment), PN
-70.41 / 84.61, MN 71.86 / 82.41, SimpleShot 69.98 / 84.40, and with Snell's episodes PN 69.94 / 84.01, MN 69.28 / 80.79.
-One 20-way 5-shot 15-query model serves both columns of Snell's rows, as in the published experiments. Time on an H200
-at 84×84: ten minutes a run (240 epochs).
+**comparison** (Section 3.5): six runs a seed, ten minutes each on an H200 at 84×84 (240 epochs). Expected on CIFAR-FS:
+NCA 72.49 / 85.15 (nearest centroid) and 72.49 / 83.38 (soft assignment), PN 70.41 / 84.61, MN 71.86 / 82.41, SimpleShot
+69.98 / 84.40, and with Snell's episodes PN 69.94 / 84.01, MN 69.28 / 80.79. One 20-way 5-shot 15-query model serves
+both columns of Snell's rows, as in the published experiments.
+
+**supcon** (Appendix C): the loss of the published experiments, which the paper quotes at 51.05 / 63.36 on
+miniImageNet's test split, and Khosla et al.'s own loss at their temperature 0.1; projection to 128, batches of 512.
+
+**pn-implementations** (Appendix I): the rows of other papers are quoted. The paper's two rows are those of `comparison`
+on miniImageNet, with ours below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.paired import paired_cell, paired_difference
-from nearshot.experiments.paper import COMPARISON, QUOTED
+from nearshot.experiments.paper import COMPARISON, PN_IMPLEMENTATIONS, QUOTED, SUPCON
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Row, Table, cell, signed
-from nearshot.training import PRESETS
-
-__all__ = ["RECIPE"]
+from nearshot.training import PRESETS, TrainConfig
 
 ROWS = {  # row of the paper: (the preset's method, the classifier)
     "MN (Snell's episodes)": ("matching-snell", "soft"),
@@ -39,6 +46,8 @@ PAIRS = {  # of rows with the same classifier
     "MN, our − Snell's episodes": ("MN (our episodes)", "MN (Snell's episodes)"),
 }
 ORDER = ("nca", "prototypical", "matching", "simpleshot", "prototypical-snell", "matching-snell")
+SUPCON_ROWS = ("SupCon, as published", "SupCon, Khosla et al.'s", "NCA")
+OUR_PN = {"nearshot, Snell's episodes": "prototypical-snell", "nearshot, best episodes": "prototypical"}
 
 
 def _line(dataset: str, row: str) -> AccuracyRow:
@@ -51,13 +60,14 @@ TABLE = AccuracyTable(
     "Comparison (Section 3.5): {on}, test split",
     ("trained with",),
     lambda dataset: [_line(dataset, row) for row in ROWS],
+    measured=True,
     with_paper=True,
 )
 
 
 def _wanted(dataset: str) -> Sequence[Wanted]:
     """Return the runs that other recipes share first."""
-    runs = {run.config: run for run in TABLE.measured_runs(dataset)}
+    runs = {run.config: run for run in TABLE.wanted(dataset)}
     return [runs[PRESETS[f"{dataset}-{method}"]] for method in ORDER]
 
 
@@ -99,10 +109,62 @@ def _differences(found: Found, dataset: str) -> Table:
     )
 
 
-RECIPE = Recipe(
+@cache
+def supcon_config(dataset: str, row: str) -> TrainConfig:
+    """Return the settings of a row of Appendix C."""
+    published = PRESETS[f"{dataset}-supcon"]
+    variants = (published, replace(published, supcon_variant="khosla", temperature=0.1), PRESETS[f"{dataset}-nca"])
+    return variants[SUPCON_ROWS.index(row)]
+
+
+def _supcon(dataset: str, row: str) -> AccuracyRow:
+    printed = SUPCON if row == SUPCON_ROWS[0] and dataset == "mini-imagenet" else ()
+    return AccuracyRow((row,), both_shots(supcon_config(dataset, row), "test"), printed)
+
+
+PN_TABLE = AccuracyTable(
+    "pn-implementations-{on}",
+    "Implementations of Prototypical Networks ({where}): {on}, test split",
+    ("implementation", "architecture"),
+    lambda dataset: [
+        AccuracyRow((name, ""), both_shots(PRESETS[f"{dataset}-{method}"], "test")) for name, method in OUR_PN.items()
+    ],
+    place=("Appendix I", "mini-imagenet"),
+    measured=True,
+)
+
+
+def _pn_tables(found: Found, dataset: str) -> Sequence[Table]:
+    quoted: list[Row] = []
+    if found.scale.is_papers and dataset == "mini-imagenet":
+        printed = PN_IMPLEMENTATIONS.items()
+        quoted += [(f"{name} (quoted)", network, *map(cell, accuracy)) for (name, network), accuracy in printed]
+    table = PN_TABLE.table(found, dataset)
+    backbone = found.scale.change(PRESETS[f"{dataset}-prototypical"]).backbone
+    ours = ((name, backbone, *accuracies) for name, _, *accuracies in table.rows)
+    return [replace(table, rows=(*quoted, *ours))]
+
+
+COMPARE = Recipe(
     name="comparison",
     title="Section 3.5's table: comparison on the test splits",
     datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
     wanted=_wanted,
     tables=_tables,
+)
+CONTRAST = AccuracyTable(
+    "supcon-{on}",
+    "The supervised contrastive loss ({where}): {on}, test split, nearest centroid",
+    ("trained with",),
+    lambda dataset: [_supcon(dataset, row) for row in SUPCON_ROWS],
+    place=("Appendix C", "mini-imagenet"),
+    measured=True,
+    with_paper=True,
+).recipe("Appendix C: the supervised contrastive loss", ("mini-imagenet", "cifar-fs"))
+IMPLEMENTATIONS = Recipe(
+    name="pn-implementations",
+    title="Appendix I: implementations of Prototypical Networks",
+    datasets=("mini-imagenet", "cifar-fs"),
+    wanted=PN_TABLE.wanted,
+    tables=_pn_tables,
 )

@@ -19,14 +19,12 @@ from matplotlib.figure import Figure as Drawing
 from nearshot.experiments.figures import line_with_band, panels, style_of
 from nearshot.experiments.paper_configs import SHOTS, TRAINING_CLASSES
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
-from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, line_name, setup_config, setup_name
+from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, PANELS, line_name, setup_config, setup_name
 from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, Figure, Row, Table, cell
 from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig
-
-__all__ = ["BATCH_SIZE", "FRACTIONS", "RECIPE", "share_of_pairs", "subsampled"]
 
 BATCH_SIZE = 256
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
@@ -68,16 +66,10 @@ def _tables(found: Found, dataset: str) -> Sequence[Table]:
             shown = Cell(f"{100 * share:.1f} %", share)
             rows.append((setup_name(method, setup), shown, _positives(found, config), *values))
     on, where = found.on(dataset), like("Figure 3", dataset, "mini-imagenet")
-    return [
-        Table(
-            f"pair-subsampling-{on}",
-            f"A fraction of the pairs of a batch ({where}): {on}, validation split",
-            found.label,
-            ("trained with", "pairs", "positives", *(f"{one.n_shot}-shot {one.classifier}" for one in MEASURED)),
-            tuple(rows),
-            _about_positives(found, dataset),
-        )
-    ]
+    title = f"A fraction of the pairs of a batch ({where}): {on}, validation split"
+    headings = ("trained with", "pairs", "positives", *(f"{one.n_shot}-shot {one.classifier}" for one in MEASURED))
+    notes = _about_positives(found, dataset)
+    return [Table(f"pair-subsampling-{on}", title, found.label, headings, tuple(rows), notes)]
 
 
 def _positives(found: Found, config: TrainConfig) -> Cell:
@@ -106,12 +98,6 @@ def _about_positives(found: Found, dataset: str) -> tuple[str, ...]:
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    where = like("Figure 3", dataset, "mini-imagenet")
-    title = f"Accuracy on the validation split of {found.on(dataset)} with a fraction of the pairs ({where})"
-    return [Figure(f"pair-subsampling-{found.on(dataset)}", title, found.label, lambda: _draw(found, dataset))]
-
-
-def _draw(found: Found, dataset: str) -> Drawing:
     def lines(axes: Axes, method: str, shot: int) -> None:
         measured = Measurement("val", shot, METHODS[method][1])
         curve = [(100 * fraction, found.pooled(subsampled(dataset, fraction), measured)) for fraction in FRACTIONS]
@@ -121,10 +107,13 @@ def _draw(found: Found, dataset: str) -> Drawing:
             point = (100 * share_of_pairs(found.scale.change(config)), found.pooled(config, measured))
             line_with_band(axes, [point], line_name(setup), style_of(line))
 
-    titles = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
-    ticks = [100 * fraction for fraction in FRACTIONS]
-    label = "pairs used, % of all in a batch"
-    return panels(found, titles, lines, xlabel=label, ticks=ticks, drawn="whiskers and band")
+    def draw() -> Drawing:
+        label, ticks = "pairs used, % of all in a batch", [100 * fraction for fraction in FRACTIONS]
+        return panels(found, PANELS, lines, xlabel=label, ticks=ticks, drawn="whiskers and band")
+
+    where = like("Figure 3", dataset, "mini-imagenet")
+    title = f"Accuracy on the validation split of {found.on(dataset)} with a fraction of the pairs ({where})"
+    return [Figure(f"pair-subsampling-{found.on(dataset)}", title, found.label, draw)]
 
 
 RECIPE = Recipe(

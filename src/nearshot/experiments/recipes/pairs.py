@@ -26,16 +26,13 @@ from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
 from nearshot.experiments.paper_configs import BATCH_SIZES, TRAINING_CLASSES
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.tables import Cell, Figure, Row, Table
-from nearshot.losses import ExpectedPairs, PairCounts, count_pairs, expected_pairs
+from nearshot.losses import ExpectedPairs, count_pairs, expected_pairs
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
-
-__all__ = ["RECIPE", "drawn_pairs", "shuffled_pairs"]
 
 LABEL = "counted, not trained"
 FIGURE_1 = EpisodeShape(n_way=2, n_shot=4, n_query=1)
 EXAMPLES = (FIGURE_1, EpisodeShape(20, 5, 15), EpisodeShape(32, 5, 11))
-N_TRAINING_CLASSES = TRAINING_CLASSES["cifar-fs"][0]
 # Roles differ in grey too.
 POINT: dict[str, Any] = {"color": "black", "linestyle": "none", "zorder": 3}
 LOOKS = {
@@ -45,13 +42,19 @@ LOOKS = {
     "image": POINT | {"marker": "D", "markerfacecolor": "0.8", "markersize": 6},
 }
 LEGEND = {
-    "support": "support image",
-    "query": "query image",
-    "prototype": "prototype: mean of the support",
-    "image": "image without a role",
+    "support image": LOOKS["support"],
+    "query image": LOOKS["query"],
+    "prototype: mean of the support": LOOKS["prototype"],
+    "image without a role": LOOKS["image"],
+    "positive: of one class": POSITIVE,
+    "negative: of two classes": NEGATIVE,
 }
-LINES = {"positive: of one class": POSITIVE, "negative: of two classes": NEGATIVE}
 ABLATION_ROWS = {3: (False, False), 6: (False, True), 7: (True, False)}
+LOSSES = {
+    "Prototypical Networks": (True, True),
+    "Matching Networks": (False, True),
+    "NCA: no episodes": (False, False),
+}
 
 
 def _table_1() -> Table:
@@ -69,44 +72,46 @@ def _table_1() -> Table:
         rows.append((name, "no episodes", *map(_count, everything)))
         rows.append((name, "episodes", *map(_count, episodes)))
         rows.append((name, "pairs lost", *shares))
-    return Table(
-        "pairs-table-1",
-        "Pairs that a batch gives with and without episodes (Table 1)",
-        LABEL,
-        ("batch", "", "positives", "negatives"),
-        tuple(rows),
-    )
+    title = "Pairs that a batch gives with and without episodes (Table 1)"
+    return Table("pairs-table-1", title, LABEL, ("batch", "", "positives", "negatives"), tuple(rows))
 
 
 def _appendix_e() -> Table:
+    n_classes, n_images = TRAINING_CLASSES["cifar-fs"]
     rows: list[Row] = []
     for row in BATCH_SIZE_TABLE:
+        batch = f"batch {row.batch_size}"
         if row.shape is None:
-            per_class = row.batch_size // N_TRAINING_CLASSES
-            shape = EpisodeShape(N_TRAINING_CLASSES, 1, per_class - 1)
+            shape = EpisodeShape(n_classes, 1, row.batch_size // n_classes - 1)
             name, counts = "NCA, balanced batch", count_pairs(shape, prototypes=False, separate=False)
         else:
             name = f"PN {row.shape.n_shot}-shot m+n={row.shape.images_per_class}"
             counts = count_pairs(row.shape, prototypes=True, separate=True)
-        rows.append(_compared(f"batch {row.batch_size}", name, (*counts, counts.total), row[3:]))
+        rows.append((batch, name, *_compared((*counts, counts.total), row[3:])))
         if row.shape is None:
             shuffled = shuffled_pairs("cifar-fs", row.batch_size)
-            numbers = (_count(round(number), number) for number in (*shuffled[:2], shuffled.total))
-            rows.append((f"batch {row.batch_size}", "NCA, shuffled batches (expected)", *numbers))
+            numbers = (Cell(f"{round(number):,}", number) for number in (*shuffled[:2], shuffled.total))
+            rows.append((batch, "NCA, shuffled batches (expected)", *numbers))
     shape = EpisodeShape.from_batch(256, n_shot=5, images_per_class=8)
     for number, (prototypes, separate) in ABLATION_ROWS.items():
         counts = count_pairs(shape, prototypes=prototypes, separate=separate)
-        printed = ABLATION_PAIRS[number]
-        compared = _compared("batch 256", f"ablations, row {number}", counts, printed)
-        rows.append((*compared, _count(counts.total)))  # of which the paper prints no total
-    notes = (*_about_shuffled(), *(str(erratum) for erratum in ERRATA if erratum.about == "pairs"))
+        compared = _compared(counts, ABLATION_PAIRS[number])
+        total = _count(counts.total)  # which the paper does not print
+        rows.append(("batch 256", f"ablations, row {number}", *compared, total))
+    alone = " / ".join(f"{shuffled_pairs('cifar-fs', size).anchors_without_positive:.1f}" for size in BATCH_SIZES)
+    about_shuffled = (
+        f"The paper counts NCA's pairs on a batch with equally many images of each class. NCA trains on shuffled "
+        f"batches, b of all {n_classes * n_images:,} images, which have C(b, 2) · {n_images - 1}/"
+        f"{n_classes * n_images - 1:,} positives on average, and {alone} images without another of their class at "
+        f"b = {' / '.join(map(str, BATCH_SIZES))}."
+    )
     return Table(
         "pairs-appendix-e",
         "Pairs in the setups of Figures 2 and 4 (Appendix E); the paper's number in brackets where it differs",
         LABEL,
         ("batch", "loss", "positives", "negatives", "total"),
         tuple(rows),
-        notes,
+        (about_shuffled, *(str(erratum) for erratum in ERRATA if erratum.about == "pairs")),
     )
 
 
@@ -116,27 +121,15 @@ def shuffled_pairs(dataset: str, batch_size: int) -> ExpectedPairs:
     return expected_pairs([n_images] * n_classes, batch_size)
 
 
-def _about_shuffled() -> tuple[str, ...]:
-    n_classes, n_images = TRAINING_CLASSES["cifar-fs"]
-    alone = " / ".join(f"{shuffled_pairs('cifar-fs', size).anchors_without_positive:.1f}" for size in BATCH_SIZES)
-    return (
-        f"The paper counts NCA's pairs on a batch with equally many images of each class. NCA trains on shuffled "
-        f"batches, b of all {n_classes * n_images:,} images, which have C(b, 2) · {n_images - 1}/"
-        f"{n_classes * n_images - 1:,} positives on average, and {alone} images without another of their class at "
-        f"b = {' / '.join(map(str, BATCH_SIZES))}.",
-    )
-
-
-def _compared(batch: str, name: str, counts: Sequence[int], printed: Sequence[int]) -> Row:
-    cells = [
+def _compared(counts: Sequence[int], printed: Sequence[int]) -> list[Cell]:
+    return [
         Cell(f"{here:,}" if here == there else f"{here:,} (paper: {there:,})", here)
         for here, there in zip(counts, printed, strict=True)
     ]
-    return (batch, name, *cells)
 
 
-def _count(number: int, exactly: float | None = None) -> Cell:
-    return Cell(f"{number:,}", number if exactly is None else exactly)
+def _count(number: int) -> Cell:
+    return Cell(f"{number:,}", number)
 
 
 def _figure(shape: EpisodeShape) -> Figure:
@@ -146,13 +139,7 @@ def _figure(shape: EpisodeShape) -> Figure:
 
 
 class DrawnPairs(NamedTuple):
-    """What a loss compares, as points of a plane.
-
-    Attributes:
-        points: their coordinates (point, 2).
-        roles: the role of each: "support", "query", "prototype" or "image".
-        pairs: the loss's own pairs (one, other, whether they are of one class).
-    """
+    """The points (point, 2) that a loss compares, their roles, and its pairs: two points, and if of one class."""
 
     points: torch.Tensor
     roles: tuple[str, ...]
@@ -203,58 +190,43 @@ def _places(shape: EpisodeShape) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _draw(shape: EpisodeShape) -> Drawing:
-    kinds = {
-        "Prototypical Networks": (True, True),
-        "Matching Networks": (False, True),
-        "NCA: no episodes": (False, False),
-    }
     places, labels = _places(shape)
     (left, bottom), (right, top) = (places.amin(0) - 0.5).tolist(), (places.amax(0) + 0.5).tolist()
     drawing = new_drawing(9.5, 1.2 + 3.1 * (top - bottom) / (right - left))
-    for axes, (title, (prototypes, separate)) in zip(drawing.subplots(1, 3), kinds.items(), strict=True):
+    for axes, (title, (prototypes, separate)) in zip(drawing.subplots(1, 3), LOSSES.items(), strict=True):
         drawn = drawn_pairs(shape, prototypes=prototypes, separate=separate)
-        _draw_classes(axes, places, labels)
-        if prototypes:  # lines to the images that each averages
-            n_support = shape.n_way * shape.n_shot
-            for support in places[:n_support].reshape(shape.n_way, shape.n_shot, 2):
-                _draw_average(axes, support)
+        for label in labels.unique():
+            own = places[labels == label]
+            middle = own.mean(0)
+            radius = float((own - middle).norm(dim=1).max()) + 0.3
+            axes.add_patch(Circle((float(middle[0]), float(middle[1])), radius, color="0.93", linewidth=0, zorder=0))
+        if prototypes:
+            _draw_averages(axes, places[: shape.n_way * shape.n_shot].reshape(shape.n_way, shape.n_shot, 2))
         for one, other, positive in drawn.pairs:
             ends = drawn.points[[one, other]]
             axes.plot(ends[:, 0], ends[:, 1], **(POSITIVE if positive else NEGATIVE))
         for role in dict.fromkeys(drawn.roles):
             own = drawn.points[[one == role for one in drawn.roles]]
             axes.plot(own[:, 0], own[:, 1], **LOOKS[role])
-        counts = _counts_in_words(drawn, count_pairs(shape, prototypes=prototypes, separate=separate))
-        axes.set_title(f"{title}\n{counts}", fontsize=9)
+        n_positive = sum(positive for *_, positive in drawn.pairs)
+        counts = count_pairs(shape, prototypes=prototypes, separate=separate)
+        lines = f"{n_positive:,} positive and {len(drawn.pairs) - n_positive:,} negative distances"
+        stand_for = f",\nfor {counts.positives:,} and {counts.negatives:,} pairs of images"
+        same = len(drawn.pairs) == counts.total
+        axes.set_title(f"{title}\n{lines}" + ("\n" if same else stand_for), fontsize=9)
         axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", anchor="N")
         axes.axis("off")
-    handles = [Line2D([], [], label=label, **LOOKS[role]) for role, label in LEGEND.items()]
-    handles += [Line2D([], [], label=label, **look) for label, look in LINES.items()]
+    handles = [Line2D([], [], label=label, **look) for label, look in LEGEND.items()]
     drawing.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return drawing
 
 
-def _draw_classes(axes: Axes, places: torch.Tensor, labels: torch.Tensor) -> None:
-    for label in labels.unique():
-        own = places[labels == label]
-        middle = own.mean(0)
-        radius = float((own - middle).norm(dim=1).max()) + 0.3
-        axes.add_patch(Circle((float(middle[0]), float(middle[1])), radius, color="0.93", linewidth=0, zorder=0))
-
-
-def _draw_average(axes: Axes, support: torch.Tensor) -> None:
-    for image in support:
-        axes.plot(*torch.stack([image, support.mean(0)]).T, color="0.55", linewidth=0.7, zorder=1)
-    axes.plot(support[:, 0], support[:, 1], **LOOKS["support"])
-
-
-def _counts_in_words(drawn: DrawnPairs, counts: PairCounts) -> str:
-    """Return how many lines there are, and for how many pairs of images they stand."""
-    n_positive = sum(positive for *_, positive in drawn.pairs)
-    lines = f"{n_positive:,} positive and {len(drawn.pairs) - n_positive:,} negative distances"
-    if len(drawn.pairs) == counts.total:
-        return f"{lines}\n"
-    return f"{lines},\nfor {counts.positives:,} and {counts.negatives:,} pairs of images"
+def _draw_averages(axes: Axes, supports: torch.Tensor) -> None:
+    """Draw lines from prototypes to the images that each averages; supports (way, shot, 2)."""
+    for support in supports:
+        for image in support:
+            axes.plot(*torch.stack([image, support.mean(0)]).T, color="0.55", linewidth=0.7, zorder=1)
+        axes.plot(support[:, 0], support[:, 1], **LOOKS["support"])
 
 
 RECIPE = Recipe(

@@ -18,10 +18,9 @@ from nearshot.experiments.results import Measurement, RunResult
 from nearshot.experiments.tables import Cell, Row, Table, cell
 from nearshot.training.run_folder import run_name
 
-__all__ = ["RECIPE"]
-
 NAMES = ("A run is named by its nearest preset and what differs from it; `nearshot train` repeats it from these.",)
 OWN_LOSSES = ("method=own-NAME-MARK is a loss of one's own: a function of that name, whose code has this mark.",)
+SPEED = ("run", "seed", "epochs", "minutes", "images/s", "end to end", "first epoch", "on", "torch")
 # Validation accuracies, each at its best epoch. With 1 shot, soft assignment is the same.
 MEASURED = {
     "1-shot": Measurement("val", 1, "centroid"),
@@ -31,23 +30,15 @@ MEASURED = {
 
 
 def _tables(found: Found, dataset: str) -> Sequence[Table]:
-    on = found.on(dataset)
+    on, label = found.on(dataset), found.scale.label
     runs = [run for run in found.results if run.scale == found.scale.name and run.config.dataset == on]
     runs.sort(key=lambda run: (run_name(run.config), run.seed))
     notes = NAMES + (OWN_LOSSES if any(has_own_loss(run.config) for run in runs) else ())
-    speed = ("run", "seed", "epochs", "minutes", "images/s", "end to end", "first epoch", "on", "torch")
     accuracy = ("run", "seed", *(heading for one in MEASURED for heading in (one, "at epoch")))
     title = f"Accuracy of every run: {on}, validation split, nearest centroid and soft assignment, best epoch"
     return [
-        Table(
-            f"runs-{on}",
-            f"Every run behind the tables: {on}",
-            found.scale.label,
-            speed,
-            tuple(map(_speed, runs)),
-            notes,
-        ),
-        Table(f"runs-accuracy-{on}", title, found.scale.label, accuracy, tuple(map(_accuracies, runs)), notes),
+        Table(f"runs-{on}", f"Every run behind the tables: {on}", label, SPEED, tuple(map(_speed, runs)), notes),
+        Table(f"runs-accuracy-{on}", title, label, accuracy, tuple(map(_accuracies, runs)), notes),
     ]
 
 

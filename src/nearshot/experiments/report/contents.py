@@ -1,66 +1,36 @@
-"""What the report shows: the runs of each scale, the recipes that have a number from them, and the claims."""
+"""What the report shows: the runs of each scale, the recipes that have a number from them, the claims, small charts."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from nearshot.evaluation import Accuracy
 from nearshot.experiments.claims import Claim, Verdict, check_claims
-from nearshot.experiments.identity import run_id
-from nearshot.experiments.recipe import ALL, Found, Recipe, RecipeOutputs, outputs_of
+from nearshot.experiments.recipe import ALL, Found, RecipeOutputs, outputs_of
 from nearshot.experiments.recipes import RECIPES
-from nearshot.experiments.results import Results, RunResult
+from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import OWN, PAPER, Scale, scale_named
-from nearshot.experiments.tables import Cell
-from nearshot.training import TrainConfig
+from nearshot.experiments.tables import Cell, cell
+from nearshot.training.run_folder import run_name
 
-__all__ = [
-    "JudgedClaim",
-    "PaperNumber",
-    "ScaleContents",
-    "claims_of",
-    "compared_with_paper",
-    "counted_parts",
-    "scales_of",
-]
-
-
-class _ReadOnce(Results):
-    """Results in memory: a page looks up each of them many times."""
-
-    def __init__(self, results: Results) -> None:
-        super().__init__(results.folder)
-        self._all = list(results)
-        self._by_id = {(run.scale, run.id): run for run in self._all}
-        self._ids: dict[TrainConfig, str] = {}
-
-    def get(self, config: TrainConfig, scale: str) -> RunResult | None:
-        """Return a run's result, or None if it is missing."""
-        if config not in self._ids:
-            self._ids[config] = run_id(config)
-        return self._by_id.get((scale, self._ids[config]))
-
-    def __iter__(self) -> Iterator[RunResult]:
-        return iter(self._all)
+COLUMNS = (("val", 1), ("val", 5), ("test", 1), ("test", 5))
+BINS = 25
+LEFT, RIGHT, TOP, BOTTOM = 42.0, 312.0, 8.0, 130.0  # of the area inside a chart's axes
 
 
 @dataclass(frozen=True, eq=False)
 class ScaleContents:
-    """Everything of one scale.
-
-    Attributes:
-        name: the scale's folder.
-        scale: the scale, or None for an unknown one, of which only runs are shown.
-        runs: all its runs.
-        parts: the recipes with a number, on each dataset.
-    """
+    """A scale (None if it is unknown) with its runs, and the recipes with a number on each dataset."""
 
     name: str
     scale: Scale | None
-    runs: tuple[RunResult, ...]
-    parts: tuple[RecipeOutputs, ...]
+    runs: Sequence[RunResult]
+    parts: Sequence[RecipeOutputs]
 
     @property
     def label(self) -> str:
@@ -76,13 +46,8 @@ class ScaleContents:
 
 
 def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleContents]:
-    """Return the contents of each scale that has results, the paper's first.
-
-    Args:
-        results: the folder.
-        scales: scales of one's own, beside those that are known by name.
-    """
-    results, own = _ReadOnce(results), {scale.name: scale for scale in scales}
+    """Return the contents of each scale that has results, the paper's first; `scales` are those of one's own."""
+    own = {scale.name: scale for scale in scales}
     by_scale: dict[str, list[RunResult]] = {}
     for run in results:
         by_scale.setdefault(run.scale, []).append(run)
@@ -90,7 +55,7 @@ def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleConte
     for name in sorted(by_scale, key=lambda name: (name != PAPER.name, name)):
         scale, runs = own.get(name) or scale_named(name), by_scale[name]
         parts = [] if scale is None else _parts(Found(results, scale, tuple(sorted({run.seed for run in runs}))))
-        contents.append(ScaleContents(name, scale, tuple(runs), tuple(parts)))
+        contents.append(ScaleContents(name, scale, runs, parts))
     return contents
 
 
@@ -107,48 +72,25 @@ def _parts(found: Found) -> list[RecipeOutputs]:
 def counted_parts() -> list[RecipeOutputs]:
     """Return the outputs of recipes that need neither runs nor their results."""
     nothing = Found(Results(os.devnull), PAPER, (0,))
-    parts = [outputs_of(one, nothing, one.datasets[0]) for one in RECIPES.values() if not _needs_runs(one)]
+    counted = [one for one in RECIPES.values() if not any(one.wanted(dataset) for dataset in one.datasets)]
+    parts = (outputs_of(one, nothing, one.datasets[0]) for one in counted)
     return [part for part in parts if part.tables]
 
 
-def _needs_runs(recipe: Recipe) -> bool:
-    return any(recipe.wanted(dataset) for dataset in recipe.datasets)
-
-
-class JudgedClaim(NamedTuple):
-    """A claim, judged by the results of a scale on a dataset."""
-
-    scale: ScaleContents
-    dataset: str
-    claim: Claim
-    verdict: Verdict
-
-
-def claims_of(scales: Sequence[ScaleContents]) -> list[JudgedClaim]:
-    """Return the paper's claims with their verdicts, for every scale and dataset that has runs."""
-    judged = []
+def claims_of(scales: Sequence[ScaleContents]) -> Iterator[tuple[ScaleContents, str, Claim, Verdict]]:
+    """Yield the paper's claims with their verdicts, for every scale and dataset that has runs."""
     for scale in scales:
         for dataset in dict.fromkeys(part.dataset for part in scale.parts):
             founds = [part.found for part in scale.parts if part.dataset == dataset]
             found = replace(founds[0], seeds=tuple(sorted({seed for one in founds for seed in one.seeds})))
-            judged += [JudgedClaim(scale, found.on(dataset), *one) for one in check_claims(found, dataset)]
-    return judged
+            for claim, verdict in check_claims(found, dataset):
+                yield scale, found.on(dataset), claim, verdict
 
 
-class PaperNumber(NamedTuple):
-    """A number of ours and the paper's."""
-
-    scale: ScaleContents
-    part: RecipeOutputs
-    row: str
-    measured: str
-    ours: Cell
-    paper: Cell
-    difference: Cell
-
-
-def compared_with_paper(scales: Sequence[ScaleContents]) -> Iterator[PaperNumber]:
-    """Yield all numbers that the paper has too: the columns ours, paper, difference of every table."""
+def compared_with_paper(
+    scales: Sequence[ScaleContents],
+) -> Iterator[tuple[ScaleContents, RecipeOutputs, str, str, list[Cell]]]:
+    """Yield all numbers that the paper has too: names of row and column, then ours, the paper's, the difference."""
     tables = ((scale, part, table) for scale in scales for part in scale.parts for table in part.tables)
     for scale, part, table in tables:
         for place in (i for i, heading in enumerate(table.headings) if heading == "difference"):
@@ -156,4 +98,117 @@ def compared_with_paper(scales: Sequence[ScaleContents]) -> Iterator[PaperNumber
                 cells = [item for item in row[place - 2 : place + 1] if isinstance(item, Cell)]
                 if len(cells) == 3 and cells[2].value is not None:
                     name = ", ".join(item for item in row if isinstance(item, str))
-                    yield PaperNumber(scale, part, name, table.headings[place - 2], *cells)
+                    yield scale, part, name, table.headings[place - 2], cells
+
+
+class Chart(NamedTuple):
+    """A chart: SVG paths, the names of several lines, and the numbers at the axes' ends; or a text in its place."""
+
+    title: str
+    paths: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    ends: tuple[str, str, str, str] = ("", "", "", "")  # left, right, low, high
+    text: str = ""
+    is_filled: bool = False
+
+
+def run_rows(scales: Sequence[ScaleContents]) -> Iterator[dict[str, Any]]:
+    """Yield what `templates/runs.html` shows of each run."""
+    used_by: dict[tuple[str, str], dict[str, None]] = {}
+    for scale in scales:
+        for part in scale.parts:
+            for run in part.runs:
+                used_by.setdefault((run.scale, run.id), {})[part.recipe.name] = None
+    for scale in scales:
+        for run in scale.runs:
+            provenance = {"result": run.id, "fingerprints": run.content["fingerprints"], **run.content["environment"]}
+            accuracies = [(one.name, run.accuracy(one), run.epoch(one)) for one in run.measurements]
+            yield {
+                "run": run,
+                "scale": scale,
+                "name": run_name(run.config).split(","),  # a line may end between its parts
+                "cells": [_cell(run, split, n_shot) for split, n_shot in COLUMNS],
+                "used_by": list(used_by.get((run.scale, run.id), ())),
+                "curves": _curves(run.history),
+                "accuracies": accuracies,
+                "episodes": [_episodes(name, accuracy) for name, accuracy, _ in accuracies],
+                "classes": run.by_class,
+                "config": _flat(run.content["config"]),
+                "provenance": _flat(provenance),
+            }
+
+
+def _cell(run: RunResult, split: str, n_shot: int) -> Cell:
+    """Return an accuracy by nearest centroid, or by another classifier with its name."""
+    for classifier in ("centroid", "soft", "knn"):
+        measured = Measurement(split, n_shot, classifier)
+        if run.has(measured):
+            found = run.content["accuracies"][measured.name]
+            half = found["interval95"]  # None for a single episode
+            other = "" if classifier == "centroid" else f" {classifier}"
+            return Cell(f"{found['mean']:.2f}{'' if half is None else f' ± {half:.2f}'}{other}", found["mean"])
+    return cell(None)
+
+
+def _curves(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    loss = [(float(line["epoch"]), float(line["loss"])) for line in history if line.get("loss") is not None]
+    validation: dict[str, list[tuple[float, float]]] = {}
+    for line in history:
+        for name, value in (line.get("validation") or {}).items():
+            validation.setdefault(name, []).append((float(line["epoch"]), float(value)))
+    charts = (_lines("loss", {"loss": loss}), _lines("validation accuracy, %", validation))
+    return [chart for chart in charts if chart]
+
+
+def _lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> Chart | None:
+    """Return lines over epochs; a single epoch in words."""
+    points = [point for line in series.values() for point in line if math.isfinite(point[1])]
+    if not points:
+        return None
+    xs, ys = ([point[axis] for point in points] for axis in (0, 1))
+    if len(set(xs)) == 1:
+        values = ", ".join(f"{name} {line[0][1]:.4g}" for name, line in series.items() if line)
+        return Chart(title, text=f"after epoch {xs[0]:.4g}: {values}")
+    across, up = _scaled(xs, LEFT, RIGHT), _scaled(ys, BOTTOM, TOP)
+    paths = tuple(
+        "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in line if math.isfinite(y)) for line in series.values()
+    )
+    ends = (f"{min(xs):.4g}", f"epoch {max(xs):.4g}", f"{min(ys):.4g}", f"{max(ys):.4g}")
+    return Chart(title, paths, tuple(series) if len(series) > 1 else (), ends)
+
+
+def _scaled(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
+    low, high = min(values), max(values)
+    return lambda value: start + (0.5 if high == low else (value - low) / (high - low)) * (end - start)
+
+
+def _episodes(name: str, accuracy: Accuracy) -> Chart:
+    """Return the distribution of the episodes' accuracies. Each bin holds equally many possible values."""
+    n_questions = accuracy.protocol.n_way * accuracy.protocol.n_query
+    step = -(-n_questions // BINS)
+    n_correct = (accuracy.per_episode * n_questions / 100).round().long()
+    counts = (n_correct // step).bincount(minlength=n_questions // step + 1).tolist()
+    width, most = (RIGHT - LEFT) / len(counts), max(counts)
+    path = "".join(
+        f"M{LEFT + i * width:.1f} {BOTTOM:g}v{(TOP - BOTTOM) * count / most:.1f}h{0.9 * width:.1f}V{BOTTOM:g}"
+        for i, count in enumerate(counts)
+        if count
+    )
+    ends = ("0", "100", "0", f"{most:,}")
+    return Chart(f"{name}: episodes by accuracy, %", (path,), ends=ends, is_filled=True)
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return names and texts, with one name for each value inside a value."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= {f"{name}: {inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
+    return {name: _text(value) for name, value in flat.items()}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return " ".join(value)  # a command
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

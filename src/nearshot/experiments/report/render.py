@@ -8,32 +8,19 @@ import io
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from urllib.parse import quote
 
 import jinja2
 import matplotlib as mpl
 
 from nearshot._version import __version__
 from nearshot.errors import InputError
-from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.claims.verdict import count_statuses
-from nearshot.experiments.recipe import FoundAccuracy
-from nearshot.experiments.report.charts import difference_bar
-from nearshot.experiments.report.contents import (
-    ScaleContents,
-    claims_of,
-    compared_with_paper,
-    counted_parts,
-    scales_of,
-)
-from nearshot.experiments.report.run_rows import COLUMNS, run_rows
-from nearshot.experiments.results import Results, RunResult
+from nearshot.experiments.report import contents
+from nearshot.experiments.results import Results
 from nearshot.experiments.scales import OWN, Scale
 from nearshot.experiments.tables import Cell, Figure, Table
 from nearshot.io import atomic_write
 from nearshot.text import counted
-
-__all__ = ["write_report"]
 
 SIGNS = {"confirmed": "✓", "contradicted": "✗", "undecided": "?", "not yet run": "·"}
 
@@ -48,33 +35,25 @@ def write_report(results: Results, output: str | Path, *, scales: Sequence[Scale
         output: the file to write.
         scales: scales of one's own; those of `nearshot reproduce` are known by their names.
     """
-    contents = scales_of(results, scales)
-    if not contents:
+    shown = contents.scales_of(results, scales)
+    if not shown:
         raise InputError(f"There are no results in {results.folder}. Make some first: nearshot reproduce --all --quick")
     output = Path(output)
     with atomic_write(output) as file:
-        file.write(_page(contents).encode())
+        file.write(_page(shown).encode())
     return output
 
 
-def _page(scales: Sequence[ScaleContents]) -> str:
+def _page(scales: Sequence[contents.ScaleContents]) -> str:
     loader = jinja2.PackageLoader("nearshot.experiments.report")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.globals.update(
-        anchor_of=anchor_of,
-        counted=counted,
-        difference_bar=difference_bar,
-        duration=duration,
-        image_of=image_of,
-        largest_difference=largest_difference,
-        number_columns=number_columns,
-        runs_behind=runs_behind,
-    )
+    environment.globals.update(counted=counted, duration=duration, image_of=_image_of)
+    environment.globals.update(largest_difference=largest_difference, number_columns=number_columns)
     files = resources.files("nearshot.experiments.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    claims, compared = claims_of(scales), list(compared_with_paper(scales))
+    claims, compared = list(contents.claims_of(scales)), list(contents.compared_with_paper(scales))
     return environment.get_template("page.html").render(
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=style,
@@ -82,25 +61,21 @@ def _page(scales: Sequence[ScaleContents]) -> str:
         version=__version__,
         own=OWN,
         scales=scales,
-        counted_parts=counted_parts(),
+        counted_parts=contents.counted_parts(),
         claims=claims,
-        claim_counts=count_statuses(one.verdict.status for one in claims),
+        claim_counts=count_statuses(verdict.status for *_, verdict in claims),
         signs=SIGNS,
         compared=compared,
-        largest=max((abs(one.difference.value or 0.0) for one in compared), default=0.0),
-        columns=[f"{split} {n_shot}-shot" for split, n_shot in COLUMNS],
-        rows=run_rows(scales),
+        largest=max((abs(cells[2].value or 0.0) for *_, cells in compared), default=0.0),
+        columns=[f"{split} {n_shot}-shot" for split, n_shot in contents.COLUMNS],
+        rows=contents.run_rows(scales),
     )
 
 
 def number_columns(table: Table) -> set[int]:
     """Return which columns hold numbers."""
-    return {
-        place
-        for row in table.rows
-        for place, item in enumerate(row)
-        if isinstance(item, Cell) and item.value is not None
-    }
+    items = ((place, item) for row in table.rows for place, item in enumerate(row))
+    return {place for place, item in items if isinstance(item, Cell) and item.value is not None}
 
 
 def largest_difference(table: Table) -> float:
@@ -110,17 +85,7 @@ def largest_difference(table: Table) -> float:
     return max((abs(item.value or 0.0) for item in items if isinstance(item, Cell)), default=0.0)
 
 
-def runs_behind(accuracy: PooledAccuracy | None) -> tuple[RunResult, ...]:
-    """Return the runs that an accuracy was measured on."""
-    return accuracy.runs if isinstance(accuracy, FoundAccuracy) else ()
-
-
-def anchor_of(run: RunResult) -> str:
-    """Return the name of a run's place in the page."""
-    return quote(f"run-{run.scale}-{run.id}", safe="")
-
-
-def image_of(figure: Figure) -> str:
+def _image_of(figure: Figure) -> str:
     """Return a figure as the address of an image inside the page, so that nothing in it clashes with the page."""
     buffer = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": figure.name}):  # the same figure is the same file
@@ -129,11 +94,7 @@ def image_of(figure: Figure) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in words.
-
-    >>> duration(7.25), duration(90), duration(5400)
-    ('7.2 s', '1.5 min', '1.5 h')
-    """
+    """Return seconds in words, such as "7.2 s", "1.5 min" or "1.5 h"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
