@@ -23,7 +23,7 @@ if not torch.cuda.is_available():
 
 # Kernels for a GPU: what imports them asks first whether Triton is there. And what builds the documentation.
 NEEDED = {
-    "triton": ["src/nearshot/models/kernels/triton_*.py", "tests/models/compile_kernels.py"],
+    "triton": ["src/nearshot/models/kernels/triton_*.py"],
     "griffe": ["docs/doctests.py"],
     "mkdocs": ["docs/report.py"],
 }
@@ -39,10 +39,11 @@ settings.load_profile("nearshot")
 
 
 @pytest.fixture(scope="session")
-def glyphs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the glyphs, which take a while to draw: made as whoever needs them gets them, by opening them."""
+def glyphs_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder with the prepared glyphs, drawn once for all workers: preparing waits for another process that does."""
     from nearshot.data import open_or_prepare  # noqa: PLC0415 (after Triton has been told what to do)
 
-    folder = tmp_path_factory.mktemp("glyphs")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "glyphs"
     open_or_prepare("glyphs", "train", folder)
     return folder
