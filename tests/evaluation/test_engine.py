@@ -105,7 +105,7 @@ def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(needs_images: 
     torch.testing.assert_close(buffers[0].to_images[:9], buffers[1].to_images[:9])
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", ["centroid", "soft", "knn"])
 def test_hardly_any_episode_is_answered_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n_again = 0
     exactly = engine._prepared_exactly

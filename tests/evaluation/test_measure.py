@@ -86,7 +86,9 @@ def test_by_default_the_protocol_is_the_papers() -> None:
     alone = evaluate_features(FEATURES, LABELS).protocol
     assert alone == Protocol(5, 5, 15, 10_000, 0, alone.episodes, "centroid", centred=False, normalised=True)
     many = evaluate_many(FEATURES, LABELS, centre=FEATURES[0] / 2)
-    assert list(many) == [Measured(n, name, Treatment(True, True)) for n in (1, 5) for name in CLASSIFIERS]
+    assert list(many) == [
+        Measured(n, name, Treatment(True, True)) for n in (1, 5) for name in ("centroid", "soft", "knn")
+    ]
     for measured, accuracy in many.items():
         expected = replace(alone, n_shot=measured.n_shot, classifier=measured.classifier, centred=True)
         assert accuracy.protocol == expected

@@ -43,7 +43,7 @@ class MoreAugmentation(Augmentation):
 class MoreConfig(TrainConfig):
     """A setting more, and one in the augmentation."""
 
-    margin: float = 0.5
+    a_new_setting: float = 0.5
     augmentation: Augmentation = field(default_factory=MoreAugmentation)
 
 
@@ -52,10 +52,10 @@ def test_a_new_setting_with_a_default_leaves_the_identity_unchanged(preset: str)
     config = PRESETS[preset]
     same = vars(config) | {"augmentation": MoreAugmentation(**vars(config.augmentation))}
     more = MoreConfig(**same)
-    assert "margin" in more.as_dict()
+    assert "a_new_setting" in more.as_dict()
     assert "blur" in more.as_dict()["augmentation"]
     assert run_id(more) == run_id(config)
-    assert run_id(replace(more, margin=0.6)) != run_id(config)
+    assert run_id(replace(more, a_new_setting=0.6)) != run_id(config)
     assert run_id(replace(more, augmentation=replace(more.augmentation, blur=4))) != run_id(config)  # type: ignore[call-arg]
 
 

@@ -35,7 +35,7 @@ class ClassifierOptions:
 
     backbone: Annotated[str | None, _option(f"{BACKBONE}, which comes with nearshot", "RUN|WEIGHTS|NAME")] = None
     """Embeds images: a run folder or a weights file of nearshot train, timm:<model>, or a name."""
-    classifier: Annotated[str | None, _option("centroid", "{centroid,soft,knn}")] = None
+    classifier: Annotated[str | None, _option("centroid", "NAME")] = None
     """centroid: nearest class mean; soft: all images count, near ones most; knn: the nearest images vote."""
     n_neighbors: Annotated[int | None, _option("the size of the smallest class", "INT", "--neighbours")] = None
     """How many images vote in knn."""
