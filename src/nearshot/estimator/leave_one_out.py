@@ -29,7 +29,7 @@ from nearshot.text import counted
 
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts
 MAX_TESTED = 1000  # images in all rounds
-MAX_REFITTED = 256  # support images of "ridge" up to which it is fitted in each round
+MAX_REFITTED = 128  # support images of "ridge" up to which it is fitted in each round
 TYPICAL = 0.055  # of the mean squared distance between classes, times 1 + 1/n for n images per class
 TYPICAL_VOTES = 0.35  # of the square root of the number of voters, for "knn"
 TYPICAL_RIDGE = 0.06  # for "ridge", whose scores are about 1 for the right class and 0 for others
@@ -120,7 +120,8 @@ class SolvedRidge:
         rest = known[:, out] if self.few else torch.eye(len(out)).to(known) - known @ known.T
         mean = self.roots[out] / self.roots.norm()
         errors = torch.linalg.solve(rest - mean @ mean.T, self.errors[out])[torch.searchsorted(out, tested)]
-        return (self.targets[tested] - errors) / self.roots[tested] + 1 / self.targets.shape[1]
+        scores: Tensor = (self.targets[tested] - errors) / self.roots[tested] + 1 / self.targets.shape[1]
+        return scores
 
 
 def typical_temperature(support: Support, classifier: str, n_neighbors: int | None = None) -> float:
