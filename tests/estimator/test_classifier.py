@@ -70,7 +70,8 @@ def test_answers_against_loops_with_unequal_classes(sizes: list[int], seed: int,
     support, query = generator.normal(size=(len(labels), 3)), generator.normal(size=(7, 3))
     answers = FewShotClassifier(classifier=name, normalise=False).fit(support, labels).predict(query)
     for answer, q in zip(answers, query, strict=True):
-        squares, expected = ((support - q) ** 2).sum(1), 0
+        squares = ((support - q) ** 2).sum(1)
+        expected: Any
         if name == "centroid":
             expected = min(set(labels), key=lambda c: ((support[labels == c].mean(0) - q) ** 2).sum())
         elif name == "soft":
