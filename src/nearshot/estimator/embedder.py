@@ -86,7 +86,7 @@ class Embedder:
         self.key: str | None = None
         self.dim: int | None = None
         self.cache: EmbeddingCache | None = None
-        self.input_size = int(input_size or getattr(backbone, "input_size", DEFAULT_SIZE))
+        self.input_size = int(getattr(backbone, "input_size", DEFAULT_SIZE) if input_size is None else input_size)
         self.normalisation: Normalisation = IMAGENET
         self.interpolation: Interpolation = "bilinear"
         self.crop = 1.0
