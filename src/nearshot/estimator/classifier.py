@@ -32,7 +32,7 @@ from nearshot.estimator.state import (
     learn,
     warn_about_repeated_images,
 )
-from nearshot.estimator.support import find_classifier
+from nearshot.estimator.support import classifier_of
 from nearshot.evaluation.ties import first_best
 from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
@@ -242,7 +242,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not needs_backbone and backbone is not None:
             raise InputError(f"backbone must be None: {path} needs none but its own.")
         model = cls(saved or backbone or AUTO, device=device, cache_dir=cache_dir, **parameters)
-        find_classifier(model.classifier)  # a classifier of your own, which must be registered
+        classifier_of(model.classifier)  # a classifier of your own, which must be registered
         try:
             settings = model._settings().check()
         except InputError as error:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
-from nearshot.estimator.support import Support, between_classes, class_scores, find_classifier, fit_head, n_voters
+from nearshot.estimator.support import Support, between_classes, class_scores, classifier_of, fit_head, n_voters
 from nearshot.evaluation.classifiers import RIDGE, ridge_problem
 from nearshot.evaluation.ties import first_best
 from nearshot.text import counted
@@ -74,7 +74,7 @@ def rounds(support: Support) -> Iterator[tuple[Tensor, Tensor]]:
 def held_out_scores(support: Support, classifier: str, n_neighbors: int | None = None) -> HeldOut:
     """Hold images out, round by round, and score the classes for them with the remaining images."""
     scores, images, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
-    is_ridge = find_classifier(classifier) is RIDGE
+    is_ridge = classifier_of(classifier) is RIDGE
     ridge = SolvedRidge(support) if is_ridge and len(support.codes) > MAX_REFITTED else None
     for kept, tested in rounds(support):
         if not len(tested):
@@ -130,7 +130,7 @@ def typical_temperature(support: Support, classifier: str, n_neighbors: int | No
     The error of a score comes from the spread of an image and that of a mean of n images, so it scales with 1 + 1/n.
     Scores of classifiers other than "knn" are taken to be on the scale of squared distances.
     """
-    if find_classifier(classifier) is RIDGE:
+    if classifier_of(classifier) is RIDGE:
         return TYPICAL_RIDGE
     if classifier == "knn":
         return TYPICAL_VOTES * math.sqrt(n_voters(support, n_neighbors))

@@ -36,7 +36,7 @@ from nearshot.estimator.novelty import (
     novelties,
     weigh_by_score,
 )
-from nearshot.estimator.support import Head, Support, class_scores, find_classifier, fit_head, in_blocks
+from nearshot.estimator.support import Head, Support, class_scores, classifier_of, fit_head, in_blocks
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import RIDGE
 
@@ -61,7 +61,7 @@ class ClassifierSettings(NamedTuple):
 
     def check(self) -> Self:
         """Return the settings; raise an error if a value is invalid."""
-        find_classifier(self.classifier)
+        classifier_of(self.classifier)
         if self.n_neighbors is not None:
             check_count(self.n_neighbors, "n_neighbors")
         temperature, rate = self.temperature, self.unknown_rate
@@ -161,7 +161,7 @@ def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | No
     elif centre is not None:
         centre = np.asarray(without_tensors(centre), dtype=features.dtype)
     support = Support(_prepared(features, centre, settings), torch.from_numpy(codes), len(classes))
-    temperature, rate, is_ridge = settings.temperature, settings.unknown_rate, find_classifier(how[0]) is RIDGE
+    temperature, rate, is_ridge = settings.temperature, settings.unknown_rate, classifier_of(how[0]) is RIDGE
     if temperature == "auto" or (is_ridge and rate is not None):
         held_out = held_out_scores(support, *how)
     if temperature == "auto":
