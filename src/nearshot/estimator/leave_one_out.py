@@ -128,7 +128,8 @@ def typical_temperature(support: Support, classifier: str, n_neighbors: int | No
     """Return the temperature to expect before any image is held out.
 
     The error of a score comes from the spread of an image and that of a mean of n images, so it scales with 1 + 1/n.
-    Scores of classifiers other than "knn" are taken to be on the scale of squared distances.
+    Scores of ridge regression have a scale of their own, whatever the number of images. Those of other classifiers than
+    "knn" are taken to be on the scale of squared distances.
     """
     if classifier_of(classifier) is RIDGE:
         return TYPICAL_RIDGE
