@@ -176,6 +176,7 @@ def logistic(strength: float) -> Callable[[Array, Array, Array], Array]:
     def answers(support: Array, labels: Array, query: Array) -> Array:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.filterwarnings("ignore", "The number of unique classes")  # one image of each
             return LogisticRegression(C=strength, max_iter=200).fit(support, labels).predict(query)
 
     return answers
