@@ -12,7 +12,7 @@ from nearshot.data import Store, open_or_prepare
 from nearshot.data.preparation import given_path
 from nearshot.data.store import are_together
 from nearshot.episode_shape import ImagesByClass
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError, NearshotError, look_up
 from nearshot.text import format_list
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure
 from nearshot.training.config import TrainConfig
@@ -59,7 +59,10 @@ class RunPlan:
         self.method = resolve_method(config, auto)
         self.fabric = hardware.fabric(config)
         if launch:
-            self.fabric.launch()
+            try:
+                self.fabric.launch()
+            except RuntimeError as error:  # such as torch.distributed.DistNetworkError
+                raise NearshotError(f"The processes of this run could not connect: {error}") from error
             # The first rank prepares what is not prepared.
             folders = on_first_rank(
                 self.fabric, lambda: {name: str(one.folder) for name, one in open_splits(config, data_dir).items()}
