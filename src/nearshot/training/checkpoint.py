@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import time
 import zipfile
 from collections.abc import Callable
@@ -145,7 +144,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         damaged = zipfile.ZipFile(path).testzip()  # PyTorch does not look at the checksums
         state = torch.load(path, map_location="cpu", weights_only=True)
         readable = isinstance(state, dict) and state.get("format") == FORMAT and state.keys() >= NEEDED
-    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except Exception as error:  # the readers of archives and pickles raise many kinds
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {reason}.") from error
     if damaged is not None:
