@@ -183,12 +183,6 @@ def test_episodes_fit_or_the_error_names_the_given_settings(
         make_batches(config, labels_of(*sizes), [], n_ranks=n_ranks)
 
 
-@given(sizes=st.lists(st.integers(2, 40), min_size=2, max_size=8), batch_size=st.integers(4, 40))
-def test_episodes_are_no_larger_than_the_settings(sizes: list[int], batch_size: int) -> None:
-    config, _ = adapted(sizes, {}, config=replace(EPISODIC, batch_size=batch_size))
-    assert config.shape.batch_size <= batch_size
-
-
 @pytest.mark.parametrize(
     ("given", "sizes", "n_ranks", "message"),
     [
@@ -232,8 +226,6 @@ def test_an_epoch_of_few_images_has_several_steps(sizes: list[int], batch_size: 
     assert config.batch_size == batch_size
     assert [f"batch_size {batch_size} instead of 512" in one for one in messages] == [True] * (batch_size != 512)
     assert adapted(sizes, {"batch_size": 90}, config=TrainConfig())[0].batch_size == 90  # a given size stays
-    with pytest.raises(InputError, match="3 images, too few for 8 devices"):
-        adapted([2, 1], {}, n_ranks=8, config=TrainConfig())
 
 
 def test_skipped_classes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,12 +302,6 @@ def test_a_tiny_class_does_not_ruin_a_measurement(
     assert len(tiny) == n_skipped
     for number in tiny:
         assert f"'kind {number}' ({sizes[number]} image" in cast(list[str], messages)[0]
-
-
-def test_given_ways_are_not_changed_in_vain() -> None:
-    assert fitting([3, 3, 3], 5, (1, 5), 15, auto=["shots", "n_query"]) == (5, (1, 5), 15, 1, [])
-    assert fitting([*[30] * 4, 2], 5, (1, 5), 15, auto=["least_images"])[3:] == (1, [])  # the tiny class is needed
-    assert fitting([4, 4, 4], 3, (5,), 1)[1] == (3,)
 
 
 def test_splits_that_are_too_small_are_refused_together() -> None:

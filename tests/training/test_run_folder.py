@@ -52,14 +52,6 @@ def test_a_resumed_run_keeps_its_earlier_environments(tmp_path: Path) -> None:
     assert run.read_config() == TrainConfig()
 
 
-def test_automatic_settings_are_restored(tmp_path: Path) -> None:
-    run, asked = RunFolder(tmp_path), TrainConfig(batch_size=512, seed=7)
-    assert run.restore_settings(asked, ["batch_size"]) is None  # there is no checkpoint
-    run.checkpoint.touch()
-    run.write("config.json", TrainConfig(batch_size=64, seed=1).as_dict())
-    assert run.restore_settings(asked, ["batch_size"]) == TrainConfig(batch_size=64, seed=7)
-
-
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     for content in (

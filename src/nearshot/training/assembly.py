@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.preparation import given_path
-from nearshot.data.store import are_together
 from nearshot.episode_shape import ImagesByClass
 from nearshot.errors import InputError, look_up
 from nearshot.text import format_list
-from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure
+from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, fit_episodes
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
 from nearshot.training.hardware import Hardware
@@ -60,14 +60,8 @@ class RunPlan:
         self.fabric = hardware.fabric(config)
         if launch:
             self.fabric.launch()
-            # The first rank prepares what is not prepared.
-            folders = on_first_rank(
-                self.fabric, lambda: {name: str(one.folder) for name, one in open_splits(config, data_dir).items()}
-            )
-            self.stores = {split: Store(folder) for split, folder in folders.items()}
-            _check_of_one_preparation(config, self.stores)
-        else:
-            self.stores = open_splits(config, data_dir)
+            on_first_rank(self.fabric, lambda: len(open_splits(config, data_dir)))  # prepares what is not prepared
+        self.stores = open_splits(config, data_dir)
         self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         n_ranks, training = self.fabric.world_size, self.stores["train"]
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
@@ -87,18 +81,18 @@ class RunPlan:
         if "val" not in self.stores:
             self.messages.append("There is no validation split, so the last epoch is kept.")
             return config.validation_queries
-        n_way, n_shot, wanted = config.validation_way, max(config.validation_shots), config.validation_queries
-        sizes = ImagesByClass(self.stores["val"].labels).sizes.sort(descending=True).values
-        n_usable = int((sizes > n_shot).sum())
+        n_way, shots, most = config.validation_way, config.validation_shots, max(config.validation_shots)
+        by_class = ImagesByClass(self.stores["val"].labels)
+        n_usable = int((by_class.sizes > most).sum())
         if n_usable < n_way:
             raise InputError(
-                f"validation_way must be at most {n_usable}, the number of validation classes of more than {n_shot} "
+                f"validation_way must be at most {n_usable}, the number of validation classes of more than {most} "
                 f"images, not {n_way}. Lower validation_way or validation_shots, or give the split more classes."
             )
-        n_query = min(wanted, int(sizes[n_way - 1]) - n_shot)
-        if n_query < wanted:
-            self.messages.append(f"Validation episodes have {n_query} queries per class instead of {wanted}.")
-        return n_query
+        given: dict[str, Any] = {"n_way": n_way, "shots": shots, "n_query": config.validation_queries}
+        fitting = fit_episodes(by_class, "validation", **given, auto=("n_query",), validation=True)
+        self.messages += fitting.messages
+        return fitting.n_query
 
 
 def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, Store]:
@@ -106,13 +100,7 @@ def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, S
     stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=config.side)}
     if (stores["train"].folder.parent / "val").is_dir():
         stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
-        _check_of_one_preparation(config, stores)
         if shared := set(stores["train"].class_names) & set(stores["val"].class_names):
             classes = format_list(sorted(shared))
             raise InputError(f"The splits train and val of {config.dataset} share {classes}. Prepare it again.")
     return stores
-
-
-def _check_of_one_preparation(config: TrainConfig, stores: dict[str, Store]) -> None:
-    if not are_together({split: store.manifest for split, store in stores.items()}):
-        raise InputError(f"{config.dataset} was prepared anew while it was opened; start the training again.")

@@ -167,11 +167,6 @@ def _with_batch_size(
         return config, []
     n_images, given = len(store), config.batch_size
     size = min(given, n_images, _enough(n_images, LEAST_PER_CLASS * len(store.class_names))) // n_ranks * n_ranks
-    if not size:
-        raise InputError(
-            f"The training split has {counted(n_images, 'image')}, too few for {n_ranks} devices to share a batch. Add "
-            "images, or use fewer devices."
-        )
     fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
     return replace(config, batch_size=size), _changes(fact, ["batch_size"], [given], [size])
 

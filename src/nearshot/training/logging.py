@@ -52,9 +52,6 @@ class RunLog:
         except ImportError:
             self.events = None
         else:  # curves of a resumed run end before its first epoch
-            of_older_version = folder.path / "events.out.tfevents.nearshot"
-            if of_older_version.is_file():  # TensorBoard reads files in the order of their names
-                of_older_version.rename(folder.path / "events.out.tfevents.0.nearshot")
             self.events = SummaryWriter(str(folder.path), purge_step=len(self.history) + 1)
         self.wandb = None
         if wandb is not None:

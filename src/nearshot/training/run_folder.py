@@ -134,13 +134,8 @@ class RunFolder:
 
     def read_trained_on(self) -> TrainingClasses | None:
         """Return the training classes; None for a run of an older version, which has no record."""
-        if not (self.path / CLASSES).is_file():
-            return None
-        content = self.read(CLASSES)
-        try:
-            return TrainingClasses.from_dict(content)
-        except ValueError as error:
-            raise FileFormatError(f"{self.path / CLASSES} is damaged: {error}") from error
+        file = self.path / CLASSES
+        return TrainingClasses.from_json(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
 
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make and lock the folder; return whether there is a checkpoint to resume from."""
@@ -185,7 +180,8 @@ class RunFolder:
             last = self.read("environment.json")
             before = [*last.pop("earlier", []), last]
         self.write("config.json", config.as_dict())
-        self.write(CLASSES, classes.as_dict())
+        with atomic_write(self.path / CLASSES) as file:
+            file.write(classes.as_json().encode())
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
 
 

@@ -21,7 +21,7 @@ from nearshot.randomness import kept_randomness
 from nearshot.training import checkpoint
 from nearshot.training.assembly import RunPlan
 from nearshot.training.checkpoint import CheckpointWriter, Progress
-from nearshot.training.classes import TrainingClasses
+from nearshot.training.classes import NOTE, TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, on_first_rank
 from nearshot.training.embedding import embed_images, in_one_size
@@ -256,7 +256,7 @@ class Training:
                 best[name] = {"epoch": epoch} | accuracy.as_dict()
         if epoch == self.config.epochs or any(one["epoch"] == epoch for one in best.values()):
             notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": self.config.dataset}
-            notes |= self.classes.as_note()
+            notes[NOTE] = self.classes.as_json()
             save_backbone(self.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes)
         return means
 
@@ -272,7 +272,6 @@ class Training:
             n_query=self.plan.validation_queries,
             n_episodes=config.validation_episodes,
             classifiers=("centroid", "soft"),  # the best epoch is kept for each
-            training_classes=self.classes.class_names,
             small_classes="leave out",
             progress=False,
         )
