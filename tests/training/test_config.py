@@ -83,6 +83,8 @@ EDGES: list[tuple[str, Any, Any]] = [
     ("temperature", 1e-9, 0.0),
     *((name, 0.0, -1e-9) for name in ("weight_decay", "momentum", "warm_up", "decay", "background")),
     ("momentum", 0.999, 1.0),
+    ("ema_decay", 0.0, -1e-9),
+    ("ema_decay", 0.999, 1.0),
     *((name, low, high) for name in ("keep_positives", "keep_negatives") for low, high in ((1e-9, 0.0), (1.0, 1.01))),
     ("cross_entropy_weight", 0.0, -0.01),
     ("cross_entropy_weight", 1.0, 1.01),

@@ -56,6 +56,7 @@ def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]
     return {
         "learner": step.learner.state_dict(),
         "log_temperature": step.log_temperature,
+        "average": None if step.average is None else step.average.state_dict(),
         "optimiser": step.optimiser.state_dict(),
         "sampler": sampler.state_dict(),
         "device": device.type,
@@ -76,6 +77,8 @@ def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Pr
     if step.log_temperature is not None:
         with torch.no_grad():
             step.log_temperature.copy_(state["log_temperature"])
+    if step.average is not None:
+        step.average.load_state_dict(state["average"])
     of_device: tuple[str, ...] = ("lr", "fused", "foreach", "capturable")  # where and how the device computes steps
     kept = [{name: group[name] for name in of_device if name in group} for group in step.optimiser.param_groups]
     step.optimiser.load_state_dict(state["optimiser"])

@@ -43,8 +43,8 @@ CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("validate_every validation_episodes validation_queries", lambda value: value >= 1, "at least 1"),
     ("validation_way", lambda value: value >= 2, "at least 2"),
     ("learning_rate temperature", lambda value: value > 0, "positive"),
-    ("weight_decay warm_up decay background momentum", lambda value: value >= 0, "at least 0"),
-    ("momentum", lambda value: value < 1, "under 1"),
+    ("weight_decay warm_up decay background", lambda value: value >= 0, "at least 0"),
+    ("momentum ema_decay", lambda value: 0 <= value < 1, "at least 0 and under 1"),
     ("keep_positives keep_negatives", lambda value: 0 < value <= 1, "over 0 and at most 1"),
     ("cross_entropy_weight", lambda value: 0 <= value <= 1, "between 0 and 1"),
     ("milestones", lambda values: all(0 < one < 1 for one in values), "fractions of the run, between 0 and 1"),
@@ -163,6 +163,9 @@ class TrainConfig:
     warm_up: float | None = None
     """Epochs over which the learning rate rises from zero at the start; None is a twelfth of the run, such as 10 of 120
     epochs. The paper's presets have 0."""
+    ema_decay: float = 0.0
+    """Evaluate and save an exponential moving average of the weights, with this decay per step, such as 0.999; 0 uses
+    the weights themselves."""
 
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Random changes to training images, drawn for each image."""

@@ -14,6 +14,7 @@ from nearshot.data.augment import augment, normalise_images
 from nearshot.models import Backbone, build_backbone
 from nearshot.models.heads import LinearHead, ProjectionHead
 from nearshot.models.kernels import fuse
+from nearshot.training.average import WeightAverage
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
@@ -58,6 +59,7 @@ class Step:
         optimiser: the one inside Fabric's, which has a copy of its attributes that may be out of date.
         generator: the random numbers of augmentation and pair subsampling, the same on all ranks.
         log_temperature: the logarithm of a learnt temperature, which must stay positive; None if it is not learnt.
+        average: the moving average of the backbone's weights; None without `ema_decay`.
     """
 
     def __init__(self, fabric: Fabric, hardware: Hardware, config: TrainConfig, learner: Learner) -> None:
@@ -67,6 +69,7 @@ class Step:
             synchronise_batch_norm(learner, device)
         if hardware.fuse:
             fuse(learner.backbone)
+        self.average = WeightAverage(learner.backbone, config.ema_decay) if config.ema_decay else None
         if hardware.compile:
             learner.compile()
         self.fabric, self.hardware, self.config, self.method = fabric, hardware, config, resolve_method(config)
@@ -102,6 +105,8 @@ class Step:
         else:
             loss = self._backward_in_parts(inputs, labels, self.config.micro_batch)
         self._fabric_optimiser.step()
+        if self.average is not None:
+            self.average.update(self.learner.backbone)
         return loss.detach()
 
     def prepare(self, images: Tensor) -> Tensor:
@@ -214,7 +219,8 @@ def _snapshot(step: Step) -> Callable[[], None]:
         own = [step.log_temperature] if step.log_temperature is not None else []
         moments = [value for state in step.optimiser.state.values() for value in state.values()]
         tensors = [value for value in moments if isinstance(value, Tensor)]
-        return [*step.learner.parameters(), *step.learner.buffers(), *own, *tensors]
+        average = [] if step.average is None else [*step.average.parameters(), *step.average.buffers()]
+        return [*step.learner.parameters(), *step.learner.buffers(), *own, *average, *tensors]
 
     before = changing()
     values = [tensor.detach().clone() for tensor in before]

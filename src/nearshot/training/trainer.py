@@ -181,7 +181,7 @@ class Training:
         hardware = replace(plan.hardware, residence=self.feed.residence)
         self.step = Step(fabric, hardware, self.config, plan.learner)
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        self.backbone = self.step.learner.backbone
+        self.backbone = self.step.learner.backbone if self.step.average is None else self.step.average.backbone
         network = torch.compile(self.backbone, dynamic=False) if hardware.compile else self.backbone
         most = max(len(one.labels) for one in plan.stores.values())
         self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
