@@ -52,6 +52,12 @@ class TrainingClasses:
         """Return the record in a run's folder and in the metadata of its weights."""
         return json.dumps({"dataset": self.dataset, "classes": self.class_names})
 
+    def with_earlier(self, earlier: TrainingClasses) -> TrainingClasses:
+        """Return the classes with those of an earlier training, where an equal name is the same class."""
+        if earlier.dataset != self.dataset and not {earlier.dataset, self.dataset} <= SOURCES.keys():
+            return self
+        return TrainingClasses(self.dataset, tuple(dict.fromkeys(self.class_names + earlier.class_names)))
+
     def check_unseen(self, store: Store, split: str) -> None:
         """Refuse a split that has training classes, unless it is `split="train"` of the same dataset."""
         is_own = store.dataset == self.dataset
