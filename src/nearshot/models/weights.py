@@ -144,7 +144,9 @@ def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) ->
 
 
 def read_notes(path_or_name: str | Path) -> dict[str, str]:
-    """Return the notes that were saved with a backbone: of a file, or of a published backbone by its name."""
+    """Return the notes that were saved with a backbone: of a file, or by name; other libraries' weights have none."""
+    if str(path_or_name).startswith(TIMM_PREFIX) or path_or_name in VARIANTS:
+        return {}
     return dict(_read_spec(_path_of(path_or_name))["notes"])
 
 

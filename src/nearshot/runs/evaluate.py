@@ -152,7 +152,7 @@ def evaluate_weights(
             classes that are far smaller than the others are skipped.
         tell: called with each message, such as about lowered settings, or before many images are embedded.
     """
-    notes = {} if str(path).startswith("timm:") else read_notes(path)
+    notes = read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
     own = notes.get("dataset")
     dataset = request.dataset or own

@@ -10,6 +10,7 @@ from torch import Tensor
 from nearshot.evaluation import Accuracy
 
 COLLAPSED = 2.0  # dimensions; trained networks have 10 and more
+AT_CHANCE = 1.1  # times the accuracy of guessing
 ADVICE = "Lower the learning rate, use --optimiser adam, or start from a trained network (--init)."
 
 
@@ -29,6 +30,6 @@ def warnings_about(features: Tensor, accuracies: Collection[Accuracy]) -> list[s
     found = []
     if effective_dimensions(features) < COLLAPSED:
         found.append(f"Warning: the embeddings collapse: nearly all images have the same, or lie on a line. {ADVICE}")
-    if accuracies and all(one.mean - 2 * one.interval95 <= 100 / one.protocol.n_way for one in accuracies):
+    if accuracies and all(one.mean <= AT_CHANCE * 100 / one.protocol.n_way for one in accuracies):
         found.append(f"Warning: validation is at chance, as if classes were guessed. {ADVICE}")
     return found

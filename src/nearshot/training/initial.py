@@ -8,7 +8,6 @@ import torch
 
 from nearshot.errors import InputError
 from nearshot.models import Backbone, load_backbone, read_notes
-from nearshot.models.weights import PUBLISHED
 from nearshot.training.classes import NOTE, TrainingClasses
 from nearshot.training.run_folder import RunFolder
 
@@ -23,7 +22,7 @@ def initial_classes(init: str) -> TrainingClasses | None:
     """Return the classes that the initial network was trained on; None if they are not recorded."""
     if Path(init).is_dir():
         return RunFolder(init).read_trained_on()
-    notes = read_notes(init) if Path(init).is_file() or init in PUBLISHED else {}
+    notes = read_notes(init)
     return TrainingClasses.from_json(notes[NOTE], f"The metadata {NOTE!r} of {init}") if NOTE in notes else None
 
 
