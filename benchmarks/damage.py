@@ -15,6 +15,8 @@ import json
 import random
 import shutil
 import tempfile
+import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +41,7 @@ from nearshot.evaluation import (
     save_features,
     write_episodes,
 )
+from nearshot.io import _checksum
 from nearshot.models import build_backbone, save_backbone
 from nearshot.training import RunFolder, TrainConfig, train
 from nearshot.training.checkpoint import read_checkpoint
@@ -144,11 +147,7 @@ def make_files(folder: Path) -> dict[str, Reader]:
     def checkpoint_of(at: Path) -> Any:
         return read_checkpoint(at / "run/checkpoint.pt")
 
-    def json_of(name: str) -> Callable[[Path], Any]:
-        return lambda at: RunFolder(at / "run").read(name)
-
     store = [(f"a store's {name}", f"data/photos/16/train/{name}") for name in STORE_FILES]
-    run = [(f"a run's {name}", f"run/{name}", json_of(name)) for name in ("config.json", "result.json")]
     cache = next(path.relative_to(folder) for path in (folder / "cache").rglob("*.f32"))
     return {
         "checkpoint": Reader("run/checkpoint.pt", checkpoint_of),
@@ -160,7 +159,9 @@ def make_files(folder: Path) -> dict[str, Reader]:
         "episodes": Reader("episodes.safetensors", episodes_of),
         "embedding cache": Reader(str(cache), lambda at: EmbeddingCache(at / "cache", "key", 64).get("image")),
         **{name: Reader(file, store_of) for name, file in store},
-        **{name: Reader(file, read) for name, file, read in run},
+        "a run's config.json": Reader("run/config.json", lambda at: RunFolder(at / "run").read_config()),
+        "a run's classes": Reader("run/training_classes.json", lambda at: RunFolder(at / "run").read_trained_on()),
+        "a run's result.json": Reader("run/result.json", lambda at: RunFolder(at / "run").read_best()),
     }
 
 
@@ -229,19 +230,88 @@ def table(found: dict[str, dict[str, Counter[str]]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def seconds(work: Callable[[], Any]) -> float:
+    """Return the shortest of three times that some work takes."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def costs(folder: Path) -> list[dict[str, Any]]:
+    """Return what checking large files costs, beside opening and using them."""
+    images = torch.rand(64, 3, 32, 32)
+    backbone = build_backbone("resnet12", input_size=32).eval()
+    save_backbone(backbone, folder / "large.safetensors")
+    labels = torch.arange(20).repeat_interleave(600)
+    save_features(FeatureSet(torch.randn(12_000, 640), labels), folder / "large-features.safetensors")
+    optimiser = torch.optim.SGD(backbone.parameters(), momentum=0.9)
+    backbone(images).square().mean().backward()
+    optimiser.step()
+    torch.save({"learner": backbone.state_dict(), "optimiser": optimiser.state_dict()}, folder / "large.pt")
+
+    def resume() -> None:
+        state = torch.load(folder / "large.pt", weights_only=True)
+        backbone.load_state_dict(state["learner"])
+        optimiser.load_state_dict(state["optimiser"])
+        backbone.train()(images).square().mean().backward()
+        optimiser.step()
+
+    def test_zip() -> None:
+        zipfile.ZipFile(folder / "large.pt").testzip()
+
+    works: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
+        "weights, 64 images embedded": (
+            "large.safetensors",
+            lambda: _checksum(folder / "large.safetensors", ""),
+            lambda: load_backbone(folder / "large.safetensors")(images),
+        ),
+        "features, 10,000 episodes answered": (
+            "large-features.safetensors",
+            lambda: _checksum(folder / "large-features.safetensors", ""),
+            lambda: evaluate_features(load_features(folder / "large-features.safetensors")),
+        ),
+        "checkpoint, one step of 64 images": ("large.pt", test_zip, resume),
+    }
+    return [
+        {
+            "what": what,
+            "megabytes": (folder / name).stat().st_size / 1e6,
+            "check_seconds": seconds(check),
+            "total_seconds": seconds(use) + (seconds(check) if name == "large.pt" else 0),
+        }
+        for what, (name, check, use) in works.items()
+    ]
+
+
+def costs_table(found: list[dict[str, Any]]) -> str:
+    """Return the costs as a Markdown table."""
+    lines = ["| file, and its use | MB | check, ms | open, check and use, ms | share |", "|---|---:|---:|---:|---:|"]
+    for one in found:
+        check, total = 1000 * one["check_seconds"], 1000 * one["total_seconds"]
+        lines.append(f"| {one['what']} | {one['megabytes']:.0f} | {check:.0f} | {total:.0f} | {check / total:.1%} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Damage every kind of file, print the table and write it."""
+    """Damage every kind of file, measure what the checks cost, print both tables and write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--copies", type=int, default=200, help="damaged copies of each file (default: 200)")
     n_copies = parser.parse_args().copies
     folder = Path(tempfile.mkdtemp())
     try:
         found = {name: fuzz(folder, reader, n_copies) for name, reader in make_files(folder).items()}
+        measured = costs(folder)
     finally:
         shutil.rmtree(folder)
-    (RESULTS / "damage.json").write_text(json.dumps({"copies": n_copies, "outcomes": found}, indent=2) + "\n")
+    (RESULTS / "damage.json").write_text(
+        json.dumps({"copies": n_copies, "outcomes": found, "costs": measured}, indent=2) + "\n"
+    )
     (RESULTS / "damage.md").write_text(table(found))
-    print(table(found))
+    (RESULTS / "damage-costs.md").write_text(costs_table(measured))
+    print(table(found), costs_table(measured), sep="\n")
 
 
 if __name__ == "__main__":

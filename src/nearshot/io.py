@@ -1,4 +1,4 @@
-"""Atomic writes, file locks, and text and tensor files."""
+"""Atomic writes, file locks, and files of tensors and of JSON, with checksums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import filelock
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 HAS_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
-CHECKSUM, NONE_YET = "crc32", "0" * 8  # in the metadata of a file of tensors
+CHECKSUM, NONE_YET = "crc32", "0" * 8  # in the metadata of tensors, and in JSON objects
 
 
 @contextmanager
@@ -111,6 +111,31 @@ def _checksum(path: str | Path, written: str) -> str:
         header = content[:end].replace(written.encode(), NONE_YET.encode(), 1)
         with memoryview(content) as view, view[end:] as data:
             return f"{zlib.crc32(data, zlib.crc32(header)):08x}"
+
+
+def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, with a checksum."""
+    text = json.dumps({**content, CHECKSUM: _checksum_of_json(content)}, indent=2, ensure_ascii=False)
+    with atomic_write(path) as file:
+        file.write((text + "\n").encode())
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """Return a JSON object. One that has changed since `write_json` wrote it is an error; others have no checksum."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}.") from error
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path} is damaged: it must hold a JSON object.")
+    checksum = content.pop(CHECKSUM, None)
+    if checksum is not None and checksum != _checksum_of_json(content):
+        raise FileFormatError(f"{path} is damaged: it has changed since it was written.")
+    return content
+
+
+def _checksum_of_json(content: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
 @contextmanager

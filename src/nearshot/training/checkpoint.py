@@ -32,6 +32,7 @@ class Progress:
         self.epoch, self.step = 1, 0  # the epochs are counted from 1, and the steps are those taken
         self.best: dict[str, dict[str, Any]] = {}  # by "5-shot centroid" and the like, with its epoch
         self.history: list[dict[str, Any]] = []
+        self.initial: dict[str, float] = {}  # the accuracies of epoch 0, the unchanged initial network
         self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
         self.made_of = [0.0, 0.0, 0.0]
 
@@ -56,6 +57,7 @@ def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]
     return {
         "learner": step.learner.state_dict(),
         "log_temperature": step.log_temperature,
+        "average": None if step.average is None else step.average.state_dict(),
         "optimiser": step.optimiser.state_dict(),
         "sampler": sampler.state_dict(),
         "device": device.type,
@@ -76,6 +78,8 @@ def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Pr
     if step.log_temperature is not None:
         with torch.no_grad():
             step.log_temperature.copy_(state["log_temperature"])
+    if step.average is not None:
+        step.average.load_state_dict(state["average"])
     of_device: tuple[str, ...] = ("lr", "fused", "foreach", "capturable")  # where and how the device computes steps
     kept = [{name: group[name] for name in of_device if name in group} for group in step.optimiser.param_groups]
     step.optimiser.load_state_dict(state["optimiser"])

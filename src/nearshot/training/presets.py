@@ -39,6 +39,27 @@ GLYPHS = TrainConfig(
 )
 OMNIGLOT = replace(GLYPHS, dataset="omniglot", backbone="conv4", epochs=40, batch_size=512, validate_every=5)
 
+# For photos of one's own, without a preset. Chosen on validation classes of birds: docs/training.md has the figures.
+PHOTOS = TrainConfig(
+    init="auto",
+    freeze=3,
+    epochs=10,
+    batches="episodes",
+    batch_size=128,
+    images_per_class=8,
+    distance="cosine",
+    temperature=0.1,
+    optimiser="adam",
+    learning_rate=1e-4,
+    weight_decay=0.0,
+    schedule="cosine",
+    augmentation=Augmentation(scale=(0.35, 1.0)),
+    validate_every=1,
+)
+PHOTOS_FROM_SCRATCH = replace(
+    PHOTOS, init=None, freeze=0, backbone="conv4", epochs=50, learning_rate=1e-3, validate_every=5
+)
+
 COMMON: dict[str, dict[str, Any]] = {
     "nca": {},
     "prototypical": {"method": "prototypical"},
