@@ -165,7 +165,7 @@ def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
         (b"", "not a safetensors file, or is damaged"),
         (whole[: len(whole) // 2], "not a safetensors file, or is damaged"),
         ((tmp_path / "weights.safetensors").read_bytes(), "not a classifier saved by nearshot"),
-        (whole.replace(b'"version":"1"', b'"version":"9"'), r"format version '9'.* Update it"),
+        (whole.replace(b'"version":"1"', b'"version":"9"').replace(b'"crc32"', b'"other"'), "version '9'"),
     ):
         file.write_bytes(content)
         with pytest.raises(FileFormatError, match=message):
