@@ -45,11 +45,3 @@ def test_a_run_warns_from_its_middle_on(
     assert "chance 50 %" in lines[0]
     words = [line.split()[0] for line in lines]
     assert words == ["epoch", "epoch", "Warning:", "epoch", "Warning:", "epoch", "Warning:"]
-        "epoch",
-        "epoch",
-        "Warning:",
-        "epoch",
-        "Warning:",
-        "epoch",
-        "Warning:",
-    ]
