@@ -60,6 +60,7 @@ CHANGES: Mapping[str, dict[str, Any]] = MappingProxyType(
         "average": {"ema_decay": 0.999},
         "cosine": {"schedule": "cosine"},
         "constant": {"schedule": "constant"},
+        "late drop": {"milestones": (0.9,)},
         "warm-up": {"warm_up": None},
         "learning rate 0.2": {"learning_rate": 0.2},
         "batch 256": {"batch_size": 256},
