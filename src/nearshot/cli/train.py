@@ -15,6 +15,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli import description
+from nearshot.cli._warnings import print_warnings
 from nearshot.data.datasets import SOURCES
 from nearshot.errors import InputError, look_up
 from nearshot.text import counted, print_line
@@ -77,10 +78,13 @@ class Train:
         where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
         where["allow_few_images"] = self.allow_few_images
         if self.dry_run:
-            _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
+            with print_warnings(others=True):
+                plan = RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where)
+            _describe(plan, console)
             return
         where |= {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb, "overwrite": self.overwrite}
-        result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
+        with print_warnings(others=True):
+            result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         if result.rank:
