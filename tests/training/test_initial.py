@@ -14,6 +14,7 @@ from tiny import prepare_tiny
 from nearshot.cli import main
 from nearshot.errors import InputError, LeakError
 from nearshot.models import load_backbone, read_notes
+from nearshot.models.efficientnet_lite import weights_file
 from nearshot.training import RunFolder, TrainConfig, TrainResult, train
 from nearshot.training.initial import freeze_stages
 from nearshot.training.step import Learner
@@ -108,3 +109,24 @@ def test_a_folder_of_photos_is_prepared_at_the_side_of_the_initial_network_and_t
     assert RunFolder(run).read_config() == config
     assert main([*command, "--backbone", "conv4"]) == 1
     assert "--init none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_photos_start_from_the_best_network_that_is_installed(
+    is_installed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_tiny(tmp_path / "made")
+    command = ["train", "--dataset", str(tmp_path / "made" / "pictures"), "--data-dir", str(tmp_path), "--dry-run"]
+    if not is_installed:
+        monkeypatch.setattr("nearshot.models.recommended.weights_file", lambda name: None)
+    elif weights_file("efficientnet-lite0") is None:
+        pytest.skip("needs the extra photos")
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    settings = json.loads(out[: out.index("\n}") + 2])
+    side, init = (224, "efficientnet-lite0") if is_installed else (84, "resnet12-nca-cifar-fs")
+    assert (settings["init"], settings["input_size"]) == (init, side)
+    assert ("nearshot[photos]" in err) == (not is_installed)
+    assert (tmp_path / "pictures" / str(side)).is_dir()
+    assert main([*command, "--input-size", "300"]) == 0
+    assert "--side 300" in capsys.readouterr().out

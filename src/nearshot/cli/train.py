@@ -15,6 +15,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli import description
+from nearshot.cli._warnings import print_warnings
 from nearshot.data.datasets import SOURCES
 from nearshot.errors import InputError, look_up
 from nearshot.text import counted, print_line
@@ -77,10 +78,13 @@ class Train:
         where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
         where["allow_few_images"] = self.allow_few_images
         if self.dry_run:
-            _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
+            with print_warnings(others=True):
+                plan = RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where)
+            _describe(plan, console)
             return
         where |= {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb, "overwrite": self.overwrite}
-        result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
+        with print_warnings(others=True):
+            result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         if result.rank:
@@ -123,13 +127,12 @@ def parse(arguments: list[str]) -> Train:
     given = {name: value for name, value in asdict(found).items() if value is not None}
     begun = RunFolder(given.get("output", "")) if found.resume and "output" in given else None
     if begun is not None and (begun.path / "config.json").is_file():
-        config, auto = begun.read_config(), ()
+        config, adapts = begun.read_config(), False
     else:
-        config = _default_config(given)
-        auto = () if "preset" in given else tuple(name for name in TRAIN_SETTINGS if name not in given)
+        config, adapts = _default_config(given), "preset" not in given
     default = Train(
         config=config,
-        auto=auto,
+        auto=tuple(name for name in TRAIN_SETTINGS if name not in given) if adapts else (),
         for_episodes=tuple(f"--{name.replace('_', '-')}" for name in EPISODE_SETTINGS if name in given),
     )
     return tyro.cli(Train, prog="nearshot train", args=arguments, default=default, description=description(Train))
@@ -137,7 +140,7 @@ def parse(arguments: list[str]) -> Train:
 
 def _default_config(given: dict[str, Any]) -> TrainConfig:
     """Return the settings of the preset; or those for one's own photos, for fine-tuning, or for a known dataset."""
-    if "preset" in given or not given.keys() & BASIC:
+    if "preset" in given or not given.keys() & {"dataset", "init"}:
         return look_up(PRESETS, given.get("preset", "glyphs-nca"), "preset")
     is_own = given.get("dataset", TrainConfig().dataset) not in SOURCES
     init = given.get("init", "auto" if is_own and "backbone" not in given else "none")

@@ -74,7 +74,7 @@ def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) 
             )
         deep = _has_16_bits(image, name)
         if shrink_to is not None:
-            image.draft(None, (shrink_to, shrink_to))  # type: ignore[arg-type]
+            image.draft(None, (shrink_to, shrink_to))
         image.load()
         image = ImageOps.exif_transpose(image)
         if deep:  # Pillow's own conversion to 8 bits would clip everything over 255

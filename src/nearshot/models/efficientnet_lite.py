@@ -125,7 +125,9 @@ class ConvNorm(nn.Sequential):
         if self.stride > 1:
             height, width = (_same_padding(side, self.kernel, self.stride) for side in x.shape[2:])
             x = F.pad(x, (width // 2, width - width // 2, height // 2, height - height // 2))
-        return super().forward(x)
+        for layer in self:
+            x = layer(x)
+        return x
 
 
 def load_pretrained(name: str) -> EfficientNetLite:
