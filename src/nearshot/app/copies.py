@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from nearshot.errors import InputError, NearshotError
 from nearshot.io import atomic_write
@@ -40,8 +40,8 @@ def safe_name(text: str) -> str:
     ('_etc_passwd', 'rose_', '_', '_CON.jpg')
     """
     name = FORBIDDEN.sub("_", text).strip(". ")
-    stem, suffix = os.path.splitext(name)
-    name = f"{stem[: LONGEST - len(suffix)]}{suffix}" if len(suffix) < LONGEST else name[:LONGEST]
+    suffix = PurePath(name).suffix if len(PurePath(name).suffix) < LONGEST else ""
+    name = name.removesuffix(suffix)[: LONGEST - len(suffix)] + suffix
     return f"_{name}" if not name or RESERVED.match(name) else name
 
 
@@ -82,9 +82,9 @@ def write_new(data: bytes, folder: Path, name: str, *, like: Path | None = None)
 
     Returns whether the file is new, and its path.
     """
-    stem, suffix = os.path.splitext(safe_name(name))
+    plain = PurePath(safe_name(name))
     for number in count(1):
-        path = folder / f"{_numbered(stem, number)}{suffix}"
+        path = folder / f"{_numbered(plain.stem, number)}{plain.suffix}"
         if not os.path.lexists(path):
             with atomic_write(path, durable=False) as file:
                 file.write(data)

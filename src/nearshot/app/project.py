@@ -167,6 +167,7 @@ class Project:
 
     def add_photo(self, data: bytes, name: str, group: str = "") -> Photo:
         """Keep an uploaded photo; of two with the same name and content, one."""
+        name = safe_name(name)
         if not is_image(name):
             raise InputError(f"{name} is not a photo by its name.")
         if len(self.photos) >= MOST_PHOTOS:
@@ -213,14 +214,11 @@ class Project:
             return {}
         try:
             saved: dict[str, Any] = json.loads(path.read_bytes())
-            if saved["format"] != FORMAT or saved["version"] != VERSION:
-                raise ValueError(saved["version"])
-            classes, labels = saved["classes"], saved["labels"]
-            keys = [*saved["confirmed"], *saved["removed"], *saved["folders"], *labels]
-            if not all(isinstance(one, str) for one in [*classes, *keys]) or not set(labels.values()) <= set(classes):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FileFormatError(f"{path} is damaged, or of another version of nearshot.") from error
+            is_valid = _is_valid(saved)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            is_valid = False
+        if not is_valid:
+            raise FileFormatError(f"{path} is damaged, or of another version of nearshot.")
         return saved
 
     def _find(self, folder: Path, *, required: bool) -> None:
@@ -251,6 +249,15 @@ class Project:
         if name not in self.classes:
             raise InputError(f"There is no class {name!r}.")
         return self.classes.index(name)
+
+
+def _is_valid(saved: dict[str, Any]) -> bool:
+    texts = [*saved["classes"], *saved["confirmed"], *saved["removed"], *saved["folders"], *saved["labels"]]
+    return (
+        (saved["format"], saved["version"]) == (FORMAT, VERSION)
+        and all(isinstance(one, str) for one in texts)
+        and set(saved["labels"].values()) <= set(saved["classes"])
+    )
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +138,7 @@ class Session:
         self.model = Model()
         self.failure = ""
         self._is_stale = True
+        self._is_working = False
         self._is_ended = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="nearshot", daemon=True)
@@ -172,7 +174,7 @@ class Session:
     def is_busy(self) -> bool:
         """Whether photos or labels wait to be processed."""
         with self._changed:
-            return self._is_stale or bool(self._waiting())
+            return self._is_working or self._is_stale or bool(self._waiting())
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -208,7 +210,7 @@ class Session:
         row = feature[None]
         shares = answer_features(model.classifier, row).probabilities[0]
         order = np.argsort(-shares, kind="stable")[:6]
-        distances, places = model.classifier.kneighbors(row, N_NEIGHBORS + 1)
+        _, places = model.classifier.kneighbors(row, N_NEIGHBORS + 1)
         near = [model.support[place] for place in places[0]]
         return {
             "probabilities": [[str(model.classifier.classes_[code]), float(shares[code])] for code in order],
@@ -231,7 +233,7 @@ class Session:
                     batch = self._waiting()[:BATCH_SIZE]
                     is_due = self._is_stale or not batch or (has_new and time.monotonic() > fitted_at + SECONDS)
                     present = {photo.id: self.project.label_of(photo) for photo in self.project.present}
-                    self._is_stale = self._is_stale and not is_due
+                    self._is_stale, self._is_working = self._is_stale and not is_due, True
                 if is_due:
                     features = {one: self.features[one] for one in present if one in self.features}
                     labels = {one: label for one, label in present.items() if label is not None}
@@ -241,11 +243,12 @@ class Session:
                     self._embed(batch)
                     has_new = True
                 with self._changed:
+                    self._is_working = has_new
                     self.version += 1
         except Exception as error:
+            traceback.print_exc()  # a bug, or a computer without memory: for the terminal, and a sentence for the page
             self.failure = f"{type(error).__name__}: {error}"
             self.version += 1
-            raise
 
     def _embed(self, photos: Sequence[Photo]) -> None:
         for photo, one in zip(photos, self.embedder.attempt([photo.path for photo in photos]), strict=True):

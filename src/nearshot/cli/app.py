@@ -25,8 +25,8 @@ UNTITLED = Path("nearshot-project")
 class App:
     """Sort photos on a page in your browser: label a few, and every other photo gets a class at once.
 
-    Drop photos on the page, or start with a folder of them. Name classes, drag a few photos to each, and correct what is
-    wrong. The page shows how accurate it expects to be, which photos to label next and which labels look wrong. It
+    Drop photos on the page, or start with a folder of them. Name classes, drag a few photos to each, and correct what
+    is wrong. The page shows how accurate it expects to be, which photos to label next and which labels look wrong. It
     copies photos into one folder per class, and exports the classifier for nearshot predict or as ONNX.
 
     Photos stay on this computer: the page is served to it alone, at an address with a secret part. Labels are saved at
