@@ -2,7 +2,7 @@
 
 const $ = (id) => document.getElementById(id);
 const KEYS = "123456789abcdefghijklmnopqrstuvwxyz";
-const GAP = 8, CAPTION = 62, WIDEST_TILE = 168, UPLOADS = 3, NONE = -2;
+const GAP = 8, CAPTION = 46, WIDEST_TILE = 168, UPLOADS = 3, NONE = -2;
 const VIEWS = {
   next: ["Label next", "The photos that teach most: doubtful, new, and unlike each other."],
   all: ["All photos", ""],
