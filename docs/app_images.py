@@ -96,7 +96,7 @@ def main() -> None:
         folder = Path(made) / "garden"
         folder.mkdir()
         names = copy_photos(Path(sys.argv[1]), folder)
-        embedder = Embedder("resnet12-nca-cifar-fs", cache_dir=data_folder() / "embeddings")
+        embedder = Embedder("auto", cache_dir=data_folder() / "embeddings")
         session = Session(Project(Path(made) / "garden-nearshot", [folder]), embedder)
         session.start()
         port = 8793

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": BASIC | FOUR | {"training"},
     "experiments": BASIC | FOUR | {"training", "runs"},
     "estimator": BASIC | {"distances", "data", "models", "evaluation"},
-    "app": BASIC | {"data", "estimator"},
+    "app": BASIC | {"data", "models", "estimator"},
     "cli": BASIC | FOUR | {"training", "runs", "experiments", "estimator", "app"},
     "__main__": {"cli"},
     "__init__": BASIC | {"models", "estimator"},

@@ -251,6 +251,7 @@ def page_state(session: Session) -> dict[str, Any]:
     state: dict[str, Any] = session.read(describe)
     names = [] if model.classifier is None else model.classifier.classes_.tolist()
     state["confusion"] = {"classes": names, "counts": model.confusion.tolist()}
+    state["advice"] = session.advice
     state["can_export"] = model.classifier is not None
     if isinstance(model.estimate, AccuracyEstimate):
         low, high = model.estimate.interval

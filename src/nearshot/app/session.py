@@ -28,6 +28,7 @@ from nearshot.estimator.suggestions import (
     suspicious_labels,
 )
 from nearshot.io import atomic_write, readable
+from nearshot.models.recommended import LOW_ACCURACY, better_backbone
 
 BATCH_SIZE = 16  # photos embedded before labels are looked at again
 SECONDS = 2.0  # between two fits while photos are embedded; a label is fitted at once
@@ -177,6 +178,14 @@ class Session:
             return self._is_working or self._is_stale or bool(self._waiting())
 
     @property
+    def advice(self) -> str:
+        """A recommendation of a better backbone if the expected accuracy is low; empty otherwise."""
+        estimate, spec = self.model.estimate, getattr(self.embedder.backbone, "spec", None)
+        if spec is None or isinstance(estimate, str) or estimate.mean >= LOW_ACCURACY:
+            return ""
+        return better_backbone(spec.name)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The parameters of the classifier."""
         return {"unknown_rate": self.unknown_rate}
@@ -260,7 +269,7 @@ class Session:
 
 def small_version(data: bytes, name: str, side: int) -> bytes:
     """Decode an image and return it as a JPEG with at most `side` pixels on each side."""
-    image = decode(data, name)
+    image = decode(data, name, shrink_to=side)
     image.thumbnail((side, side))
     file = io.BytesIO()
     image.save(file, "JPEG", quality=85)

@@ -46,6 +46,8 @@ class App:
     """The folder for labels, added photos and copies; it is created if it does not exist."""
     backbone: Annotated[str, tyro.conf.arg(metavar="NAME|RUN|WEIGHTS")] = BACKBONE
     """Embeds photos, as in nearshot predict."""
+    input_size: Annotated[int | None, tyro.conf.arg(metavar="PIXELS", help_behavior_hint="(default: its own)")] = None
+    """The side that photos are resized to for the backbone; smaller is faster."""
     unknown_rate: float = 0.05
     """The fraction of photos of your classes that may be taken for "none of these"."""
     device: str = "auto"
@@ -100,4 +102,5 @@ class App:
             from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
 
             backbone = RunFolder(backbone).best_weights(5, "centroid")
-        return Embedder(backbone, device=self.device, cache_dir=data_folder() / "embeddings")
+        cache = data_folder() / "embeddings"
+        return Embedder(backbone, device=self.device, cache_dir=cache, input_size=self.input_size)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from nearshot.data.augment import normalise_images
-from nearshot.data.images import Pixels
+from nearshot.data.images import Interpolation, Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each, without_tensors
@@ -39,14 +39,15 @@ class Embedder:
     """Embeds images: a list of paths, Pillow images or uint8 arrays in, features (image, dim) float32 out.
 
     Args:
-        backbone: a `Backbone` in evaluation mode, the path of a weights file, or a name, published or timm's
-            (`timm:<name>`). Or any other network in evaluation mode, called with images (image, 3, side, side)
-            normalised as for ImageNet. Or any function, called with a uint8 array (image, side, side, 3). An attribute
-            `input_size` of the latter two gives the side; the default is 224.
+        backbone: a `Backbone` in evaluation mode, or a path or name for `load_backbone`: a weights file, "auto",
+            "efficientnet-lite0", `timm:<name>`, …. Or any other network in evaluation mode, called with images (image,
+            3, side, side) normalised as for ImageNet. Or any function, called with a uint8 array (image, side, side,
+            3). An attribute `input_size` of the latter two gives the side; the default is 224.
         device: "cpu", "cuda", …; "auto" is a GPU if there is one.
         cache_dir: a folder that caches embeddings of a `Backbone` by content; None for no cache.
         batch_size: how many images to embed at once; by default 32, and 256 on a GPU.
         copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
+        input_size: the side that images are resized to; by default the network's own.
 
     Attributes:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.
@@ -54,6 +55,8 @@ class Embedder:
         dim: the dimension of a feature; None for a function that has not been called.
         input_size: the side that images are resized to.
         normalisation: the mean and standard deviation of the network's input.
+        interpolation: how images are resized.
+        crop: the fraction of an image's shorter side that the network sees.
         network: the network on its device; None for a function.
         backbone: the network or the function.
 
@@ -70,11 +73,12 @@ class Embedder:
         cache_dir: str | Path | None = None,
         batch_size: int | None = None,
         copy: bool = True,
+        input_size: int | None = None,
     ) -> None:
         self.device = chosen_device(device)
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):
-            backbone, copy = load_backbone(backbone), False
+            backbone, copy, input_size = load_backbone(backbone, input_size=input_size), False, None
         if not callable(backbone):
             raise InputError(f"backbone must be a path, a name, a network or a function (got {backbone!r}).")
         check_evaluation_mode(backbone)
@@ -82,20 +86,29 @@ class Embedder:
         self.key: str | None = None
         self.dim: int | None = None
         self.cache: EmbeddingCache | None = None
-        self.input_size = int(getattr(backbone, "input_size", DEFAULT_SIZE))
+        self.input_size = int(getattr(backbone, "input_size", DEFAULT_SIZE) if input_size is None else input_size)
         self.normalisation: Normalisation = IMAGENET
+        self.interpolation: Interpolation = "bilinear"
+        self.crop = 1.0
         self.network: nn.Module | None = None
         if isinstance(backbone, nn.Module):
             network = deepcopy(backbone) if copy else backbone
             # Channels last is faster, on a CPU as well.
             self.network = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.backbone = backbone if self.network is None else self.network
-        if isinstance(backbone, Backbone):
-            spec = backbone.spec
-            self.input_size, self.normalisation, self.dim = spec.input_size, spec.normalisation, backbone.embedding_dim
+        if isinstance(self.backbone, Backbone):
+            if input_size is not None:
+                self.backbone.set_input_size(input_size)
+            spec = self.backbone.spec
+            self.input_size, self.normalisation, self.dim = (
+                spec.input_size,
+                spec.normalisation,
+                self.backbone.embedding_dim,
+            )
+            self.interpolation, self.crop = spec.interpolation, spec.crop
             mean = spec.training_mean
             self.centre = None if mean is None else mean.detach().cpu().float().clone().numpy()
-            self.key = _key(backbone)
+            self.key = _key(self.backbone)
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
@@ -148,9 +161,13 @@ class Embedder:
         self.dim = features.shape[1]
         return features
 
+    def square(self, content: Content) -> Pixels:
+        """Return an image as the backbone needs it: (side, side, 3) uint8."""
+        return content.square(self.input_size, interpolation=self.interpolation, crop=self.crop)
+
     def _prepare(self, content: Content) -> Features | tuple[Content, Pixels]:
         known = None if self.cache is None else self.cache.get(content.digest)
-        return known if known is not None else (content, content.square(self.input_size))
+        return known if known is not None else (content, self.square(content))
 
     def _keep(self, digest: str, feature: Features) -> None:
         if self.cache is None:
@@ -164,7 +181,8 @@ class Embedder:
 
 def _key(backbone: Backbone) -> str:
     spec = backbone.spec
-    described = hashlib.sha256(repr((spec.name, spec.input_size, tuple(spec.normalisation), PREPROCESSING)).encode())
+    preprocessing = (spec.input_size, tuple(spec.normalisation), spec.interpolation, spec.crop, PREPROCESSING)
+    described = hashlib.sha256(repr((spec.name, *preprocessing)).encode())
     for name, tensor in sorted(backbone.state_dict().items()):
         described.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         described.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
