@@ -1,8 +1,8 @@
 """Make the screenshots of `nearshot app` in docs/images, from a folder of photographs with one folder per class.
 
-    PYTHONPATH=src:tests/experiments python docs/app_images.py PHOTOS
+    PYTHONPATH=tests/experiments python docs/app_images.py PHOTOS
 
-The pictures in the repository show flowers of Oxford 102 (Nilsback and Zisserman), as in github.com/3ba2ii/Flower-Classifier.
+Those in the repository show flowers of Oxford Flowers-102 (Nilsback and Zisserman).
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import threading
 import time
 from pathlib import Path
 
-import uvicorn
 from browser import Browser, open_browser
 
 from nearshot.app.project import Project
-from nearshot.app.server import Server
+from nearshot.app.server import listen, make_server
 from nearshot.app.session import Session
 from nearshot.data.store import data_folder
 from nearshot.estimator import Embedder
@@ -61,8 +60,8 @@ def take_pictures(browser: Browser, address: str, session: Session, names: dict[
         browser.wait_for("[...document.images].every((image) => image.complete)")
 
     def click(text: str, scope: str = "nav") -> None:
-        found = f"[...document.querySelectorAll('{scope} button')].find((one) => one.textContent.includes({json.dumps(text)}))"
-        browser.ask(f"{found}.click()")
+        buttons = f"[...document.querySelectorAll('{scope} button')]"
+        browser.ask(f"{buttons}.find((one) => one.textContent.includes({json.dumps(text)})).click()")
         settle()
 
     browser.resize(1280, 860)
@@ -99,18 +98,18 @@ def main() -> None:
         embedder = Embedder("auto", cache_dir=data_folder() / "embeddings")
         session = Session(Project(Path(made) / "garden-nearshot", [folder]), embedder)
         session.start()
-        port = 8793
-        config = uvicorn.Config(Server(session).make_app("token", port), port=port, log_level="warning", lifespan="off")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run)
+        listener = listen()
+        server, address = make_server(session, listener.getsockname()[1])
+        thread = threading.Thread(target=server.run, args=[[listener]])
         thread.start()
         try:
             with open_browser(Path(made) / "profile") as browser:
-                take_pictures(browser, f"http://127.0.0.1:{port}/?token=token", session, names)
+                take_pictures(browser, address, session, names)
                 print(browser.complaints)
         finally:
             server.should_exit = True
             thread.join()
+            listener.close()
             session.stop()
 
 

@@ -84,6 +84,7 @@ function trouble(text) {
 
 function apply(fresh) {
   state = fresh;
+  const known = photos;
   const errors = new Map(state.errors), next = new Set(state.next);
   photos = new Map(state.photos.map(([id, name, group, label, guess, confidence, doubt]) =>
     [id, { id, name, group, label, guess, confidence, doubt, error: errors.get(id), isNext: next.has(id), wrong: state.suspicious[id] }]));
@@ -91,7 +92,7 @@ function apply(fresh) {
   if (!hasChosen && view === "all" && state.can_export) view = "next";
   if (view.startsWith("class:") && !state.classes.includes(view.slice(6))) view = "all";
   if (!labelledHere || !shown.some((id) => photos.get(id)?.label === -1) || shown.every((id) => !photos.has(id))) list();
-  else shown = shown.filter((id) => photos.has(id));
+  else shown = [...shown, ...inView(view).map((photo) => photo.id).filter((id) => !known.has(id))].filter((id) => photos.has(id));
   selected = new Set([...selected].filter((id) => photos.has(id)));
   drawAll();
 }
