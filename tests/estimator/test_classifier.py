@@ -18,6 +18,7 @@ from layouts import picture
 from PIL import Image
 from sklearn.exceptions import NotFittedError
 
+import reference
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
 from nearshot.estimator import export_onnx
@@ -26,7 +27,7 @@ from nearshot.estimator.support import PAIRS_AT_ONCE, Support
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
 from nearshot.models import save_backbone
 
-NAMES = ("centroid", "soft", "knn")
+NAMES = ("centroid", "soft", "knn", "ridge")
 
 
 def colours(pictures: Any) -> Any:
@@ -75,6 +76,10 @@ def test_answers_against_loops_with_unequal_classes(sizes: list[int], seed: int,
             expected = min(set(labels), key=lambda c: ((support[labels == c].mean(0) - q) ** 2).sum())
         elif name == "soft":
             expected = max(set(labels), key=lambda c: np.exp(-squares[labels == c]).mean())
+        elif name == "ridge":
+            classes = [torch.from_numpy(support[labels == c]) for c in range(len(sizes))]
+            scores = reference.ridge_scores(classes, torch.from_numpy(q))
+            expected = scores.index(max(scores)) if len(sizes) > 1 else 0
         else:
             voters = labels[np.argsort(squares)[: min(sizes)]].tolist()
             expected = max(set(labels), key=lambda c: (voters.count(c), -squares[labels == c].min()))
@@ -275,9 +280,9 @@ def test_explanations(name: Any) -> None:
         assert [n.label for n in one.neighbours] == drawn.labels[indices[row]].tolist()
         shares = dict.fromkeys(model.classes_.tolist(), 0.0)
         for n in one.neighbours:
-            assert (n.weight is None) == (name == "centroid")
+            assert (n.weight is None) == (name in ("centroid", "ridge"))
             shares[n.label] += n.weight or 0.0
-        assert name == "centroid" or sum(shares.values()) == pytest.approx(1)
+        assert name in ("centroid", "ridge") or sum(shares.values()) == pytest.approx(1)
         assert shares[one.nearest] == pytest.approx(max(shares.values()))
     assert told[0].neighbours[0].name == f"image {indices[0, 0]}"
     assert told[0].neighbours[0].name in str(told[0])

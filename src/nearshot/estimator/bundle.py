@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.state import ClassifierSettings, Fitted, Learnt
+from nearshot.estimator.support import AUTO
 from nearshot.io import write_tensors
 from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
@@ -36,6 +37,8 @@ def write_bundle(fitted: Fitted, path: str | Path) -> None:
     if classes.dtype == object and all(isinstance(one, str) for one in classes):
         classes = classes.astype(str)
     parameters = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings._asdict().items()}
+    if settings.classifier == "auto":
+        parameters["classifier"] = AUTO.name  # whatever "auto" stands for when the file is read
     if not (settings.centre is None or isinstance(settings.centre, str)):
         parameters["centre"] = "array"
     if classes.dtype.kind not in LABEL_KINDS or not isinstance(parameters["unknown_label"], str | int | float):
