@@ -154,7 +154,7 @@ def test_a_label_among_thousands_of_photos_is_fitted_in_well_under_a_second() ->
     labels = {str(i): f"class {i % 10}" for i in range(300)}
     times = []
     for _ in range(3):
-        begun = time.perf_counter()
+        begun = time.process_time()  # other tests may run at the same time
         fit_model(features, labels, unknown_rate=0.05)
-        times.append(time.perf_counter() - begun)
-    assert min(times) < 1.5  # a busy machine; 0.2 s on a free one
+        times.append(time.process_time() - begun)
+    assert min(times) < 0.7  # 0.2 s on a laptop

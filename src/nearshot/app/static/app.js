@@ -13,7 +13,7 @@ const VIEWS = {
 
 let state = { version: 0, classes: [], photos: [], next: [], suspicious: {}, errors: [], estimate: {}, confusion: { classes: [], counts: [] } };
 let photos = new Map(); // by id, in order
-let view = "all", sort = "doubt", hasChosen = false;
+let view = "all", sort = "doubt";
 let shown = []; // the ids of the list, kept in place while the user labels
 let labelledHere = 0; // labels since the list was made
 let selected = new Set(), active = null, anchor = null;
@@ -89,7 +89,7 @@ function apply(fresh) {
   photos = new Map(state.photos.map(([id, name, group, label, guess, confidence, doubt]) =>
     [id, { id, name, group, label, guess, confidence, doubt, error: errors.get(id), isNext: next.has(id), wrong: state.suspicious[id] }]));
   trouble(state.failure && `Something went wrong: ${state.failure} Restart nearshot; your labels are saved.`);
-  if (!hasChosen && view === "all" && state.can_export) view = "next";
+  if (!known.size && state.can_export) view = "next"; // a project that was opened again
   if (view.startsWith("class:") && !state.classes.includes(view.slice(6))) view = "all";
   if (!labelledHere || !shown.some((id) => photos.get(id)?.label === -1) || shown.every((id) => !photos.has(id))) list();
   else shown = [...shown, ...inView(view).map((photo) => photo.id).filter((id) => !known.has(id))].filter((id) => photos.has(id));
@@ -121,7 +121,7 @@ function list() {
 }
 
 function show(name) {
-  [view, hasChosen] = [name, true];
+  view = name;
   selected.clear();
   list();
   active = anchor = shown[0] ?? null;
