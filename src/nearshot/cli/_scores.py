@@ -13,14 +13,18 @@ from nearshot.errors import InputError
 from nearshot.text import counted, format_list, printable
 
 
-def true_label(path: Path, given: Sequence[str]) -> str:
-    """Return the name of the class folder of an image: the first below a given folder, else the one that it is in."""
-    for folder in given:
-        root = Path(folder).expanduser()
+def true_label(path: Path, given: Sequence[str], classes: Sequence[str]) -> str:
+    """Return the class of an image by the folders that it lies in: the innermost that is named like a class.
+
+    Those are the folders inside of a given one, and the given one itself; of an image that is given, its folder. If
+    none is named like a class, the result is the name of the innermost.
+    """
+    names = [path.absolute().parent.name]
+    for folder in map(Path, given):
+        root = folder.expanduser()
         if path != root and path.is_relative_to(root):
-            inside = path.relative_to(root).parts
-            return inside[0] if len(inside) > 1 else root.absolute().name
-    return path.absolute().parent.name
+            names = [root.absolute().name, *path.relative_to(root).parts[:-1]]
+    return next((name for name in reversed(names) if name in classes), names[-1])
 
 
 def score_lines(labels: Mapping[Path, str], truths: Mapping[Path, str], classes: Sequence[str]) -> list[str]:

@@ -89,8 +89,9 @@ class Predict:
             print_message(f"{len(bad):,} of {counted(len(paths), 'image')} could not be read.")
         if self.score:
             report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
-            truths = {path: true_label(path, self.images) for path in labels}
-            for line in score_lines(labels, truths, [str(label) for label in classifier.classes_.tolist()]):
+            classes = [str(label) for label in classifier.classes_.tolist()]
+            truths = {path: true_label(path, self.images, classes) for path in labels}
+            for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
         failures = [] if self.copy_to is None else _copy(labels, self.copy_to)
         if bad or locked or failures:

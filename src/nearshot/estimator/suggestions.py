@@ -72,10 +72,10 @@ def label_next(directions: Floats, n: int, doubt: Floats | None = None) -> Indic
     if len(directions) == 0:
         return np.zeros(0, np.int64)
     if doubt is None:
-        nearest_first = np.square(directions - directions.mean(0)).sum(1).argsort(kind="stable")
-        return nearest_first[k_centres(directions[nearest_first], n)]
-    pool = np.argsort(-doubt, kind="stable")[: POOL * n]
-    return pool[k_centres(directions[pool], n)]
+        pool = np.argsort(np.square(directions - directions.mean(0)).sum(1), kind="stable")
+    else:
+        pool = np.argsort(-doubt, kind="stable")[: POOL * n]
+    return np.asarray(pool[k_centres(directions[pool], n)])
 
 
 def k_centres(points: Floats, n: int) -> Indices:
