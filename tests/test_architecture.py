@@ -42,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": BASIC | FOUR | {"training"},
     "experiments": BASIC | FOUR | {"training", "runs"},
     "estimator": BASIC | {"distances", "data", "models", "evaluation"},
-    "cli": BASIC | FOUR | {"training", "runs", "experiments", "estimator"},
+    "app": BASIC | {"data", "models", "estimator"},
+    "cli": BASIC | FOUR | {"training", "runs", "experiments", "estimator", "app"},
     "__main__": {"cli"},
     "__init__": BASIC | {"models", "estimator"},
 }
