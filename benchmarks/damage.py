@@ -113,9 +113,8 @@ def make_files(folder: Path) -> dict[str, Reader]:
     classes = torch.arange(8).repeat_interleave(20)
     features = FeatureSet(torch.randn(160, 16, generator=generator), classes, split="val", fingerprint="f")
     save_features(features, folder / "features.safetensors")
-    arrays = {"features": features.features.numpy(), "labels": classes.numpy()}
-    np.savez(folder / "plain.npz", **arrays)
-    np.savez_compressed(folder / "compressed.npz", **arrays)
+    np.savez(folder / "plain.npz", features=features.features.numpy(), labels=classes.numpy())
+    np.savez_compressed(folder / "compressed.npz", features=features.features.numpy(), labels=classes.numpy())
     episodes = sample_episodes(classes, n_way=3, n_shot=1, n_query=3, n_episodes=50)
     write_episodes(episodes, folder / "episodes.safetensors", fingerprint="f")
     cached = rng.standard_normal(64).astype(np.float32)

@@ -54,7 +54,7 @@ class Hardware:
     def fabric(self, config: TrainConfig) -> Fabric:
         """Return Fabric for this hardware and a configuration's precision."""
         from lightning_fabric import Fabric  # noqa: PLC0415 (takes seconds to import)
-        from lightning_fabric.strategies import DDPStrategy  # noqa: PLC0415
+        from lightning_fabric.strategies.ddp import DDPStrategy  # noqa: PLC0415
 
         accelerator = self.accelerator
         if accelerator == "auto":  # Fabric would choose mps, which has no float64 and no deterministic crops
