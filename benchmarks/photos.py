@@ -33,7 +33,7 @@ from nearshot.estimator import Embedder
 from nearshot.estimator.image_inputs import read_each
 from nearshot.evaluation import CLASSIFIERS
 from nearshot.progress import with_progress
-from photos_report import markdown
+from photos_report import markdown, summary
 
 RESULTS = Path(__file__).parent / "results"
 N_CLASSES, N_IMAGES = 60, 40
@@ -42,6 +42,7 @@ SHOTS, MAIN_WAY, OTHER_WAYS, OTHER_SHOTS = (1, 2, 5, 10, 20), 10, (5, 20, 50), (
 PHOTOS, SMALL = "efficientnet-lite0", "resnet12-nca-cifar-fs"
 MAX_LOGISTIC = 100  # support images; more take scikit-learn minutes for all draws
 VIEW_CLASSES, VIEW_SUPPORT = 20, 5  # classes, and images of each, that are also embedded in other views
+UNEVEN_WAYS, UNEVEN_SIZES = (5, 10, 20), (1, 2, 3, 5, 10, 20)
 RATE = 0.05
 Array = npt.NDArray[Any]
 
@@ -142,7 +143,7 @@ def draws(photos: Photos, n_way: int, n_shot: int, *, n_query: int = N_QUERY) ->
 
 
 def unit(features: Array) -> Array:
-    return features / np.linalg.norm(features, axis=1, keepdims=True)
+    return np.asarray(features / np.linalg.norm(features, axis=1, keepdims=True))
 
 
 def unchanged(draw: Draw, centre: Array | None) -> tuple[Array, Array]:
@@ -177,7 +178,7 @@ def logistic(strength: float) -> Callable[[Array, Array, Array], Array]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.filterwarnings("ignore", "The number of unique classes")  # one image of each
-            return LogisticRegression(C=strength, max_iter=200).fit(support, labels).predict(query)
+            return np.asarray(LogisticRegression(C=strength, max_iter=200).fit(support, labels).predict(query))
 
     return answers
 
@@ -215,6 +216,32 @@ def accuracies(photos: Photos, settings: list[tuple[int, int]]) -> list[dict[str
             {"n_way": n_way, "n_shot": n_shot, "head": head, "features": treatment, "accuracy_percent": mean_of(values)}
             for (head, treatment), values in found.items()
         ]
+    return rows
+
+
+def uneven(photos: Photos) -> list[dict[str, Any]]:
+    """Return accuracies if classes have different numbers of images."""
+    rows = []
+    classes = [np.flatnonzero(photos.labels == label) for label in np.unique(photos.labels)]
+    sizes = [size for size in UNEVEN_SIZES if 2 * size <= len(classes[0])]
+    for n_way in (one for one in UNEVEN_WAYS if one <= len(classes)):
+        found: dict[str, list[float]] = {}
+        for seed in range(N_DRAWS):
+            generator = np.random.default_rng([n_way, seed])
+            mixed = [generator.permutation(classes[number]) for number in generator.permutation(len(classes))[:n_way]]
+            counts = generator.choice(sizes, n_way)
+            support = np.concatenate([images[:count] for images, count in zip(mixed, counts, strict=True)])
+            query = np.concatenate([images[max(sizes) :][:N_QUERY] for images in mixed])
+            labels, truth = np.repeat(np.arange(n_way), counts), np.repeat(np.arange(n_way), len(query) // n_way)
+            for name in CLASSIFIERS:
+                model = FewShotClassifier(None, classifier=name, centre=photos.centre, temperature=1.0)
+                answers = model.fit(photos.features[support], labels).predict(photos.features[query])
+                found.setdefault(name, []).append(100 * float((answers == truth).mean()))
+            known, new = unit(photos.features[support]), unit(photos.features[query])
+            for name, balance in (("logistic, C = 30", None), ("logistic, C = 30, balanced", "balanced")):
+                regression = LogisticRegression(C=30, max_iter=200, class_weight=balance).fit(known, labels)
+                found.setdefault(name, []).append(100 * float((regression.predict(new) == truth).mean()))
+        rows += [{"n_way": n_way, "head": k, "accuracy_percent": mean_of(v)} for k, v in found.items()]
     return rows
 
 
@@ -349,6 +376,7 @@ def main() -> None:
             "network": network,
             "networks": {one: accuracies(features, [(MAIN_WAY, 5)]) for one, features in few.items()},
             "accuracy": accuracies(shown, grid),
+            "uneven": uneven(shown),
             "unknown": unknowns(shown),
             "promises": promises(shown),
         }
@@ -358,6 +386,7 @@ def main() -> None:
     file.write_text(json.dumps(report, indent=1) + "\n")
     text = markdown(report)
     (options.output / "photos.md").write_text(text)
+    (options.output / "photos-summary.md").write_text(summary(report))
     print(text)
 
 
