@@ -52,7 +52,7 @@ def test_what_was_judged_comes_first_and_in_the_papers_order(tmp_path: Path) -> 
 def test_every_training_that_a_claim_looks_at_is_some_recipes(dataset: str) -> None:
     """A claim about trainings that no recipe runs could never be checked."""
     recipes = [recipe for recipe in RECIPES.values() if dataset in recipe.datasets]
-    wanted = {run_id(one.config) for recipe in recipes for one in recipe.wanted(dataset)}
+    wanted = {run_id(config) for recipe in recipes for config in recipe.wanted(dataset)}
     asked: set[str] = set()
 
     class Listening(Found):

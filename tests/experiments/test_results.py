@@ -17,7 +17,7 @@ from tiny import prepare_tiny
 
 from nearshot.cli import main
 from nearshot.experiments import RECIPES
-from nearshot.experiments.jobs import Job, do, jobs_of, plan_of
+from nearshot.experiments.jobs import TRAIN, Job, do, jobs_of, plan_of
 from nearshot.experiments.results import LeftOutWarning, Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import QUICK
 from nearshot.training import RunFolder, train
@@ -145,7 +145,7 @@ def test_a_damaged_result_is_named_once_and_counts_as_not_done(how: Callable[[st
     with pytest.warns(LeftOutWarning) as warned:
         plan = plan_of(jobs, results, tmp_path / "runs")
     assert len(list(results)) == len(list(results.of_scale("quick"))) == len(jobs) - 1  # without another word
-    assert [job.id for job in plan.trained] == [path.stem]
+    assert [job.id for job in plan[TRAIN]] == [path.stem]
     (said,) = [str(one.message) for one in warned]
     assert said.startswith(f"{path} is damaged or")
 

@@ -6,6 +6,7 @@ python tiny_jobs.py FOLDER EPOCHS SEED…
 from __future__ import annotations
 
 import sys
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,13 @@ def tiny_job(seed: int = 0, *, epochs: int = 2) -> Job:
     config = replace(TINY, epochs=epochs, seed=seed, validate_every=20, validation_shots=(1,))
     wanted = (Measurement("val", 1, "centroid"), Measurement("test", 1, "centroid"))
     return Job(config, "tiny", wanted, ("test",))
+
+
+def ended(problem: str | None = None) -> Future[str | None]:
+    """Return the future of a job that has ended."""
+    future = Future[str | None]()
+    future.set_result(problem)
+    return future
 
 
 if __name__ == "__main__":

@@ -46,13 +46,13 @@ class AccuracyTable:
     paired: bool = False  # its paired difference from the first row stands beside each accuracy
     notes: Callable[[Found], tuple[str, ...]] = lambda found: ()
 
-    def wanted(self, dataset: str) -> list[Wanted]:
-        """Return the runs that it needs."""
-        measurements: dict[TrainConfig, list[Measurement]] = {}
+    def wanted(self, dataset: str) -> Wanted:
+        """Return the runs that it needs, and what to measure of them."""
+        wanted: dict[TrainConfig, list[Measurement]] = {}
         for line in self.lines(dataset):
             for config, one in filter(None, line.sides):
-                measurements.setdefault(config, []).append(one)
-        return [Wanted(config, tuple(many) if self.measured else ()) for config, many in measurements.items()]
+                wanted.setdefault(config, []).extend([one] if self.measured else [])
+        return wanted
 
     def table(self, found: Found, dataset: str, before: Sequence[Row] = ()) -> Table:
         """Return the table; `before` are rows above its own."""

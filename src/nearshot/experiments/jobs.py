@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.recipe import Recipe
-from nearshot.experiments.results import DAMAGED, Measurement, Results, RunResult, result_of
+from nearshot.experiments.results import Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
 from nearshot.io import FileLock
 from nearshot.runs.network import TrainedRun
@@ -27,7 +26,10 @@ from nearshot.training.checkpoint import check_same_training
 from nearshot.training.run_folder import run_name
 
 LOCKED = "Another process holds the lock of this run."
+STATES = ("done", "trained, more to measure", "to train", "to train again", "skipped")
+DONE, MEASURE, TRAIN, AGAIN, SKIPPED = STATES
 LOCK = ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
+JobPlan = dict[str, list["Job"]]  # by what is left to do, one of STATES
 
 
 class InterruptedJobError(NearshotError):
@@ -63,17 +65,6 @@ class Job:
         result = results.get(self.config, self.scale)
         return result is not None and all(result.has(one) for one in self.measurements)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the job as JSON can hold it."""
-        names = {"measurements": [one.name for one in self.measurements], "wanted_by": list(self.wanted_by)}
-        return vars(self) | {"config": self.config.as_dict()} | names
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Job:
-        """Return the job of the values that `as_dict` returned."""
-        config, measurements = TrainConfig.from_dict(values["config"]), map(Measurement.named, values["measurements"])
-        return cls(config, values["scale"], tuple(measurements), tuple(values["wanted_by"]), values["adapted_episodes"])
-
 
 def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds: Iterable[int]) -> list[Job]:
     """Return the jobs of some recipes. Equal runs are one job.
@@ -83,12 +74,13 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
     jobs: dict[str, Job] = {}
     for seed in seeds:
         for recipe in recipes:
-            for wanted in (one for chosen in recipe.on(dataset, scale) for one in recipe.wanted(chosen)):
-                new = Job(replace(scale.change(wanted.config), seed=seed), scale.name, (), (), scale.adapted_episodes)
+            wanted = (one for chosen in recipe.on(dataset, scale) for one in recipe.wanted(chosen).items())
+            for config, measurements in wanted:
+                new = Job(replace(scale.change(config), seed=seed), scale.name, (), (), scale.adapted_episodes)
                 old = jobs.get(new.id, new)
-                measurements = tuple(dict.fromkeys(old.measurements + wanted.measurements))
+                both = tuple(dict.fromkeys((*old.measurements, *measurements)))
                 names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
-                jobs[new.id] = replace(old, measurements=measurements, wanted_by=names)
+                jobs[new.id] = replace(old, measurements=both, wanted_by=names)
     return list(jobs.values())
 
 
@@ -107,60 +99,49 @@ def chosen_jobs(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
     return list(chosen.values())
 
 
-@dataclass(frozen=True)
-class JobPlan:
-    """Jobs by what is left to do: nothing, to measure further, to train or resume, and to train again.
-
-    The last have a result, but more is to be measured and the weights are gone. The run is trained again and everything
-    measured again, or the job is skipped.
-    """
-
-    runs: Path
-    done: tuple[Job, ...] = ()
-    measured: tuple[Job, ...] = ()
-    trained: tuple[Job, ...] = ()
-    again: tuple[Job, ...] = ()
-    skipped: tuple[Job, ...] = ()
-
-    @property
-    def left(self) -> tuple[Job, ...]:
-        """All jobs to do; measuring first, since it is quick."""
-        return (*self.measured, *self.trained, *self.again)
-
-    def sentences(self) -> list[str]:
-        """Return what is going to happen, one sentence each; none if all is done."""
-        if not self.left and not self.skipped:
-            return []
-        n_all = len(self.done) + len(self.left) + len(self.skipped)
-        said = [f"{counted(n_all, 'run')}: {len(self.done)} done, {len(self.trained)} to train."]
-        about = {
-            "to measure further; the weights are available": self.measured,
-            f"to train AGAIN: there are results, but more is to be measured, and the weights are not in {self.runs}. "
-            "Everything is measured again; earlier results are moved to folders named earlier": self.again,
-            "skipped: there are results, but to measure more they would have to be trained again": self.skipped,
-        }
-        for what, jobs in about.items():
-            if jobs:
-                said.append(f"{counted(len(jobs), 'run')} {what} ({format_list([job.name for job in jobs], str)}).")
-        return said
-
-
 def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_again: bool = True) -> JobPlan:
-    """Classify jobs by what is left to do; unless `train_again`, runs whose weights are gone are skipped."""
-    done, measured, trained, again = [], [], [], []
+    """Group jobs by what is left to do.
+
+    A run that has a result, of which more is to be measured and whose weights are gone, is trained again and everything
+    measured again; unless `train_again`, it is skipped.
+    """
+    plan: JobPlan = {state: [] for state in STATES}
     for job in jobs:
         result = results.get(job.config, job.scale)
         if job.is_done(results):
-            done.append(job)
+            plan[DONE].append(job)
         elif has_weights(RunFolder(Path(runs) / job.id)):
-            measured.append(job)
+            plan[MEASURE].append(job)
         elif result is None:
-            trained.append(job)
+            plan[TRAIN].append(job)
         else:
             both = tuple(dict.fromkeys((*job.measurements, *result.measurements)))
-            again.append(replace(job, measurements=both))
-    plan = JobPlan(Path(runs), tuple(done), tuple(measured), tuple(trained), tuple(again))
-    return plan if train_again else replace(plan, again=(), skipped=plan.again)
+            plan[AGAIN if train_again else SKIPPED].append(replace(job, measurements=both))
+    return plan
+
+
+def jobs_left(plan: JobPlan) -> list[Job]:
+    """Return all jobs to do; measuring first, since it is quick."""
+    return [*plan[MEASURE], *plan[TRAIN], *plan[AGAIN]]
+
+
+def describe_plan(plan: JobPlan, runs: str | Path) -> list[str]:
+    """Return what is going to happen, one sentence each; none if all is done."""
+    n_all = sum(map(len, plan.values()))
+    if n_all == len(plan[DONE]):
+        return []
+    said = [f"{counted(n_all, 'run')}: {len(plan[DONE])} done, {len(plan[TRAIN])} to train."]
+    about = {
+        MEASURE: "to measure further; the weights are available",
+        AGAIN: f"to train AGAIN: there are results, but more is to be measured, and the weights are not in {runs}. "
+        "Everything is measured again; earlier results are moved to folders named earlier",
+        SKIPPED: "skipped: there are results, but to measure more they would have to be trained again",
+    }
+    for state, what in about.items():
+        if plan[state]:
+            names = format_list([job.name for job in plan[state]], str)
+            said.append(f"{counted(len(plan[state]), 'run')} {what} ({names}).")
+    return said
 
 
 def do(
@@ -204,18 +185,6 @@ def do(
 def has_weights(run: RunFolder) -> bool:
     """Return whether a run is finished and the weights of its best epochs are available."""
     return run.is_finished and all(run.weights_of(int(best["epoch"])).is_file() for best in run.read_best().values())
-
-
-def rename_run_folders(runs: Path) -> None:
-    """Rename the run folders of an earlier version, which computed identities otherwise, to their present names."""
-    for file in sorted(runs.glob("*/config.json")):
-        try:
-            name = run_id(RunFolder(file.parent).read_config())
-        except DAMAGED:
-            continue
-        is_old = re.fullmatch(r"[0-9a-f]{16}", file.parent.name) and file.parent.name != name
-        if is_old and not (runs / name).exists() and not is_locked(file.parent):
-            file.parent.rename(runs / name)
 
 
 @contextmanager

@@ -135,6 +135,11 @@ class RunResult:
         return float(self.content["seconds"])
 
     @property
+    def job_seconds(self) -> float:
+        """The duration of training and measuring, as far as it is known; 0 if the run was resumed."""
+        return (self.training_seconds or 0.0) + (self.measuring_seconds or 0.0)
+
+    @property
     def n_sharing(self) -> int:
         """How many runs shared the GPU; in older results the option of the command tells."""
         if "n_sharing" in self.content:
@@ -162,10 +167,7 @@ class RunResult:
 
 
 class Results:
-    """A folder of results, SCALE/DATASET/ID.json. Unreadable files give a warning and count as missing.
-
-    A result is found by the settings in it. A file may have any name, such as that of an earlier version.
-    """
+    """A folder of results, SCALE/DATASET/ID.json. Unreadable files give a warning and count as missing."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -179,19 +181,16 @@ class Results:
 
     def get(self, config: TrainConfig, scale: str) -> RunResult | None:
         """Return a run's result, or None if it is missing."""
-        path = self._find(self.path(config, scale))
+        path = self.path(config, scale)
         return self._read(path) if path.is_file() else None
 
     def put(self, result: RunResult) -> None:
         """Write a result atomically, merged with earlier measurements of the same run."""
         path = self.path(result.config, result.scale)
         path.parent.mkdir(parents=True, exist_ok=True)
-        old = self._find(path)
-        content = self._merged(old, result) | {"id": result.id}
+        content = self._merged(path, result)
         with atomic_write(path) as file:
             file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
-        if old != path:
-            old.unlink()
 
     def __iter__(self) -> Iterator[RunResult]:
         yield from self.of_scale("*")
@@ -199,16 +198,6 @@ class Results:
     def of_scale(self, scale: str) -> Iterator[RunResult]:
         """Yield the results of a scale."""
         yield from filter(None, map(self._read, sorted(self.folder.glob(f"{scale}/*/*.json"))))
-
-    def _find(self, path: Path) -> Path:
-        """Return the file that holds the result of a path: itself, or one with the same settings and another name."""
-        if path.is_file():
-            return path
-        for other in sorted(path.parent.glob("*.json")):
-            result = self._read(other)
-            if result and path.stem.startswith(result.id) and self.path(result.config, result.scale) == path:
-                return other
-        return path
 
     def _merged(self, path: Path, result: RunResult) -> dict[str, Any]:
         """Return a result with earlier measurements of the same run, perhaps for another recipe.

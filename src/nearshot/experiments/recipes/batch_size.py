@@ -51,11 +51,11 @@ def line_name(setup: tuple[int, int]) -> str:
     return f"episodes: {setup[0]}-shot, m+n={setup[1]}"
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
+def _wanted(dataset: str) -> Wanted:
     # The most informative first, since a long queue may be cut: larger batches, NCA, then the best setups.
     points: list[tuple[str, int, Setup]] = [("nca", size, None) for size in reversed(BATCH_SIZES)]
     points += [(method, size, setup) for setup in SETUPS for size in reversed(BATCH_SIZES) for method in METHODS]
-    return [Wanted(setup_config(dataset, *point)) for point in points]
+    return {setup_config(dataset, *point): () for point in points}
 
 
 def _table(found: Found, dataset: str, method: str) -> Table:

@@ -65,10 +65,10 @@ TABLE = AccuracyTable(
 )
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
+def _wanted(dataset: str) -> Wanted:
     """Return the runs that other recipes share first."""
-    runs = {run.config: run for run in TABLE.wanted(dataset)}
-    return [runs[PRESETS[f"{dataset}-{method}"]] for method in ORDER]
+    wanted = TABLE.wanted(dataset)
+    return {config: wanted[config] for config in (PRESETS[f"{dataset}-{method}"] for method in ORDER)}
 
 
 def _tables(found: Found, dataset: str) -> Sequence[Table]:

@@ -52,10 +52,10 @@ STEPS: Features = {
 }
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
+def _wanted(dataset: str) -> Wanted:
     measurements = [Measurement(split, shot, name) for split in SPLITS for shot in (1, 5) for name in CLASSIFIERS]
     measurements += [Measurement("val", shot, "centroid", treatment=name) for name in TREATMENTS for shot in (1, 5)]
-    return [Wanted(PRESETS[f"{dataset}-nca"], tuple(dict.fromkeys(measurements)))]
+    return {PRESETS[f"{dataset}-nca"]: list(dict.fromkeys(measurements))}
 
 
 def _line(

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nearshot.evaluation import Accuracy
@@ -14,7 +14,7 @@ from nearshot.experiments.claims import Claim, Verdict, check_claims
 from nearshot.experiments.recipe import ALL, Found, RecipeOutputs, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Measurement, Results, RunResult
-from nearshot.experiments.scales import OWN, PAPER, Scale, scale_named
+from nearshot.experiments.scales import PAPER, Scale, scale_named
 from nearshot.experiments.tables import Cell, cell
 from nearshot.training.run_folder import run_name
 
@@ -23,26 +23,12 @@ BINS = 25
 LEFT, RIGHT, TOP, BOTTOM = 42.0, 312.0, 8.0, 130.0  # of the area inside a chart's axes
 
 
-@dataclass(frozen=True, eq=False)
-class ScaleContents:
-    """A scale (None if it is unknown) with its runs, and the recipes with a number on each dataset."""
+class ScaleContents(NamedTuple):
+    """A scale with its runs, and the recipes with a number on each dataset."""
 
-    name: str
-    scale: Scale | None
+    scale: Scale
     runs: Sequence[RunResult]
     parts: Sequence[RecipeOutputs]
-
-    @property
-    def label(self) -> str:
-        """The scale in words."""
-        if self.name == OWN:
-            return "runs of your own, each with its own settings; not a reproduction"
-        return self.scale.label if self.scale else f"{self.name}: an unknown scale; not a reproduction"
-
-    @property
-    def is_papers(self) -> bool:
-        """Whether numbers may be compared with the paper's."""
-        return self.scale is not None and self.scale.is_papers
 
 
 def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleContents]:
@@ -54,8 +40,8 @@ def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleConte
     contents = []
     for name in sorted(by_scale, key=lambda name: (name != PAPER.name, name)):
         scale, runs = own.get(name) or scale_named(name), by_scale[name]
-        parts = [] if scale is None else _parts(Found(results, scale, tuple(sorted({run.seed for run in runs}))))
-        contents.append(ScaleContents(name, scale, runs, parts))
+        found = Found(results, scale, tuple(sorted({run.seed for run in runs})))
+        contents.append(ScaleContents(scale, runs, _parts(found) if scale.has_recipes else []))
     return contents
 
 
@@ -64,7 +50,7 @@ def _parts(found: Found) -> list[RecipeOutputs]:
     parts = []
     for recipe in RECIPES.values():
         for dataset in recipe.on(ALL, found.scale):
-            there = found.of_seeds_that_ran(one.config for one in recipe.wanted(dataset))
+            there = found.of_seeds_that_ran(recipe.wanted(dataset))
             parts.append(outputs_of(recipe, replace(there, n_asked=None), dataset))
     return [part for part in parts if part.runs]
 
@@ -77,11 +63,11 @@ def counted_parts() -> list[RecipeOutputs]:
     return [part for part in parts if part.tables]
 
 
-def claims_of(scales: Sequence[ScaleContents]) -> Iterator[tuple[ScaleContents, str, Claim, Verdict]]:
+def claims_of(scales: Sequence[ScaleContents]) -> Iterator[tuple[Scale, str, Claim, Verdict]]:
     """Yield the paper's claims with their verdicts, for every scale and dataset that has runs."""
-    for scale in scales:
-        for dataset in dict.fromkeys(part.dataset for part in scale.parts):
-            founds = [part.found for part in scale.parts if part.dataset == dataset]
+    for scale, _, parts in scales:
+        for dataset in dict.fromkeys(part.dataset for part in parts):
+            founds = [part.found for part in parts if part.dataset == dataset]
             found = replace(founds[0], seeds=tuple(sorted({seed for one in founds for seed in one.seeds})))
             for claim, verdict in check_claims(found, dataset):
                 yield scale, found.on(dataset), claim, verdict
@@ -89,9 +75,9 @@ def claims_of(scales: Sequence[ScaleContents]) -> Iterator[tuple[ScaleContents, 
 
 def compared_with_paper(
     scales: Sequence[ScaleContents],
-) -> Iterator[tuple[ScaleContents, RecipeOutputs, str, str, list[Cell]]]:
+) -> Iterator[tuple[Scale, RecipeOutputs, str, str, list[Cell]]]:
     """Yield all numbers that the paper has too: names of row and column, then ours, the paper's, the difference."""
-    tables = ((scale, part, table) for scale in scales for part in scale.parts for table in part.tables)
+    tables = ((scale, part, table) for scale, _, parts in scales for part in parts for table in part.tables)
     for scale, part, table in tables:
         for place in (i for i, heading in enumerate(table.headings) if heading == "difference"):
             for row in table.rows:
@@ -115,12 +101,11 @@ class Chart(NamedTuple):
 def run_rows(scales: Sequence[ScaleContents]) -> Iterator[dict[str, Any]]:
     """Yield what `templates/runs.html` shows of each run."""
     used_by: dict[tuple[str, str], dict[str, None]] = {}
-    for scale in scales:
-        for part in scale.parts:
-            for run in part.runs:
-                used_by.setdefault((run.scale, run.id), {})[part.recipe.name] = None
-    for scale in scales:
-        for run in scale.runs:
+    for part in (part for _, _, parts in scales for part in parts):
+        for run in part.runs:
+            used_by.setdefault((run.scale, run.id), {})[part.recipe.name] = None
+    for scale, runs, _ in scales:
+        for run in runs:
             provenance = {"result": run.id, "fingerprints": run.content["fingerprints"], **run.content["environment"]}
             accuracies = [(one.name, run.accuracy(one), run.epoch(one)) for one in run.measurements]
             yield {
