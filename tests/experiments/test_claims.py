@@ -19,7 +19,7 @@ from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, setup_config
-from nearshot.experiments.recipes.choices import CHOICES, choice_config, schedule_config
+from nearshot.experiments.recipes.choices import choice_config, schedule_config
 from nearshot.experiments.recipes.comparison import SUPCON_ROWS, supcon_config
 from nearshot.experiments.recipes.features import LAYERS
 from nearshot.experiments.recipes.pair_subsampling import FRACTIONS, share_of_pairs, subsampled
@@ -88,8 +88,13 @@ COMPARED: dict[str, tuple[list[TrainConfig], list[TrainConfig]]] = {
 for name, *rows in (("replacement", 1, 2), ("no-prototypes", 5, 6)):
     first, second = ([row_config(DATASET, row, size) for size in BATCH_SIZES] for row in rows)
     COMPARED[name] = first, second
-for name, *numbers in (("euclidean", 4, 5), ("projection", 1, 0), ("dropblock", 3, 0), ("epochs", 2, 0)):
-    first, second = ([choice_config(DATASET, CHOICES[number])] for number in numbers)
+for name, *choices in (
+    ("euclidean", "MN, Euclidean", "MN, cosine"),
+    ("projection", "NCA, projection to 128", "NCA"),
+    ("dropblock", "NCA, DropBlock", "NCA"),
+    ("epochs", "NCA, 240 epochs", "NCA"),
+):
+    first, second = ([choice_config(DATASET, choice)] for choice in choices)
     COMPARED[name] = first, second
 
 
@@ -335,7 +340,7 @@ def test_a_comparison_says_by_which_classifier(tmp_path: Path) -> None:
 
 
 def test_dropblock_is_judged_on_one_architecture() -> None:
-    without, with_it = (choice_config(DATASET, CHOICES[number]) for number in (0, 3))
+    without, with_it = (choice_config(DATASET, choice) for choice in ("NCA", "NCA, DropBlock"))
     assert differences(without, with_it) == {"backbone": ("resnet12", "resnet12-dropblock")}
     small = [QUICK.change(config) for config in (without, with_it)]
     assert differences(*small) == {"backbone": ("conv4-32", "conv4-32-dropblock")}
@@ -356,8 +361,8 @@ def test_what_does_not_help_and_costs_says_so(
 ) -> None:
     results = Results(tmp_path)
     means = {Measurement("val", 1, "centroid"): 60.0 + one_shot, Measurement("val", 5, "centroid"): 60.0 + five_shot}
-    put(results, choice_config(DATASET, CHOICES[0]), 60.0)
-    put(results, choice_config(DATASET, CHOICES[3]), 60.0, means=means)
+    put(results, choice_config(DATASET, "NCA"), 60.0)
+    put(results, choice_config(DATASET, "NCA, DropBlock"), 60.0, means=means)
     found = verdict(results, "dropblock")
     assert found.status == status
     assert found.text.startswith(begins)
@@ -366,8 +371,8 @@ def test_what_does_not_help_and_costs_says_so(
 def test_a_projection_is_to_help_on_one_dataset_alone(tmp_path: Path) -> None:
     results = Results(tmp_path)
     (claim,) = (one for one in CLAIMS if one.name == "projection")
-    for number, mean in ((1, 62.0), (0, 60.0)):
-        put(results, choice_config("mini-imagenet", CHOICES[number]), mean, seeds=SEEDS)
+    for choice, mean in (("NCA, projection to 128", 62.0), ("NCA", 60.0)):
+        put(results, choice_config("mini-imagenet", choice), mean, seeds=SEEDS)
     assert claim.check(Found(results, PAPER, SEEDS), "mini-imagenet").status == "confirmed"
 
 

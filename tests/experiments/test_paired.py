@@ -31,7 +31,7 @@ from nearshot.experiments.paired import (
 )
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
-from nearshot.experiments.recipes.choices import CHOICES, choice_config
+from nearshot.experiments.recipes.choices import choice_config
 from nearshot.experiments.results import Measurement, Results
 from nearshot.experiments.scales import PAPER
 from nearshot.training import PRESETS
@@ -44,9 +44,9 @@ BOTH_ROWS = [(row_config(DATASET, row, 512), Measurement("val", 5, "centroid")) 
 
 def test_a_scale_that_merges_two_runs_gives_no_difference(tmp_path: Path) -> None:
     results = Results(tmp_path)
-    put(results, choice_config(DATASET, CHOICES[0]), 60.0)
+    put(results, choice_config(DATASET, "NCA"), 60.0)
     one_for_all = replace(PAPER, change=lambda config: replace(config, backbone="resnet12"))
-    sides = [(choice_config(DATASET, CHOICES[number]), Measurement("val", 5, "centroid")) for number in (0, 3)]
+    sides = [(choice_config(DATASET, one), Measurement("val", 5, "centroid")) for one in ("NCA", "NCA, DropBlock")]
     assert paired_difference(Found(results, one_for_all, (0,)), "", *sides) is None
 
 

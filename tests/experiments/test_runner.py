@@ -206,7 +206,7 @@ def test_with_little_time_no_run_is_started_and_tables_show_what_is_available(tm
     )
     done = reproduce(["schedule"], options, scale=scale, console=Console(file=said))
     assert len(done.outcome.left) == 3
-    assert "Not started" in said.getvalue()
+    assert "Not done" in said.getvalue()
     assert [table.name for table in done.tables] == ["schedule-glyphs"]
     assert not (tmp_path / "data").exists()
 

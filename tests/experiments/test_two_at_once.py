@@ -17,9 +17,10 @@ from rich.console import Console
 from tiny import prepare_tiny
 from tiny_jobs import QUIET, tiny_job
 
+from nearshot.errors import NearshotError
 from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import LOCK, LOCKED, LockedRunError, is_locked, run_lock
+from nearshot.experiments.jobs import LOCK, LOCKED, is_locked, run_lock
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import run_jobs
 
@@ -108,10 +109,10 @@ def test_a_locked_run_is_not_awaited_beyond_the_time_limit(
     monkeypatch.setattr("nearshot.experiments.runner.seconds_left", lambda jobs, *_: [0.1 for _ in jobs])
     with run_lock(runs / job.id):
         assert is_locked(runs / job.id)
-        with pytest.raises(LockedRunError), run_lock(runs / job.id):
+        with pytest.raises(NearshotError, match=LOCKED), run_lock(runs / job.id):
             pass
         outcome = run_jobs([job], executor, console=Console(file=said), minutes=0.01)
-    assert (outcome.elsewhere, outcome.left, outcome.done, outcome.failed) == ([job], [], [], [])
+    assert (outcome.left, outcome.done, outcome.failed) == ([job], [], [])
     assert said.getvalue().count(WAITING) == 1
     assert not is_locked(runs / job.id)
     assert not is_locked(runs / "never")

@@ -89,13 +89,11 @@ class Reproduce(ReproductionOptions):
             console.print(f"Nothing has been run yet for: {', '.join(done.not_run)}.")
         if done.files:
             console.print(f"{counted(len(done.files), 'file')} in {done.files[0].parent}.")
-        failed, stopped = done.outcome.failed, done.outcome.stopped
+        failed = done.outcome.failed
         for failure in failed:
             console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
-        for job in stopped:
-            console.print(f"Stopped: {job.name}; the same command resumes it.")
-        if failed or stopped:
-            raise NearshotError(f"{len(failed)} runs failed, {len(stopped)} were stopped. Run the command again.")
+        if failed:
+            raise NearshotError(f"{counted(len(failed), 'run')} failed. The same command tries again.")
 
     def _executor(self, scale: Scale) -> Executor:
         where = (Results(self.results), self.runs, self.data_dir)

@@ -11,7 +11,7 @@ from nearshot.experiments.paper import Number
 from nearshot.experiments.paper_configs import SHOTS
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Cell, Row, Table, beside, cell
+from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked
 from nearshot.training import TrainConfig
 
 PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
@@ -24,6 +24,7 @@ class AccuracyRow(NamedTuple):
     labels: tuple[Cell | str, ...]
     sides: Sequence[Side | None]
     paper: Sequence[Number | None] = ()
+    doubtful: bool = False  # whether the paper's numbers are: a note says why
 
 
 def both_shots(config: TrainConfig, split: str = "val", classifier: str = "centroid") -> list[Side]:
@@ -79,7 +80,10 @@ class AccuracyTable:
         cells: list[Cell] = []
         for side, against, number in zip(line.sides, first.sides, paper, strict=True):
             ours = None if side is None else found.pooled(*side)
-            cells += beside([ours], [number]) if self.with_paper else (cell(ours),)
+            cells.append(cell(ours))
+            if self.with_paper:
+                beside = cell(number), difference(ours, number)
+                cells += map(marked, beside) if line.doubtful else beside
             if self.paired:
                 cells.append(paired_cell(paired_difference(found, "", side, against) if side and against else None))
         return (*line.labels, *cells)

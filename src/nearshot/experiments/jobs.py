@@ -26,18 +26,11 @@ from nearshot.training.checkpoint import check_same_training
 from nearshot.training.run_folder import run_name
 
 LOCKED = "Another process holds the lock of this run."
+STOPPED = "It was stopped and saved a checkpoint; the same command resumes it."
 STATES = ("done", "trained, more to measure", "to train", "to train again", "skipped")
 DONE, MEASURE, TRAIN, AGAIN, SKIPPED = STATES
 LOCK = ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
 JobPlan = dict[str, list["Job"]]  # by what is left to do, one of STATES
-
-
-class InterruptedJobError(NearshotError):
-    """A job received a signal to stop and saved a checkpoint."""
-
-
-class LockedRunError(NearshotError):
-    """Another process holds the lock of a run."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +160,7 @@ def do(
         where: dict[str, Any] = {"folder": run_folder, "data_dir": data_dir, "hardware": hardware, "show": show}
         outcome = train(config, **where, resume=not run.is_finished, overwrite=run.is_finished)
         if not outcome.finished:
-            raise InterruptedJobError(f"{job.name} was stopped. Run the same command to resume it.")
+            raise NearshotError(STOPPED)
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
@@ -196,7 +189,7 @@ def run_lock(run_folder: Path) -> Iterator[None]:
         raise InputError(f"The run folder {run_folder} cannot be created: {error.strerror}.") from error
     lock = FileLock(run_folder / LOCK)
     if not lock.acquire():
-        raise LockedRunError(LOCKED)
+        raise NearshotError(LOCKED)
     try:
         yield
     finally:

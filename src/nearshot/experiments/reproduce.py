@@ -222,16 +222,14 @@ def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, min
     seconds, n_new = time.perf_counter() - began, len(outcome.done) - n_done
     print_line(console, f"Done: {n_new} of {counted(len(jobs), 'run')} in {seconds / 60:.1f} minutes.")
     if outcome.left:
-        print_line(console, f"Not started, as the time was too short: {counted(len(outcome.left), 'run')}.")
-    if outcome.elsewhere:
-        print_line(console, f"Still locked by another process: {counted(len(outcome.elsewhere), 'run')}.")
+        print_line(console, f"Not done, as the time was too short: {counted(len(outcome.left), 'run')}.")
     content = {
         "seconds": round(seconds, 1),
         "done_before": n_done,
         "done": n_new,
         "trained_again": len(plan[AGAIN]),
         "failed": len(outcome.failed),
-        "left": len(outcome.left) + len(outcome.elsewhere),
+        "left": len(outcome.left),
         "at_once": executor.n_at_once,
         "cores": n_cores(),
         "environment": environment,

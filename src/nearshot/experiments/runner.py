@@ -38,13 +38,11 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """The jobs by how they ended; those in `elsewhere` are still held by another process."""
+    """The jobs by how they ended; `left` are those for which the time was too short, here or in another process."""
 
     done: list[Job] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
-    stopped: list[Job] = field(default_factory=list)
     left: list[Job] = field(default_factory=list)
-    elsewhere: list[Job] = field(default_factory=list)
 
 
 def run_jobs(
@@ -70,9 +68,7 @@ def run_jobs(
                 queue.wait()
         finally:  # no process stays behind, whatever ended this
             executor.stop()
-    for job in queue.waiting:
-        is_held = is_locked(executor.runs / job.id)
-        (queue.outcome.elsewhere if is_held else queue.outcome.left).append(job)
+    queue.outcome.left += queue.waiting
     return queue.outcome
 
 
@@ -143,12 +139,10 @@ class _Queue:
     def _end(self, job: Job, problem: str | None, how: str) -> None:
         if problem is None:
             self.outcome.done.append(job)
-        elif problem == "":
-            self.outcome.stopped.append(job)
         else:
             self.outcome.failed.append(Failure(job, problem, self.executor.log_of(job)))
         if not self.console.is_terminal:  # where the live table is not shown
-            state = "done" if problem is None else "stopped" if problem == "" else "failed"
+            state = "done" if problem is None else "failed"
             print_line(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {state} {how}")
 
     def table(self) -> Table:

@@ -91,9 +91,10 @@ class Table:
             title=Text(f"{self.title}\n{self.label}"), caption=caption, box=box.SIMPLE_HEAD, **frame, **left
         )
         texts = [[str(item).replace("± ", "±") for item in row] for row in self.rows]
-        for place, (heading, is_number) in enumerate(zip(self.headings, self._numbers(), strict=True)):
+        for place, heading in enumerate(self.headings):
             title = SHORTER.get(heading, heading)
             longest = max(len(word) for text in (title, *(row[place] for row in texts)) for word in (*text.split(), ""))
+            is_number = place in self.number_columns
             width, side = (longest, "right") if is_number else (min(longest, LEAST_TEXT), "left")
             shown.add_column(Text(title), justify=side, overflow="fold", min_width=width)  # type: ignore[arg-type]
         for row in texts:
@@ -102,7 +103,7 @@ class Table:
 
     def as_markdown(self) -> str:
         """Return Markdown."""
-        rule = ["---:" if is_number else "---" for is_number in self._numbers()]
+        rule = ["---:" if place in self.number_columns else "---" for place in range(len(self.headings))]
         lines = [" | ".join(line) for line in (self.headings, rule, *(map(str, row) for row in self.rows))]
         body = "\n".join(f"| {line} |" for line in lines)
         notes = "".join(f"\n\n{note}" for note in self.notes)
@@ -113,7 +114,7 @@ class Table:
         lines = [" & ".join(str(item).translate(LATEX) for item in row) + r" \\" for row in self.rows]
         head = " & ".join(heading.translate(LATEX) for heading in self.headings) + r" \\"
         caption = " ".join((f"{self.title}. {self.label}.", *self.notes)).translate(LATEX)
-        columns = "".join("r" if is_number else "l" for is_number in self._numbers())
+        columns = "".join("r" if place in self.number_columns else "l" for place in range(len(self.headings)))
         body = "\n".join([r"\toprule", head, r"\midrule", *lines, r"\bottomrule"])
         return (
             f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
@@ -136,8 +137,10 @@ class Table:
         csv.writer(buffer, lineterminator="\n").writerows(zip(*columns, strict=True))
         return buffer.getvalue()
 
-    def _numbers(self) -> list[bool]:
-        return [any(isinstance(row[i], Cell) for row in self.rows) for i in range(len(self.headings))]
+    @property
+    def number_columns(self) -> set[int]:
+        """The places of the columns that hold numbers."""
+        return {place for row in self.rows for place, item in enumerate(row) if isinstance(item, Cell)}
 
     def write(self, folder: Path) -> list[Path]:
         """Write Markdown, LaTeX and CSV; return the files."""
@@ -212,8 +215,3 @@ def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
 def marked(item: Cell) -> Cell:
     """Return a cell with an asterisk, which a note below the table explains."""
     return item if item.text == MISSING else replace(item, text=f"{item.text} *")
-
-
-def beside(ours: Sequence[PooledAccuracy | None], paper: Sequence[Number | None]) -> tuple[Cell, ...]:
-    """Return, for each pair, three cells: ours, the paper's, the difference."""
-    return tuple(item for a, b in zip(ours, paper, strict=True) for item in (cell(a), cell(b), difference(a, b)))

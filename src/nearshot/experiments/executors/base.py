@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nearshot.errors import NearshotError
-from nearshot.experiments.jobs import InterruptedJobError, Job, LockedRunError, do, run_lock
+from nearshot.experiments.jobs import LOCKED, Job, do, run_lock
 from nearshot.experiments.results import Results, RunResult
 from nearshot.text import print_message
 from nearshot.training import Hardware
@@ -94,8 +94,8 @@ class ThisProcess(Executor):
 def attempt(task: Task, keep: Callable[[RunResult], None], *, show: bool | None = None) -> str | None:
     """Do the job of a task, holding its lock, and keep the result. Return None, or an error message.
 
-    The message is "" for a job that was stopped and saved, and `LOCKED` if another process holds its lock. The result
-    records the command that started the jobs, instead of this process's own.
+    The message is `STOPPED` for a job that was stopped and saved, and `LOCKED` if another process holds its lock. The
+    result records the command that started the jobs, instead of this process's own.
     """
     before, sys.argv = sys.argv, list(task.command)
     where = {"data_dir": task.data_dir, "hardware": Hardware(task.accelerator), "n_sharing": task.n_sharing}
@@ -104,9 +104,9 @@ def attempt(task: Task, keep: Callable[[RunResult], None], *, show: bool | None 
             print_message(f"on {socket.gethostname()}, process {os.getpid()}", show=show)
             keep(do(task.job, task.run_folder, show=show, **where))
     except NearshotError as error:
-        if not isinstance(error, LockedRunError):  # the log of a locked run is another process's
+        if str(error) != LOCKED:  # the log of a locked run is another process's
             print_message(error, show=show)
-        return "" if isinstance(error, InterruptedJobError) else str(error)
+        return str(error)
     except Exception as error:  # any error belongs in the log, and the other jobs continue
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"

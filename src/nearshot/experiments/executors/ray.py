@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from nearshot.errors import MissingExtraError, NearshotError
 from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, Task, attempt
-from nearshot.experiments.jobs import LOCKED, Job
+from nearshot.experiments.jobs import LOCKED, STOPPED, Job
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
 from nearshot.training.signals import handling
 
@@ -71,15 +71,15 @@ class RayCluster(Executor):
 
     def _run(self, job: Job) -> str | None:
         """Wait for a job. One that was stopped by its node's shutdown is started again."""
-        report = NodeReport(None, "", "", "")
-        while report.problem == "" and not self.stopping:
+        report = NodeReport(None, STOPPED, "", "")
+        while report.problem == STOPPED and not self.stopping:
             task = self.task.options(name=job.name)  # with a name in Ray's dashboard
             self.running[job.id] = task.remote(self.task_of(job))
             report = self._report(self.running[job.id])
         del self.running[job.id]
         if report.content is not None:
             self.results.put(RunResult(report.content))
-        elif report.problem not in ("", LOCKED):
+        elif report.problem not in (STOPPED, LOCKED):
             self._keep_log(self.log_of(job), report)
         return report.problem
 
@@ -107,7 +107,7 @@ class RayCluster(Executor):
         try:
             report: NodeReport = self.ray.get(future)
         except self.ray.exceptions.TaskCancelledError:
-            return NodeReport(None, "", "", "Ray")
+            return NodeReport(None, STOPPED, "", "Ray")
         except self.ray.exceptions.RayError as error:  # the worker was lost too often, or could not start
             text = str(error).strip() or type(error).__name__
             return NodeReport(None, text.splitlines()[-1], text, "Ray")

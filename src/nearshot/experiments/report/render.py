@@ -49,8 +49,8 @@ def _page(scales: Sequence[contents.ScaleContents]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.globals.update(counted=counted, duration=duration, image_of=_image_of)
-    environment.globals.update(largest_difference=largest_difference, number_columns=number_columns)
+    functions = {"counted": counted, "duration": duration, "image_of": _image_of}
+    environment.globals.update(functions, largest_difference=largest_difference)
     files = resources.files("nearshot.experiments.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
     claims, compared = list(contents.claims_of(scales)), list(contents.compared_with_paper(scales))
@@ -70,12 +70,6 @@ def _page(scales: Sequence[contents.ScaleContents]) -> str:
         columns=[f"{split} {n_shot}-shot" for split, n_shot in contents.COLUMNS],
         rows=contents.run_rows(scales),
     )
-
-
-def number_columns(table: Table) -> set[int]:
-    """Return which columns hold numbers."""
-    items = ((place, item) for row in table.rows for place, item in enumerate(row))
-    return {place for place, item in items if isinstance(item, Cell) and item.value is not None}
 
 
 def largest_difference(table: Table) -> float:
