@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from made_up import make_up
 from rich.console import Console
 from tiny import prepare_tiny
-from tiny_jobs import CPU, ended, tiny_job
+from tiny_jobs import CPU, ThisProcess, ended, tiny_job
 
 from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments import RECIPES, Results, reproduce
 from nearshot.experiments.costs import SECONDS_TO_MEASURE, describe_cost, estimates, seconds_left
-from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.jobs import (
     AGAIN,
     DONE,
@@ -88,7 +87,7 @@ def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(do
     assert before is not None
     (again,) = plan_of([with_more(tiny_job())], results, tmp_path / "runs")[AGAIN]
     assert set(again.measurements) == {*before.measurements, MORE}
-    executor = ThisProcess(results, tmp_path / "runs", done / "data", CPU)
+    executor = ThisProcess(results, tmp_path / "runs", done / "data")
     assert executor.submit(again).result() is None
     after = results.get(again.config, "tiny")
     assert after is not None

@@ -14,10 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import prepare_tiny
-from tiny_jobs import CPU, QUIET, tiny_job
+from tiny_jobs import QUIET, ThisProcess, tiny_job
 
 from nearshot.experiments import Results
-from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.executors.ray import RayCluster
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.runner import Outcome, run_jobs
@@ -167,7 +166,7 @@ def test_jobs_survive_ctrl_c_the_loss_of_a_node_and_a_broken_job(nodes: TwoNodes
     assert executor.started == [broken.id]
     assert not again.failed
     assert len(again.done) == len(jobs)
-    reference = ThisProcess(Results(tmp_path / "results"), tmp_path / "runs", nodes.data, CPU)
+    reference = ThisProcess(Results(tmp_path / "results"), tmp_path / "runs", nodes.data)
     run_jobs(jobs, reference, console=QUIET)  # tests have one thread, as a node that gives a job one CPU
     for one in jobs:
         ours, theirs = (side.results.get(one.config, one.scale) for side in (nodes, reference))

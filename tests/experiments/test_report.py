@@ -77,7 +77,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
 @pytest.fixture
 def no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are empty: matplotlib takes most of a page's time."""
-    monkeypatch.setattr("nearshot.experiments.report.render._image_of", lambda figure: "data:,")
+    monkeypatch.setattr("nearshot.experiments.report.render.image_of", lambda figure: "data:,")
 
 
 def test_the_page_needs_nothing_but_itself(page: Page) -> None:
@@ -265,7 +265,7 @@ def test_what_is_good_is_taken_and_the_rest_is_named(runs: Path, tmp_path: Path)
     assert sum("method=own-spread-" in name for name in names) == 2
     assert len(names) == 3
     assert any("a loss of one's own" in note for note in table.notes)
-    page = write_report(results, tmp_path / "report.html", scales=[SCALE]).read_text()
+    page = write_report(results, tmp_path / "report.html").read_text()
     assert found[0].config.method_name in page
     assert "runs of your own, each with its own settings; not a reproduction" in page
     for wrong in ("results", "nowhere"):  # no run, no folder

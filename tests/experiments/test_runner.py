@@ -25,11 +25,10 @@ from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
-from tiny_jobs import CPU, QUIET, ended, tiny_job
+from tiny_jobs import QUIET, ThisProcess, ended, tiny_job
 
 from nearshot.errors import InputError, MissingExtraError, NearshotError
 from nearshot.experiments import RECIPES, reproduce
-from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.executors.ray import RayCluster, do_on_node
 from nearshot.experiments.jobs import Job, jobs_of
@@ -246,7 +245,7 @@ def test_a_wrong_argument_is_one_clear_sentence(given: dict[str, Any], message: 
 
 
 def on_node(folder: Path, data_dir: Path) -> tuple[dict[str, Any] | None, str | None, list[str]]:
-    task = ThisProcess(Results(folder), folder.parent, data_dir, CPU).task_of(tiny_job())
+    task = ThisProcess(Results(folder), folder.parent, data_dir).task_of(tiny_job())
     command = ("nearshot", "reproduce", "--on", "ray")
     content, problem, log, _ = do_on_node(replace(task, run_folder=folder, command=command))
     assert log == (folder / "log.txt").read_text().rstrip("\n")

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tiny import prepare_tiny
-from tiny_jobs import QUIET, tiny_job
+from tiny_jobs import QUIET, ThisProcess, tiny_job
 
 from nearshot.errors import NearshotError
-from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.jobs import LOCK, LOCKED, is_locked, run_lock
 from nearshot.experiments.results import Results

@@ -1,4 +1,4 @@
-"""Executors run jobs: in this process here, on this machine in `local`, on a Ray cluster in `ray`."""
+"""Executors run jobs: on this machine in `local`, on a Ray cluster in `ray`."""
 
 from __future__ import annotations
 
@@ -71,24 +71,6 @@ class Executor(Protocol):
         data_dir = None if self.data_dir is None else Path(self.data_dir).absolute()
         folders = (self.runs / job.id).absolute(), self.results.folder.absolute(), data_dir
         return Task(job, *folders, self.accelerator, self.n_sharing, tuple(sys.argv))
-
-
-class ThisProcess(Executor):
-    """Run one job after the other in this process, for small jobs and for debugging."""
-
-    n_at_once = 1
-
-    def __init__(
-        self, results: Results, runs: Path, data_dir: str | Path | None = None, hardware: Hardware | None = None
-    ) -> None:
-        self.results, self.runs, self.data_dir = results, runs, data_dir
-        self.accelerator = (hardware or Hardware()).accelerator
-
-    def submit(self, job: Job) -> Future[str | None]:
-        """Run the job to its end."""
-        future = Future[str | None]()
-        future.set_result(attempt(self.task_of(job), self.results.put, show=False))
-        return future
 
 
 def attempt(task: Task, keep: Callable[[RunResult], None], *, show: bool | None = None) -> str | None:

@@ -16,7 +16,6 @@ from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import PAPER, Scale, scale_named
 from nearshot.experiments.tables import Cell, cell
-from nearshot.training.run_folder import run_name
 
 COLUMNS = (("val", 1), ("val", 5), ("test", 1), ("test", 5))
 BINS = 25
@@ -31,15 +30,14 @@ class ScaleContents(NamedTuple):
     parts: Sequence[RecipeOutputs]
 
 
-def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleContents]:
-    """Return the contents of each scale that has results, the paper's first; `scales` are those of one's own."""
-    own = {scale.name: scale for scale in scales}
+def scales_of(results: Results) -> list[ScaleContents]:
+    """Return the contents of each scale that has results, the paper's first."""
     by_scale: dict[str, list[RunResult]] = {}
     for run in results:
         by_scale.setdefault(run.scale, []).append(run)
     contents = []
     for name in sorted(by_scale, key=lambda name: (name != PAPER.name, name)):
-        scale, runs = own.get(name) or scale_named(name), by_scale[name]
+        scale, runs = scale_named(name), by_scale[name]
         found = Found(results, scale, tuple(sorted({run.seed for run in runs})))
         contents.append(ScaleContents(scale, runs, _parts(found) if scale.has_recipes else []))
     return contents
@@ -98,32 +96,16 @@ class Chart(NamedTuple):
     is_filled: bool = False
 
 
-def run_rows(scales: Sequence[ScaleContents]) -> Iterator[dict[str, Any]]:
-    """Yield what `templates/runs.html` shows of each run."""
-    used_by: dict[tuple[str, str], dict[str, None]] = {}
+def used_by(scales: Sequence[ScaleContents]) -> dict[tuple[str, str], list[str]]:
+    """Return the names of the recipes that show a run, by the run's scale and identity."""
+    names: dict[tuple[str, str], list[str]] = {}
     for part in (part for _, _, parts in scales for part in parts):
         for run in part.runs:
-            used_by.setdefault((run.scale, run.id), {})[part.recipe.name] = None
-    for scale, runs, _ in scales:
-        for run in runs:
-            provenance = {"result": run.id, "fingerprints": run.content["fingerprints"], **run.content["environment"]}
-            accuracies = [(one.name, run.accuracy(one), run.epoch(one)) for one in run.measurements]
-            yield {
-                "run": run,
-                "scale": scale,
-                "name": run_name(run.config).split(","),  # a line may end between its parts
-                "cells": [_cell(run, split, n_shot) for split, n_shot in COLUMNS],
-                "used_by": list(used_by.get((run.scale, run.id), ())),
-                "curves": _curves(run.history),
-                "accuracies": accuracies,
-                "episodes": [_episodes(name, accuracy) for name, accuracy, _ in accuracies],
-                "classes": run.by_class,
-                "config": _flat(run.content["config"]),
-                "provenance": _flat(provenance),
-            }
+            names.setdefault((run.scale, run.id), []).append(part.recipe.name)
+    return {key: list(dict.fromkeys(many)) for key, many in names.items()}
 
 
-def _cell(run: RunResult, split: str, n_shot: int) -> Cell:
+def accuracy_cell(run: RunResult, split: str, n_shot: int) -> Cell:
     """Return an accuracy by nearest centroid, or by another classifier with its name."""
     for classifier in ("centroid", "soft", "knn"):
         measured = Measurement(split, n_shot, classifier)
@@ -135,7 +117,8 @@ def _cell(run: RunResult, split: str, n_shot: int) -> Cell:
     return cell(None)
 
 
-def _curves(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def curves(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """Return the loss and the validation accuracies over epochs."""
     loss = [(float(line["epoch"]), float(line["loss"])) for line in history if line.get("loss") is not None]
     validation: dict[str, list[tuple[float, float]]] = {}
     for line in history:
@@ -167,7 +150,7 @@ def _scaled(values: Sequence[float], start: float, end: float) -> Callable[[floa
     return lambda value: start + (0.5 if high == low else (value - low) / (high - low)) * (end - start)
 
 
-def _episodes(name: str, accuracy: Accuracy) -> Chart:
+def episodes(name: str, accuracy: Accuracy) -> Chart:
     """Return the distribution of the episodes' accuracies. Each bin holds equally many possible values."""
     n_questions = accuracy.protocol.n_way * accuracy.protocol.n_query
     step = -(-n_questions // BINS)
@@ -183,12 +166,17 @@ def _episodes(name: str, accuracy: Accuracy) -> Chart:
     return Chart(f"{name}: episodes by accuracy, %", (path,), ends=ends, is_filled=True)
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, str]:
+def provenance(run: RunResult) -> dict[str, Any]:
+    """Return where a run comes from: its identity, its data, and the environment that it was trained in."""
+    return {"result": run.id, "fingerprints": run.content["fingerprints"], **run.content["environment"]}
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, str]:
     """Return names and texts, with one name for each value inside a value."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= {f"{name}: {inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
-    return {name: _text(value) for name, value in flat.items()}
+        found |= {f"{name}: {inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
+    return {name: _text(value) for name, value in found.items()}
 
 
 def _text(value: object) -> str:
