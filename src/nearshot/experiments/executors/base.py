@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from nearshot.errors import NearshotError
 from nearshot.experiments.jobs import LOCKED, Job, do, run_lock
@@ -80,11 +80,15 @@ def attempt(task: Task, keep: Callable[[RunResult], None], *, show: bool | None 
     result records the command that started the jobs, instead of this process's own.
     """
     before, sys.argv = sys.argv, list(task.command)
-    where = {"data_dir": task.data_dir, "hardware": Hardware(task.accelerator), "n_sharing": task.n_sharing}
+    where: dict[str, Any] = {
+        "data_dir": task.data_dir,
+        "hardware": Hardware(task.accelerator),
+        "n_sharing": task.n_sharing,
+    }
     try:
         with run_lock(task.run_folder):
             print_message(f"on {socket.gethostname()}, process {os.getpid()}", show=show)
-            keep(do(task.job, task.run_folder, show=show, **where))
+            keep(do(task.job, task.run_folder, hardware=Hardware(task.accelerator), show=show, **where))
     except NearshotError as error:
         if str(error) != LOCKED:  # the log of a locked run is another process's
             print_message(error, show=show)

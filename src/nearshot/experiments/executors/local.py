@@ -117,7 +117,7 @@ class _Worker:
         task.run_folder.mkdir(parents=True, exist_ok=True)
         if not self.n_left:
             command = [sys.executable, "-c", f"from {__name__} import work; work()"]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             with (task.run_folder / LOG).open("ab") as log:  # in a session of its own: Ctrl-C reaches the runner only
                 self.process = subprocess.Popen(  # noqa: S603
                     command, **pipes, stderr=log, env=self.environment, start_new_session=True

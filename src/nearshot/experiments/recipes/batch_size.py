@@ -94,7 +94,7 @@ def _rank_correlation(found: Found) -> list[str]:
     lines = [line for line in _lines("prototypical", "cifar-fs") if not line.doubtful]
     correlations = []
     for place, shots in enumerate(("1 shot", "5 shots")):
-        ours = [found.pooled(*line.sides[place]) for line in lines if line.sides[place]]
+        ours = [found.pooled(*side) for line in lines if (side := line.sides[place]) is not None]
         paper = [number.mean for line in lines if (number := line.paper[place])]
         means = [accuracy.mean for accuracy in ours if accuracy is not None]
         if len(means) < len(lines):
