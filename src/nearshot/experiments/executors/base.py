@@ -80,11 +80,7 @@ def attempt(task: Task, keep: Callable[[RunResult], None], *, show: bool | None 
     result records the command that started the jobs, instead of this process's own.
     """
     before, sys.argv = sys.argv, list(task.command)
-    where: dict[str, Any] = {
-        "data_dir": task.data_dir,
-        "hardware": Hardware(task.accelerator),
-        "n_sharing": task.n_sharing,
-    }
+    where: dict[str, Any] = {"data_dir": task.data_dir, "n_sharing": task.n_sharing}
     try:
         with run_lock(task.run_folder):
             print_message(f"on {socket.gethostname()}, process {os.getpid()}", show=show)
