@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import queue
-import signal
 import subprocess
 import sys
 import time
@@ -99,9 +98,10 @@ class LocalMachine(Executor):
         """Send SIGTERM, wait until all jobs have saved, and kill those that do not."""
         deadline = time.monotonic() + SECONDS_TO_SAVE
         for worker in self.workers:
-            worker.end(signal.SIGTERM)
+            if worker.process is not None:
+                worker.process.terminate()
         for worker in self.workers:
-            worker.wait(max(0.1, deadline - time.monotonic()))
+            worker.close(max(0.1, deadline - time.monotonic()))
 
 
 class _Worker:
@@ -129,26 +129,19 @@ class _Worker:
             self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer or not self.n_left:
-            self.end()
-            self.wait(SECONDS_TO_SAVE)
+            self.close()
         if answer:
             problem: str | None = json.loads(answer)
             return problem
         status = self.process.returncode
         return f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
-    def end(self, number: signal.Signals | None = None) -> None:
-        """Tell the process that there are no more jobs; a signal interrupts the present one."""
+    def close(self, seconds: float = SECONDS_TO_SAVE) -> None:
+        """End the process: it has no more jobs. Kill it if it does not end in time."""
         self.n_left = 0
         if self.process is not None:
-            if number is not None:
-                self.process.send_signal(number)
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for the end of the process, and kill it if it does not end in time."""
-        if self.process is not None:
             try:
                 self.process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -168,7 +161,7 @@ def work() -> None:
                 os.dup2(file.fileno(), 2)
             problem = attempt(task, Results(task.results).put)
             sys.stdout.flush()
-            os.write(answers, f"{json.dumps(problem)}\n".encode())
+            os.write(answers, f"{json.dumps(problem and problem[:500])}\n".encode())  # the log has all of it
 
 
 def n_cores() -> int:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable
 from nearshot.experiments.figures import dots, heading, new_drawing
-from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS, TITLES, episodes_of, figure_config
+from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS, TITLES, figure_config
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Figure
@@ -48,7 +48,7 @@ def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     return {
         1: replace(five, method="nca"),
         2: replace(five, method="nca", batches="independent"),
-        3: episodes_of(five),
+        3: replace(five, method="nca", batches="episodes"),
         4: replace(five, n_shot=1),
         5: five,
         6: replace(five, method="matching"),
