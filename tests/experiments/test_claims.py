@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import DATASET, SEEDS, put, verdict
-from made_up import make_up
+from made_up import DATASET, SEEDS, make_up, put, verdict
 
 from nearshot.experiments.claims import CLAIMS, check_claims
 from nearshot.experiments.identity import run_id

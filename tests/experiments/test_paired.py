@@ -14,7 +14,7 @@ import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from known import DATASET, SEEDS, put
+from made_up import DATASET, SEEDS, put
 
 from nearshot.errors import InputError
 from nearshot.evaluation import Comparison, compare

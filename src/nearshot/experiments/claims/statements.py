@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, pairwise
 
 import scipy.stats
@@ -11,7 +11,7 @@ import torch
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import Accuracy, compare
-from nearshot.experiments.accuracy_table import AccuracyTable
+from nearshot.experiments.accuracy_table import AccuracyTable, both_shots
 from nearshot.experiments.claims.verdict import (
     ABOVE,
     CLEARLY_ABOVE,
@@ -28,7 +28,7 @@ from nearshot.experiments.claims.verdict import (
     not_above,
     within,
 )
-from nearshot.experiments.paired import SAME, PairedDifference, kind_of, over_seeds, seed_margin
+from nearshot.experiments.paired import SAME, PairedDifference, Side, kind_of, over_seeds, seed_margin
 from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
@@ -82,11 +82,15 @@ def _rows(table: AccuracyTable, compared: Pairs) -> Comparisons:
     def comparisons(dataset: str) -> Iterator[Compared]:
         sides = {line.labels[0]: line.sides for line in table.lines(dataset)}
         for name, (first, second) in compared.items():
-            for one, other in zip(sides[first], sides[second], strict=True):
-                if one is not None and other is not None:
-                    yield f"{name}, {one[1].n_shot}-shot", one, other
+            yield from _compared(name, sides[first], sides[second])
 
     return comparisons
+
+
+def _compared(name: str, firsts: Sequence[Side | None], seconds: Sequence[Side | None]) -> Iterator[Compared]:
+    for one, other in zip(firsts, seconds, strict=True):
+        if one is not None and other is not None:
+            yield f"{name}, {one[1].n_shot}-shot", one, other
 
 
 def _minus(first: str, *others: str) -> Pairs:
@@ -101,13 +105,9 @@ def _classifiers(dataset: str) -> Iterator[Compared]:
             yield f"{first} minus {second}, {split}", one, other
 
 
-def _both_shots(
-    name: str, configs: Iterable[TrainConfig], classifier: str = "centroid", split: str = "val"
-) -> Iterator[Compared]:
-    first, second = configs
-    for shot in SHOTS:
-        one = Measurement(split, shot, classifier)
-        yield f"{name}, {shot}-shot", (first, one), (second, one)
+def _both_shots(name: str, configs: Iterable[TrainConfig], classifier: str = "centroid") -> Iterator[Compared]:
+    first, second = (both_shots(config, "val", classifier) for config in configs)
+    return _compared(name, first, second)
 
 
 def _ablated(

@@ -23,7 +23,7 @@ SECONDS_TO_SAVE = 60.0
 
 
 @dataclass(frozen=True)
-class Task:
+class JobTask:
     """What another process needs to do a job: absolute paths, the hardware, and the command that asked for it."""
 
     job: Job
@@ -66,14 +66,14 @@ class Executor(Protocol):
         """Return the path of a job's log."""
         return self.runs / job.id / LOG
 
-    def task_of(self, job: Job) -> Task:
+    def task_of(self, job: Job) -> JobTask:
         """Return what `attempt` needs to do a job in another process."""
         data_dir = None if self.data_dir is None else Path(self.data_dir).absolute()
         folders = (self.runs / job.id).absolute(), self.results.folder.absolute(), data_dir
-        return Task(job, *folders, self.accelerator, self.n_sharing, tuple(sys.argv))
+        return JobTask(job, *folders, self.accelerator, self.n_sharing, tuple(sys.argv))
 
 
-def attempt(task: Task, keep: Callable[[RunResult], None], *, show: bool | None = None) -> str | None:
+def attempt(task: JobTask, keep: Callable[[RunResult], None], *, show: bool | None = None) -> str | None:
     """Do the job of a task, holding its lock, and keep the result. Return None, or an error message.
 
     The message is `STOPPED` for a job that was stopped and saved, and `LOCKED` if another process holds its lock. The

@@ -20,7 +20,7 @@ import torch
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
 from nearshot.errors import InputError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, Task, attempt
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, JobTask, attempt
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.results import Results, runs_per_gpu
 
@@ -87,7 +87,7 @@ class LocalMachine(Executor):
         """Start a job on a free GPU or core."""
         return self._threads.submit(self._run, self.task_of(job))
 
-    def _run(self, task: Task) -> str | None:
+    def _run(self, task: JobTask) -> str | None:
         worker = self._free.get()
         try:
             return worker.run(task)
@@ -112,7 +112,7 @@ class _Worker:
         self.gpu = environment.get("CUDA_VISIBLE_DEVICES")
         self.process: Any = None
 
-    def run(self, task: Task) -> str | None:
+    def run(self, task: JobTask) -> str | None:
         """Do a job and return its error message, or that its process died."""
         task.run_folder.mkdir(parents=True, exist_ok=True)
         if not self.n_left:
@@ -155,7 +155,7 @@ def work() -> None:
     answers = os.dup(1)
     with suppress(EOFError):
         while True:
-            task: Task = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the process that started this one)
+            task: JobTask = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the process that started this one)
             with (task.run_folder / LOG).open("ab") as file:  # also for libraries that write to the descriptors
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)

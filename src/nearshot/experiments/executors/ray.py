@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from nearshot.errors import MissingExtraError, NearshotError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, Task, attempt
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, JobTask, attempt
 from nearshot.experiments.jobs import LOCKED, STOPPED, Job
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
 from nearshot.training.signals import handling
@@ -150,7 +150,7 @@ def _check_address(address: str) -> None:
             raise OSError(f"nothing answers at {address} ({error}).") from error
 
 
-def do_on_node(task: Task) -> NodeReport:
+def do_on_node(task: JobTask) -> NodeReport:
     """Do the job of a task, or what is left of it, on the node where Ray started it."""
     log, found = task.run_folder / LOG, list[RunResult]()
     log.parent.mkdir(parents=True, exist_ok=True)
