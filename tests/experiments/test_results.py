@@ -53,11 +53,11 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
         (["--gpus-per-run", "0"], 1),
     ],
 )
-def test_a_result_knows_how_many_shared_its_gpu(words: list[str], n_sharing: int) -> None:
-    content = {"format": "nearshot-result", "version": 1, "id": "", "scale": "", "history": []}
+def test_a_result_knows_how_many_shared_its_gpu(words: list[str], n_sharing: int, tmp_path: Path) -> None:
+    content = next(iter(make_up(tmp_path, ["supcon"], QUICK))).content
     environment = {"command": ["nearshot", "reproduce", *words]}
     assert RunResult(content | {"environment": environment}).n_sharing == n_sharing
-    assert RunResult(content).n_sharing == 1
+    assert RunResult(content | {"environment": {}}).n_sharing == 1
     assert RunResult(content | {"environment": environment, "n_sharing": 3}).n_sharing == 3  # if it says so itself
     assert RunResult(content | {"job_seconds": 100.0}).training_seconds == 100  # as older results have it
 

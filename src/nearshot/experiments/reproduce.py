@@ -185,7 +185,6 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
         run = RunFolder(path.parent)
         try:
             result = result_of(run, scale.name if _fits(run.read_config(), scale) else OWN, {})
-            result.check()
         except DAMAGED as error:
             warnings.warn(f"{path.parent} is skipped: {reason_of(error)}.", LeftOutWarning, stacklevel=2)
             continue

@@ -80,6 +80,8 @@ class Measurement:
 class RunResult:
     """The result of a run: its settings, its log and its accuracies, each with all episodes.
 
+    A content that tables or the report could not read is an error, one of `DAMAGED`.
+
     Attributes:
         by_class: accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; older results have none.
         training_seconds: with start-up and validation, in older results also measuring; None if the run was resumed.
@@ -91,19 +93,20 @@ class RunResult:
             raise FileFormatError("This is not a result.")
         if content.get("version") != VERSION:
             raise FileFormatError(f"This is a result of format {content.get('version')}, not {VERSION}.")
+        wrong = [name for name, kinds in NEEDED.items() if not isinstance(content.get(name), kinds)]
+        if wrong:
+            raise FileFormatError(f"{wrong[0]!r} is missing or of the wrong type")
         self.content = content
         self.scale: str = content["scale"]
         self.history: list[dict[str, Any]] = content["history"]
-        self.device = str(content.get("environment", {}).get("device", "an unknown device"))
+        self.device = str(content["environment"].get("device", "an unknown device"))
         self.by_class: dict[str, dict[str, float]] = content.get("by_class", {})
         self.training_seconds: float | None = content.get("training_seconds", content.get("job_seconds"))
         self.measuring_seconds: float | None = content.get("measuring_seconds")
+        self._check()
 
-    def check(self) -> None:
-        """Raise an error if anything that tables and reports read is missing or of the wrong type."""
-        wrong = [name for name, kinds in NEEDED.items() if not isinstance(self.content.get(name), kinds)]
-        if wrong:
-            raise FileFormatError(f"{wrong[0]!r} is missing or of the wrong type")
+    def _check(self) -> None:
+        """Raise an error if anything that tables and reports read is of the wrong type."""
         if self.id and not (isinstance(self.seed, int) and isinstance(self.config.dataset, str)):
             raise FileFormatError("a setting is of the wrong type")
         for one in self.measurements:
@@ -144,7 +147,7 @@ class RunResult:
         """How many runs shared the GPU; in older results the option of the command tells."""
         if "n_sharing" in self.content:
             return int(self.content["n_sharing"])
-        command = " ".join(map(str, self.content.get("environment", {}).get("command") or []))
+        command = " ".join(map(str, self.content["environment"].get("command") or []))
         found = re.search(r"--gpus-per-run[ =]([\d.]+)", command)
         return runs_per_gpu(float(found[1])) if found else 1
 
@@ -237,8 +240,7 @@ class Results:
 
 def _read_result(path: Path) -> RunResult | None:
     try:
-        result = RunResult(json.loads(path.read_text()))
-        result.check()
+        return RunResult(json.loads(path.read_text()))
     except DAMAGED as error:
         warnings.warn(
             f"{path} is damaged or of a newer nearshot ({reason_of(error)}) and counts as not done. Training the run "
@@ -247,7 +249,6 @@ def _read_result(path: Path) -> RunResult | None:
             stacklevel=4,
         )
         return None
-    return result
 
 
 def reason_of(error: Exception) -> str:
