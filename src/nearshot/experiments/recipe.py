@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Self
 
 from nearshot.episode_shape import EpisodeShape
@@ -32,6 +33,11 @@ class FoundAccuracy(PooledAccuracy):
         return super().about_seeds(self.n_asked if n_asked is None else n_asked)
 
 
+@lru_cache(10_000)  # tables and claims ask for the same runs again and again
+def _with_seed(scale: Scale, config: TrainConfig, seed: int) -> TrainConfig:
+    return replace(scale.change(config), seed=seed)
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
     """The available results of a scale and some seeds: what a recipe's outputs are made from.
@@ -55,7 +61,7 @@ class Found:
 
     def runs(self, config: TrainConfig) -> list[RunResult]:
         """Return the available results of a configuration, one per seed."""
-        configs = (replace(self.scale.change(config), seed=seed) for seed in self.seeds)
+        configs = (_with_seed(self.scale, config, seed) for seed in self.seeds)
         found = (self.results.get(one, self.scale.name) for one in configs)
         return [result for result in found if result is not None]
 
