@@ -16,15 +16,25 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from nearshot.errors import FileFormatError, InputError, look_up
+from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
-from nearshot.estimator.image_inputs import image_list, name_of, without_tensors
+from nearshot.estimator.image_inputs import are_images, image_list, name_of, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from, held_out_scores
-from nearshot.estimator.state import NUMBERS, Array, ClassifierSettings, Fitted, Labelled, are_mixed, learn
-from nearshot.evaluation.classifiers import CLASSIFIERS
+from nearshot.estimator.state import (
+    NUMBERS,
+    Array,
+    ClassifierSettings,
+    Fitted,
+    Labelled,
+    are_mixed,
+    learn,
+    warn_about_repeated_images,
+)
+from nearshot.estimator.support import classifier_of
 from nearshot.evaluation.ties import first_best
+from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
 
 
@@ -35,12 +45,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     thread calls `fit`, `partial_fit` or `forget`, every prediction of another uses one consistent support set.
 
     Args:
-        backbone: embeds images: the path of a weights file, a name (`timm:<model>`), a network in evaluation mode, or a
-            function of a uint8 array (image, side, side, 3); see `Embedder`. Images are then given as a list of paths,
-            Pillow images and uint8 arrays. None: `X` are features, (image, dim).
-        classifier: a name in `nearshot.evaluation.CLASSIFIERS`: "centroid" (nearest class mean), "soft" (soft
-            assignment) or "knn" (votes of the nearest images, ties to the nearest), as in Section 2.3 of the paper, or
-            one of your own. Ties go to the first class and the first image, so an answer does not depend on the batch.
+        backbone: embeds images: a name (`efficientnet-lite0`, `timm:<model>`), the path of a weights file, a network in
+            evaluation mode, or a function of a uint8 array (image, side, side, 3); see `Embedder`. Images are given as
+            a list of paths, Pillow images and uint8 arrays. "auto": the best installed for photographs, which is
+            `efficientnet-lite0` with the extra `photos`; features, (image, dim), are used unchanged. None: `X` are
+            features.
+        classifier: a name in `nearshot.evaluation.CLASSIFIERS`: "ridge" (ridge regression from features to classes, all
+            of which count equally), "centroid" (nearest class mean), "soft" (soft assignment) or "knn" (votes of the
+            nearest images, ties to the nearest), the last three as in Section 2.3 of the paper, or one of your own.
+            "auto" is "ridge", the most accurate on photographs (`benchmarks/photos.py`). Ties go to the first class and
+            the first image, so an answer does not depend on the batch.
         n_neighbors: how many images vote in "knn"; by default as many as the smallest class has.
         centre: the mean to subtract from features. "auto": the mean feature of the backbone's training set if it is
             stored with it, else nothing. "support": the mean of the support images; not the default, since it is noisy
@@ -53,6 +67,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown_label: the label of rejected images. With integer classes, an integer such as -1 keeps answers integers.
         device: where to embed: "cpu", "cuda", …; "auto" is a GPU if there is one.
         cache_dir: a folder that caches embeddings by content; None for no cache.
+        input_size: the side that images are resized to; by default the backbone's own.
         verbose: whether to show a progress bar on a terminal while images are embedded.
 
     Attributes:
@@ -75,9 +90,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        backbone: Any = None,
+        backbone: Any = "auto",
         *,
-        classifier: str = "centroid",
+        classifier: str = "auto",
         n_neighbors: int | None = None,
         centre: Literal["auto", "support"] | npt.ArrayLike | None = "auto",
         normalise: bool = True,
@@ -86,6 +101,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown_label: Any = "unknown",
         device: Any = "auto",
         cache_dir: str | Path | None = None,
+        input_size: int | None = None,
         verbose: bool = False,
     ) -> None:
         self.backbone = backbone
@@ -98,11 +114,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.unknown_label = unknown_label
         self.device = device
         self.cache_dir = cache_dir
+        self.input_size = input_size
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget the previous ones."""
-        settings, embedder = self._settings().check(), self._make_embedder()
+        settings, embedder = self._settings().check(), self._make_embedder(X)
         given = self._labelled(X, y, embedder, None)
         labels = given[1]
         if settings.unknown_rate is not None and are_mixed(labels, settings.unknown_label):
@@ -112,7 +129,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.unknown_label!r}): scikit-learn cannot score mixed answers. Use unknown_label={hint}.",
                 stacklevel=2,
             )
-        return self._set(learn(settings, given, embedder))
+        fitted = learn(settings, given, embedder)
+        if embedder is not None:
+            warn_about_repeated_images(fitted, embedder, image_list(X))
+        return self._set(fitted)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
         """Add labelled images of known or new classes.
@@ -132,7 +152,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             first, second = known.labels.tolist()[0], labels.tolist()[0]
             raise InputError(f"Labels must be of one type (got {first!r} before and {second!r} now).")
         features, labels = np.concatenate([known.features, features]), np.concatenate([known.labels, labels])
-        return self._set(learn(settings, (features, labels, [*known.names, *names], columns), fitted.embedder))
+        more = learn(settings, (features, labels, [*known.names, *names], columns), fitted.embedder)
+        if fitted.embedder is not None:
+            warn_about_repeated_images(more, fitted.embedder, [*known.names, *image_list(X)])
+        return self._set(more)
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
@@ -151,7 +174,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the label of each image; with `unknown_rate`, `unknown_label` for images unlike all classes."""
         fitted = self._ready()
         query = self._query(X, fitted)
-        return fitted.answers(first_best(fitted.scores(query)), fitted.novelties(query))
+        scores = fitted.scores(query)
+        return fitted.answers(first_best(scores), fitted.novelties(query, scores))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class, (image, class) in the order of `classes_`.
@@ -164,7 +188,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return how unlike all classes each image is: about 1 for images of a class, and more for others."""
         fitted = self._ready()
-        return np.asarray(fitted.novelties(self._query(X, fitted)))
+        query = self._query(X, fitted)
+        return np.asarray(fitted.novelties(query, fitted.scores(query)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return the accuracy. A rejected image is right if its label in `y` is `unknown_label`."""
@@ -216,13 +241,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"backbone is required: {path} was saved without it. Call load(path, backbone=…).")
         if not needs_backbone and backbone is not None:
             raise InputError(f"backbone must be None: {path} needs none but its own.")
-        model = cls(saved or backbone, device=device, cache_dir=cache_dir, **parameters)
-        look_up(CLASSIFIERS, model.classifier, "classifier")  # a classifier of your own, which must be registered
+        model = cls(saved or backbone or AUTO, device=device, cache_dir=cache_dir, **parameters)
+        classifier_of(model.classifier)  # a classifier of your own, which must be registered
         try:
             settings = model._settings().check()
         except InputError as error:
             raise FileFormatError(f"{path} is damaged: {error}") from error
-        embedder, dim = model._make_embedder(copy=backbone is not None), learnt.features.shape[1]
+        embedder, dim = model._make_embedder(None, copy=backbone is not None), learnt.features.shape[1]
         if embedder is not None:
             if embedder.dim not in (None, dim):
                 raise InputError(f"backbone must return {dim} numbers per image, as for {path} (got {embedder.dim}).")
@@ -234,7 +259,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array = self.backbone is None
+        tags.input_tags.two_d_array = self.backbone is None or self._is_auto()
         tags.input_tags.string = self.backbone is not None
         return tags
 
@@ -288,10 +313,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"{name} was {value!r} in fit and is {now!r} now. Call fit again.")
         return fitted
 
-    def _make_embedder(self, *, copy: bool = True) -> Embedder | None:
-        if self.backbone is None:
+    def _make_embedder(self, X: Any, *, copy: bool = True) -> Embedder | None:  # noqa: N803
+        if self.backbone is None or (self._is_auto() and not are_images(X)):
             return None
-        return Embedder(self.backbone, device=self.device, cache_dir=self.cache_dir, copy=copy)
+        where = {"device": self.device, "cache_dir": self.cache_dir}
+        return Embedder(self.backbone, **where, copy=copy, input_size=self.input_size)
+
+    def _is_auto(self) -> bool:
+        return isinstance(self.backbone, str) and self.backbone == AUTO
 
     def _progress(self) -> bool | None:
         return None if self.verbose else False  # None: on a terminal
@@ -302,8 +331,8 @@ def _validated(checker: FewShotClassifier, features: Any, *labels: Any, reset: b
     in_a_row = isinstance(features, Sequence) or getattr(features, "ndim", 0) == 1  # not a table
     if in_a_row and isinstance(next(iter(features), None), str | Path | Image.Image):
         raise InputError(
-            "X must be features, since backbone is None (got images). Give a backbone, such as "
-            'FewShotClassifier("resnet12-nca-cifar-fs").'
+            "X must be features, as in fit or since backbone is None (got images). For images, set backbone='auto' and "
+            "fit images."
         )
     return validate_data(checker, without_tensors(features), *labels, reset=reset, dtype=(np.float64, np.float32))
 
