@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -178,6 +179,18 @@ def do(
 def has_weights(run: RunFolder) -> bool:
     """Return whether a run is finished and the weights of its best epochs are available."""
     return run.is_finished and all(run.weights_of(int(best["epoch"])).is_file() for best in run.read_best().values())
+
+
+def rename_run_folders(runs: Path) -> None:
+    """Rename the run folders of an earlier version, which computed identities otherwise, to their present names."""
+    for file in sorted(runs.glob("*/config.json")):
+        try:
+            name = run_id(RunFolder(file.parent).read_config())
+        except NearshotError:
+            continue
+        is_old = re.fullmatch(r"[0-9a-f]{16}", file.parent.name) and file.parent.name != name
+        if is_old and not (runs / name).exists() and not is_locked(file.parent):
+            file.parent.rename(runs / name)
 
 
 @contextmanager

@@ -22,7 +22,17 @@ from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine, n_cores
 from nearshot.experiments.identity import validation_id
-from nearshot.experiments.jobs import AGAIN, DONE, JobPlan, chosen_jobs, describe_plan, jobs_left, jobs_of, plan_of
+from nearshot.experiments.jobs import (
+    AGAIN,
+    DONE,
+    JobPlan,
+    chosen_jobs,
+    describe_plan,
+    jobs_left,
+    jobs_of,
+    plan_of,
+    rename_run_folders,
+)
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
@@ -136,6 +146,7 @@ def reproduce(
     results, runs = Results(options.results), Path(options.runs)
     outcome = Outcome()
     if not options.tables_only:
+        rename_run_folders(runs)
         jobs = chosen_jobs(jobs_of(recipes, options.dataset, scale, seeds), options.only)
         plan = plan_of(jobs, results, runs, train_again=options.train_again)
         executor = executor or LocalMachine(results, runs, options.data_dir, small=scale.is_small)
