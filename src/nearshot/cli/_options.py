@@ -42,7 +42,7 @@ class ClassifierOptions:
     input_size: Annotated[int | None, _option("the backbone's own", "PIXELS")] = None
     """The side that images are resized to; smaller is faster."""
     classifier: Annotated[str | None, _option("auto, which is ridge", "NAME")] = None
-    """ridge: the most accurate on photos; centroid: nearest class mean; soft: near images count most; knn: they vote."""
+    """ridge: most accurate on photos; centroid: nearest class mean; soft: near images count most; knn: they vote."""
     n_neighbors: Annotated[int | None, _option("the size of the smallest class", "INT", "--neighbours")] = None
     """How many images vote in knn."""
     unknown_rate: Annotated[float | None, _option("every image gets a class", "FRACTION")] = None
