@@ -116,6 +116,15 @@ class Embedder:
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the folded network, so that a pickle holds the weights once."""
+        return self.__dict__ | ({"network": None} if isinstance(self.backbone, Backbone) else {})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self.backbone, Backbone):
+            self.network = fold_batch_norms(self.backbone)
+
     def __call__(self, images: Any, *, progress: bool | None = False) -> Features:
         """Embed images, or one array of them: (image, dim). An image that cannot be read is an error.
 
