@@ -14,6 +14,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pillow_heif
 import pytest
 from hypothesis import HealthCheck, given, settings
 from layouts import encoded, picture, python2_pickle, write_folder, write_tar, write_zip
@@ -23,7 +24,7 @@ from nearshot.data import readers
 from nearshot.data.datasets.source import load_pickle
 from nearshot.data.images import decode, fit_to_square
 from nearshot.data.readers import open_files
-from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
 
 MEMBERS = {"b/3.txt": b"three", "a/1.txt": b"one", "a/2.txt": b"two"}  # in no order
 
@@ -253,6 +254,30 @@ def test_the_first_frame_of_an_animation_and_a_turned_photograph() -> None:
     exif = frames[0].getexif()
     exif[0x0112] = 6  # turned by 90 degrees
     assert decode(saved(frames[0], "JPEG", exif=exif), "it").size == (2, 4)
+
+
+def test_heic_photos_are_read_where_pillow_heif_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.full((40, 60, 3), (200, 30, 60), np.uint8)
+    file = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(pixels)).save(file)
+    found = np.asarray(decode(file.getvalue(), "phone.heic"), dtype=int)
+    assert found.shape == pixels.shape
+    assert np.abs(found - pixels).max() < 12
+    with pytest.raises(FileFormatError, match="cut.heic.*HEIF"):
+        decode(file.getvalue()[:-50], "cut.heic")
+    monkeypatch.setattr("nearshot.data.images._can_read_heif", lambda: False)
+    with pytest.raises(MissingExtraError, match=r"phone.heic .*nearshot\[photos\]"):
+        decode(file.getvalue(), "phone.heic")
+
+
+def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size() -> None:
+    pixels = np.asarray(Image.fromarray(picture(0, 12, 20)).resize((2000, 1200), Image.Resampling.BICUBIC))
+    data = saved(Image.fromarray(pixels), "JPEG")
+    assert decode(data, "it", shrink_to=300).size == (500, 300)
+    assert decode(data, "it", shrink_to=301).size == (1000, 600)
+    assert decode(data, "it", shrink_to=1201).size == decode(data, "it").size == (2000, 1200)
+    whole, shrunk = (fit_to_square(decode(data, "it", shrink_to=side), 100).astype(int) for side in (None, 200))
+    assert np.abs(whole - shrunk).max() <= 3
 
 
 def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

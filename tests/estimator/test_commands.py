@@ -136,12 +136,12 @@ def test_embeddings_are_kept_by_content(folder: Path, weights: Path) -> None:
 
 
 def test_odd_support_is_told(folder: Path, weights: Path, capsys: Captured) -> None:
-    write_folder(folder, {"support/ant/phone.heic": b"x", "support/bee/oops.png": pattern(0, 0)})
+    write_folder(folder, {"support/ant/phone.raw": b"x", "support/bee/oops.png": pattern(0, 0)})
     (folder / "support" / "bee" / "more").symlink_to(folder / "new")
     assert predict(weights, "new/ant0.png") == 0
     err = capsys.readouterr().err
     assert "warning: The linked folder support/bee/more is left out" in err
-    assert "not images in a class folder: support/ant/phone.heic." in err
+    assert "not images in a class folder: support/ant/phone.raw." in err
     assert "support/ant/0.png in 'ant' and support/bee/oops.png in 'bee'" in err
     for label in ("ant", "bee"):
         (folder / "support" / label).rename(folder / label)

@@ -29,7 +29,7 @@ def support(tmp_path: Path) -> Path:
 def test_a_folder_for_each_class(support: Path) -> None:
     for more in ("dog/more/deep/x.JPG", ".git/a.png", "cat/.thumbnails/0.png", "cat/._0.png", "cat/Thumbs.db"):
         write_folder(support, {more: b"x"})
-    write_folder(support, {"loose.png": b"x", "cat/notes.txt": b"x", "cat/phone.heic": b"x"})
+    write_folder(support, {"loose.png": b"x", "cat/notes.txt": b"x", "cat/phone.raw": b"x"})
     found = read_support(support)
     assert found.class_names == ("cat", "dog")
     assert [path.relative_to(support).as_posix() for path in found.paths] == [
@@ -38,7 +38,7 @@ def test_a_folder_for_each_class(support: Path) -> None:
         "dog/more/deep/x.JPG",
     ]
     assert found.labels == ("cat",) * 3 + ("dog",) * 4
-    assert {path.name for path in found.ignored} == {"loose.png", "notes.txt", "phone.heic"}
+    assert {path.name for path in found.ignored} == {"loose.png", "notes.txt", "phone.raw"}
 
 
 def test_what_is_no_support_folder(support: Path, tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_what_is_no_support_folder(support: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             read_support(folder)
-    write_folder(support, {"otter/IMG_1.HEIC": b"x"})
-    with pytest.raises(InputError, match=r"otter has no images \(it has files of \.heic, and PNG, JPEG"):
+    write_folder(support, {"otter/IMG_1.RAW": b"x"})
+    with pytest.raises(InputError, match=r"otter has no images \(it has files of \.raw, and PNG, JPEG"):
         read_support(support)
 
 
@@ -68,9 +68,9 @@ def test_files_folders_and_patterns(support: Path, monkeypatch: pytest.MonkeyPat
     assert paths("dog") == [Path("dog") / f"{i}.png" for i in range(3)]
     assert paths("*/1.png", "dog/1.png") == [Path("cat/1.png"), Path("dog/1.png")]  # each once
     assert len(paths("**/*.png")) == 7
-    write_folder(support, {"dog/b.HEIC": b"x", "dog/c": b"x", "dog/.hidden": b"x"})
+    write_folder(support, {"dog/b.RAW": b"x", "dog/c": b"x", "dog/.hidden": b"x"})
     (support / "dog" / "lost.png").symlink_to("nowhere")
-    with pytest.warns(UserWarning, match=r"2 files in dog skipped \(it has files of \.heic, no suffix, "):
+    with pytest.warns(UserWarning, match=r"2 files in dog skipped \(it has files of \.raw, no suffix, "):
         assert paths("dog")[3:] == [Path("dog/lost.png")]  # whoever reads it will say so
     assert paths("dog/l*.png") == [Path("dog/lost.png")]
     with pytest.raises(InputError, match=r"No file matches \*\.jpg\.$"):

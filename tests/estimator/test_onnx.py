@@ -12,7 +12,7 @@ import numpy as np
 import PIL
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from layouts import picture
 from PIL import Image
@@ -63,20 +63,21 @@ def backbone() -> Backbone:
     return network.eval()
 
 
-@pytest.fixture(scope="module")
-def resize() -> Run:
+@pytest.fixture(scope="module", params=[("bilinear", 1.0), ("bicubic", 0.875)], ids=str)
+def resize(request: pytest.FixtureRequest) -> tuple[Run, dict[str, Any]]:
     """The resizing part alone; its outputs are levels of 0 to 255."""
-    example = torch.zeros(2, 30, 40, 3, dtype=torch.uint8)
-    model = to_onnx(Resize(SIDE), example, ["image", "height", "width"], "images", ["squares"])
-    return opened(model.SerializeToString())
+    images = torch.zeros(2, 30, 40, 3, dtype=torch.uint8)
+    model = to_onnx(Resize(SIDE, *request.param), images, ["image", "height", "width"], "images", ["squares"])
+    return opened(model.SerializeToString()), {"interpolation": request.param[0], "crop": request.param[1]}
 
 
 @settings(deadline=None, max_examples=100)
 @given(height=st.integers(1, 200), width=st.integers(1, 200), seed=st.integers(0, 99))
-def test_pictures_are_resized_as_by_pillow(resize: Run, height: int, width: int, seed: int) -> None:
-    pixels = picture(seed, height, width)
-    expected = fit_to_square(Image.fromarray(pixels), SIDE).astype(float)
-    found = resize(images=pixels[None])["squares"][0].transpose(1, 2, 0)
+@example(height=SIDE, width=SIDE, seed=0)
+def test_pictures_are_resized_as_by_pillow(resize: Any, height: int, width: int, seed: int) -> None:
+    pixels, (run, how) = picture(seed, height, width), resize
+    expected = fit_to_square(Image.fromarray(pixels), SIDE, **how).astype(float)
+    found = run(images=pixels[None])["squares"][0].transpose(1, 2, 0)
     difference = np.abs(found - expected)
     same = height <= width or HAS_NEW_PILLOW
     assert difference.max() < (0.01 if same else 1.01)  # level by level

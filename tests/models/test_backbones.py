@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
+import time
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from nearshot.errors import InputError, MissingExtraError
-from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone
+from nearshot.errors import FileFormatError, InputError, MissingExtraError
+from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone, load_backbone
 from nearshot.models.backbone import average_over_places
 from nearshot.models.kernels import can_fuse, fuse
 from nearshot.models.kernels.ops import kernels_run
-from nearshot.models.layers import DropBlock
+from nearshot.models.layers import DropBlock, fold_batch_norms
+from nearshot.models.timm import TimmBackbone, _can_reach
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
 HAS_TIMM = importlib.util.find_spec("timm") is not None
@@ -53,6 +57,22 @@ def test_multi_layer_features_are_the_pooled_stages(name: str) -> None:
     assert backbone.multi_layer(images(), stages=[1]).shape == (2, backbone.stage_dims[0])
     with pytest.raises(InputError, match=f"{name} has stages 1 to 4, not 5"):
         backbone.multi_layer(images(), stages=[5])
+
+
+@every_backbone
+def test_batch_norms_folded_into_convolutions_change_nothing(name: str) -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone(name, input_size=32)
+    for module in backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for values in (module.weight, module.bias, module.running_mean, module.running_var):
+                assert values is not None
+                nn.init.uniform_(values, 0.5, 1.5)
+    with torch.inference_mode():
+        expected, folded = backbone.eval()(images()), fold_batch_norms(backbone)
+        torch.testing.assert_close(folded(images()), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+    assert any(isinstance(module, nn.BatchNorm2d) for module in backbone.modules())
 
 
 @every_backbone
@@ -197,3 +217,41 @@ def test_the_pooled_gradient_has_channels_last(memory_format: torch.memory_forma
     torch.testing.assert_close(average_over_places(maps), maps.mean((2, 3)), rtol=0, atol=0)
     (gradient,) = torch.autograd.grad(average_over_places(maps).square().sum(), maps)
     assert gradient.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.skipif(not HAS_TIMM, reason="timm, an extra, is not installed")
+def test_timm_without_network_is_one_sentence_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("nearshot.models.timm._can_reach", lambda url: False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    start = time.perf_counter()
+    with pytest.raises(InputError, match="timm:resnet10t are not on this machine.*timm:resnet10t@FILE"):
+        load_backbone("timm:resnet10t")
+    assert time.perf_counter() - start < 10
+
+
+@pytest.mark.skipif(not HAS_TIMM, reason="timm, an extra, is not installed")
+def test_timm_models_take_a_weights_file_and_another_size(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    name, file = "timm:vit_tiny_patch16_224", tmp_path / "weights.pth"
+    trained = build_backbone(name).eval()
+    assert isinstance(trained, TimmBackbone)
+    torch.save(trained.model.state_dict(), file)
+    loaded = load_backbone(f"{name}@{file}")
+    assert (loaded.spec.name, loaded.spec.input_size) == (name, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(images(side=224)), trained(images(side=224)))
+        assert load_backbone(f"{name}@{file}", input_size=96)(images(side=96)).shape == (2, loaded.embedding_dim)
+    with pytest.raises(FileFormatError, match="weights.pth has no weights of timm:resnet10t"):
+        load_backbone(f"timm:resnet10t@{file}")
+    with pytest.raises(InputError, match=r"no weights file .*gone.pth"):
+        load_backbone(f"{name}@{tmp_path / 'gone.pth'}")
+
+
+def test_a_server_that_is_not_there_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.delenv(variable.upper(), raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert _can_reach(f"http://127.0.0.1:{port}")
+    assert not _can_reach(f"http://127.0.0.1:{port}")

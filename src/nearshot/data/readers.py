@@ -28,7 +28,7 @@ MOST_BYTES_OF_A_MEMBER = 1 << 30
 # Images hardly compress. Text and one-bit drawings do, but not by a factor of a thousand.
 MOST_GROWTH = 1000
 GROWTH_COUNTS_FROM = 10 << 20
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".heic", ".heif")
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
 # A folder that holds archives and otherwise only files of these suffixes is read as if the archives were unpacked.

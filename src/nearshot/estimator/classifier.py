@@ -20,11 +20,12 @@ from nearshot.errors import FileFormatError, InputError, look_up
 from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
-from nearshot.estimator.image_inputs import image_list, name_of, without_tensors
+from nearshot.estimator.image_inputs import are_images, image_list, name_of, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from, held_out_scores
 from nearshot.estimator.state import NUMBERS, Array, ClassifierSettings, Fitted, Labelled, are_mixed, learn
 from nearshot.evaluation.classifiers import CLASSIFIERS
 from nearshot.evaluation.ties import first_best
+from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
 
 
@@ -35,9 +36,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     thread calls `fit`, `partial_fit` or `forget`, every prediction of another uses one consistent support set.
 
     Args:
-        backbone: embeds images: the path of a weights file, a name (`timm:<model>`), a network in evaluation mode, or a
-            function of a uint8 array (image, side, side, 3); see `Embedder`. Images are then given as a list of paths,
-            Pillow images and uint8 arrays. None: `X` are features, (image, dim).
+        backbone: embeds images: a name (`efficientnet-lite0`, `timm:<model>`), the path of a weights file, a network in
+            evaluation mode, or a function of a uint8 array (image, side, side, 3); see `Embedder`. Images are given as
+            a list of paths, Pillow images and uint8 arrays. "auto": the best installed for photographs, which is
+            `efficientnet-lite0` with the extra `photos`; features, (image, dim), are used unchanged. None: `X` are
+            features.
         classifier: a name in `nearshot.evaluation.CLASSIFIERS`: "centroid" (nearest class mean), "soft" (soft
             assignment) or "knn" (votes of the nearest images, ties to the nearest), as in Section 2.3 of the paper, or
             one of your own. Ties go to the first class and the first image, so an answer does not depend on the batch.
@@ -53,6 +56,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown_label: the label of rejected images. With integer classes, an integer such as -1 keeps answers integers.
         device: where to embed: "cpu", "cuda", …; "auto" is a GPU if there is one.
         cache_dir: a folder that caches embeddings by content; None for no cache.
+        input_size: the side that images are resized to; by default the backbone's own.
         verbose: whether to show a progress bar on a terminal while images are embedded.
 
     Attributes:
@@ -75,7 +79,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        backbone: Any = None,
+        backbone: Any = "auto",
         *,
         classifier: str = "centroid",
         n_neighbors: int | None = None,
@@ -86,6 +90,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown_label: Any = "unknown",
         device: Any = "auto",
         cache_dir: str | Path | None = None,
+        input_size: int | None = None,
         verbose: bool = False,
     ) -> None:
         self.backbone = backbone
@@ -98,11 +103,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.unknown_label = unknown_label
         self.device = device
         self.cache_dir = cache_dir
+        self.input_size = input_size
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget the previous ones."""
-        settings, embedder = self._settings().check(), self._make_embedder()
+        settings, embedder = self._settings().check(), self._make_embedder(X)
         given = self._labelled(X, y, embedder, None)
         labels = given[1]
         if settings.unknown_rate is not None and are_mixed(labels, settings.unknown_label):
@@ -216,13 +222,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"backbone is required: {path} was saved without it. Call load(path, backbone=…).")
         if not needs_backbone and backbone is not None:
             raise InputError(f"backbone must be None: {path} needs none but its own.")
-        model = cls(saved or backbone, device=device, cache_dir=cache_dir, **parameters)
+        model = cls(saved or backbone or AUTO, device=device, cache_dir=cache_dir, **parameters)
         look_up(CLASSIFIERS, model.classifier, "classifier")  # a classifier of your own, which must be registered
         try:
             settings = model._settings().check()
         except InputError as error:
             raise FileFormatError(f"{path} is damaged: {error}") from error
-        embedder, dim = model._make_embedder(copy=backbone is not None), learnt.features.shape[1]
+        embedder, dim = model._make_embedder(None, copy=backbone is not None), learnt.features.shape[1]
         if embedder is not None:
             if embedder.dim not in (None, dim):
                 raise InputError(f"backbone must return {dim} numbers per image, as for {path} (got {embedder.dim}).")
@@ -234,7 +240,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array = self.backbone is None
+        tags.input_tags.two_d_array = self.backbone is None or self._is_auto()
         tags.input_tags.string = self.backbone is not None
         return tags
 
@@ -288,10 +294,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"{name} was {value!r} in fit and is {now!r} now. Call fit again.")
         return fitted
 
-    def _make_embedder(self, *, copy: bool = True) -> Embedder | None:
-        if self.backbone is None:
+    def _make_embedder(self, X: Any, *, copy: bool = True) -> Embedder | None:  # noqa: N803
+        if self.backbone is None or (self._is_auto() and not are_images(X)):
             return None
-        return Embedder(self.backbone, device=self.device, cache_dir=self.cache_dir, copy=copy)
+        where = {"device": self.device, "cache_dir": self.cache_dir}
+        return Embedder(self.backbone, **where, copy=copy, input_size=self.input_size)
+
+    def _is_auto(self) -> bool:
+        return isinstance(self.backbone, str) and self.backbone == AUTO
 
     def _progress(self) -> bool | None:
         return None if self.verbose else False  # None: on a terminal
@@ -302,8 +312,8 @@ def _validated(checker: FewShotClassifier, features: Any, *labels: Any, reset: b
     in_a_row = isinstance(features, Sequence) or getattr(features, "ndim", 0) == 1  # not a table
     if in_a_row and isinstance(next(iter(features), None), str | Path | Image.Image):
         raise InputError(
-            "X must be features, since backbone is None (got images). Give a backbone, such as "
-            'FewShotClassifier("resnet12-nca-cifar-fs").'
+            "X must be features, as in fit or since backbone is None (got images). For images, set backbone='auto' and "
+            "fit images."
         )
     return validate_data(checker, without_tensors(features), *labels, reset=reset, dtype=(np.float64, np.float32))
 

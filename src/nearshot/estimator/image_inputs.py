@@ -15,12 +15,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nearshot.data.images import Pixels, decode, fit_to_square, upright_rgb
-from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.data.images import Interpolation, Pixels, decode, fit_to_square, upright_rgb
+from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
 
 THREADS = 4
 IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
-PREPROCESSING = "centre, bilinear, Pillow; 2"  # what `Content.square` does; increase the number with every change
+PREPROCESSING = "centre, Pillow; 3"  # what `Content.square` does; increase the number with every change
+SPARE_PIXELS = 2  # a JPEG is decoded at a fraction of its size that leaves this many times the pixels along an axis
 HOLDS_PATHS = ("O", "U", "S", "T")  # NumPy's kinds of objects and strings
 FOR_FEATURES = "To classify features, set backbone=None."
 
@@ -28,16 +29,23 @@ Made = TypeVar("Made")
 
 
 class Content:
-    """The content of an image before it is decoded, with a SHA-256 `digest` of its file or pixels."""
+    """The content of an image before it is decoded, with a SHA-256 `digest` of its file or pixels.
 
-    def __init__(self, name: str, kind: str, data: bytes | memoryview, image: Callable[[], Image.Image]) -> None:
+    `image` decodes it; its argument is the number of pixels that the shorter side should keep, if it has as many.
+    """
+
+    def __init__(self, name: str, kind: str, data: bytes | memoryview, image: Callable[[int], Image.Image]) -> None:
         self.name = name
         self.digest = hashlib.sha256(kind.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
         self._image = image
 
-    def square(self, side: int) -> Pixels:
-        """Return its centre as (side, side, 3) uint8 RGB: upright, on white, the first frame of an animation."""
-        return fit_to_square(self._image(), side, name=self.name)
+    def square(self, side: int, *, interpolation: Interpolation = "bilinear", crop: float = 1.0) -> Pixels:
+        """Return its centre as (side, side, 3) uint8 RGB: upright, on white, the first frame of an animation.
+
+        `crop` is the fraction of the shorter side that the square shows; see `fit_to_square`.
+        """
+        image = self._image(SPARE_PIXELS * round(side / crop))
+        return fit_to_square(image, side, name=self.name, interpolation=interpolation, crop=crop)
 
 
 def image_list(images: Any) -> list[Any]:
@@ -58,6 +66,15 @@ def image_list(images: Any) -> list[Any]:
         raise InputError(f"Images must be a list (got {type(images).__name__}).") from None
 
 
+def are_images(given: Any) -> bool:
+    """Return whether something is images, by its form: paths, Pillow images or pixels. Otherwise it is features."""
+    if hasattr(given, "shape") and hasattr(given, "dtype"):
+        is_paths = getattr(given.dtype, "kind", "") in HOLDS_PATHS and len(given.shape) == 1
+        return is_paths or (len(given.shape) > 2 and "uint8" in str(given.dtype))
+    first = next(iter(given), None) if isinstance(given, Sequence) else None
+    return isinstance(first, str | Path | Image.Image) or getattr(first, "ndim", 0) >= 2
+
+
 def name_of(image: Any, number: int) -> str:
     """Return the name of an image: its path, or its index in the list."""
     if isinstance(image, str | Path):
@@ -73,9 +90,9 @@ def read_image(image: Any, name: str) -> Content:
     """
     if isinstance(image, str | Path):
         data = _read(Path(image), name)
-        return Content(name, "file", data, lambda: decode(data, name))
+        return Content(name, "file", data, lambda pixels: decode(data, name, shrink_to=pixels))
     opened = upright_rgb(image if isinstance(image, Image.Image) else _from_array(image, name), name)
-    return Content(name, f"pixels {opened.size}", opened.tobytes(), lambda: opened)
+    return Content(name, f"pixels {opened.size}", opened.tobytes(), lambda _: opened)
 
 
 def read_each(images: Sequence[Any], make: Callable[[Content], Made]) -> Iterator[Made | NearshotError]:
@@ -85,7 +102,7 @@ def read_each(images: Sequence[Any], make: Callable[[Content], Made]) -> Iterato
         name = name_of(images[number], number)
         try:
             return make(read_image(images[number], name))
-        except (FileFormatError, InputError) as error:
+        except (FileFormatError, InputError, MissingExtraError) as error:
             return error
         except MemoryError:
             return InputError(f"{name} needs more memory than is available. Make it smaller.")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nearshot._version import __version__
+from nearshot.data.images import Interpolation
 from nearshot.distances import unit_length
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.image_inputs import PREPROCESSING
@@ -74,16 +75,18 @@ class Resize(nn.Module):
     Pillow 13 does so; with older versions some pixels of tall images differ by one level.
     """
 
-    def __init__(self, side: int) -> None:
+    def __init__(self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0) -> None:
         super().__init__()
-        self.side = side
+        self.side, self.is_cubic, self.shorter = side, interpolation == "bicubic", round(side / crop)
 
     def forward(self, images: Tensor) -> Tensor:  # noqa: D102
         planes = images.permute(0, 3, 1, 2).double()
         # As tensors, since symbolic sizes cannot be rounded: the length of a column, and of a row.
         height, width = (torch.ones_like(planes[0, 0].select(axis, 0)).sum() for axis in (1, 0))
-        scale = self.side / torch.minimum(height, width)
-        new_height, new_width = ((length * scale).round().clamp(min=self.side) for length in (height, width))
+        # An image of the right size is unchanged.
+        shorter = torch.where((height == self.side) & (width == self.side), self.side, self.shorter)
+        scale = shorter / torch.minimum(height, width)
+        new_height, new_width = (torch.maximum((length * scale).round(), shorter) for length in (height, width))
         down = self._weights(planes.shape[2], height, new_height)  # (side, height)
         across = self._weights(planes.shape[3], width, new_width).T  # (width, side)
         shrinks = height - new_height
@@ -99,19 +102,24 @@ class Resize(nn.Module):
     def _weights(self, n: int, length: Tensor, resized: Tensor) -> Tensor:
         """Return the weights of `n` pixels for the central `side` of the resized ones, (side, n).
 
-        Pillow's bilinear filter: a triangle as wide as the step between resized pixels, at least one pixel. The weights
-        of a resized pixel add up to `ONE`.
+        Pillow's filters are as wide as the step between resized pixels, at least one pixel: a triangle, or the cubic
+        with a = −1/2. The weights of a resized pixel add up to `ONE`.
         """
         step, first = length / resized, ((resized - self.side) / 2).floor()
         places = torch.arange(self.side, dtype=torch.float64)[:, None] + 0.5 + first
         pixels = torch.arange(n, dtype=torch.float64) + 0.5
-        raw = (1 - (places * step - pixels).abs() / step.clamp(min=1)).clamp(min=0)
-        return (raw / raw.sum(1, keepdim=True) * ONE + 0.5).floor()
+        away = (places * step - pixels).abs() / step.clamp(min=1)
+        raw = (1 - away).clamp(min=0)
+        if self.is_cubic:
+            near, far = (1.5 * away - 2.5) * away**2 + 1, ((-0.5 * away + 2.5) * away - 4) * away + 2
+            raw = torch.where(away < 1, near, torch.where(away < 2, far, 0.0))
+        weights = raw / raw.sum(1, keepdim=True) * ONE
+        return weights.sign() * (weights.abs() + 0.5).floor()
 
 
 def _levels(sums: Tensor) -> Tensor:
     """Return weighted sums as levels of 0 to 255; halves are rounded up, as in Pillow."""
-    return (sums / ONE + 0.5).floor().clamp(max=255)
+    return (sums / ONE + 0.5).floor().clamp(min=0, max=255)
 
 
 class _Decision(nn.Module):
@@ -128,7 +136,8 @@ class _Decision(nn.Module):
         self.means, self.variances = map(nn.Buffer, fitted.spread)
         self.network: nn.Module | None = None
         if embedder is not None:
-            self.resize, self.network = Resize(embedder.input_size), deepcopy(embedder.network)
+            self.network = deepcopy(embedder.network)
+            self.resize = Resize(embedder.input_size, embedder.interpolation, embedder.crop)
             mean, std = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in embedder.normalisation)
             self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
 
@@ -269,7 +278,8 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
         values["preprocessing"] = {
             "input": "RGB, uint8, (image, height, width, 3), upright",
             "side": embedder.input_size,
-            "resizing": PREPROCESSING,
+            "resizing": f"{embedder.interpolation}, {PREPROCESSING}",
+            "crop": embedder.crop,
             "mean": list(embedder.normalisation.mean),
             "std": list(embedder.normalisation.std),
         }

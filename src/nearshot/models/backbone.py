@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,18 +23,24 @@ IMAGENET = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 """ImageNet's mean and standard deviation, which the published experiments use on every dataset."""
 
 
+Interpolation = Literal["bilinear", "bicubic"]
+
+
 @dataclass(frozen=True, eq=False)
 class BackboneSpec:
     """The description of a backbone that its use needs.
 
     It has the name for `build_backbone`, the side and the normalisation of the square images that it was made for, and
-    the mean embedding of the training set, (dim,), for centring; None if it is not trained.
+    the mean embedding of the training set, (dim,), for centring; None if it is not trained. `interpolation` is how
+    photographs are resized to that square, and `crop` the fraction of their shorter side that the square shows.
     """
 
     name: str
     input_size: int
     normalisation: Normalisation = IMAGENET
     training_mean: Tensor | None = None
+    interpolation: Interpolation = "bilinear"
+    crop: float = 1.0
 
 
 class Backbone(nn.Module):
@@ -44,6 +50,12 @@ class Backbone(nn.Module):
     embedding_dim: int
     stage_dims: tuple[int, ...]
     """The channels of each stage's output, first stage first."""
+
+    def set_input_size(self, input_size: int) -> None:
+        """Use the network for images of another side, with the same weights."""
+        if input_size < 1:
+            raise InputError(f"input_size must be at least 1 (got {input_size}).")
+        self.spec = replace(self.spec, input_size=input_size)
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each stage's feature maps, (image, channel, height, width)."""

@@ -35,6 +35,14 @@ class Conv4(Backbone):
                 block.append(DropBlock.for_input(drop_rate, input_size))  # type: ignore[operator]
         initialise(self, "relu")
 
+    def set_input_size(self, input_size: int) -> None:
+        """Raise an error unless it is the network's own: the dimension of the embedding depends on it."""
+        if input_size != self.spec.input_size:
+            raise InputError(
+                f"input_size must be {self.spec.input_size} for this {self.spec.name} (got {input_size}): the "
+                "dimension of its embedding depends on it."
+            )
+
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each block's feature maps."""
         check_images(images, self.spec.name, side=self.spec.input_size)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from nearshot.errors import InputError, look_up
 from nearshot.models.backbone import Backbone
 from nearshot.models.conv4 import Conv4
+from nearshot.models.efficientnet_lite import VARIANTS, EfficientNetLite
 from nearshot.models.resnet12 import DROP_RATE, ResNet12, ResNet12MetaOpt
 from nearshot.models.timm import PREFIX as TIMM_PREFIX
 from nearshot.models.timm import TimmBackbone
@@ -18,6 +19,9 @@ BACKBONES: Mapping[str, Callable[[str, int], Backbone]] = MappingProxyType(
         "conv4": partial(Conv4, width=64),
         "conv4-32": partial(Conv4, width=32),
         "conv4-32-dropblock": partial(Conv4, width=32, drop_rate=DROP_RATE),
+        "efficientnet-lite0": EfficientNetLite,
+        "efficientnet-lite1": EfficientNetLite,
+        "efficientnet-lite2": EfficientNetLite,
         "resnet12": ResNet12,
         "resnet12-dropblock": partial(ResNet12, drop_rate=DROP_RATE),
         "resnet12-metaopt": ResNet12MetaOpt,
@@ -32,7 +36,8 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
 
     Args:
         name: one of `BACKBONES`, or "timm:" and the name of a timm model (needs the extra `timm`).
-        input_size: the side of its images; by default 84, as in the paper, or the default of a timm model.
+        input_size: the side of its images; by default 84, as in the paper, or the published side of an EfficientNet or
+            timm model.
 
     >>> backbone = build_backbone("resnet12")
     >>> sum(parameter.numel() for parameter in backbone.parameters())
@@ -47,4 +52,6 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
         maker = look_up(BACKBONES, name, "backbone")
     except InputError as error:
         raise InputError(f"{str(error).removesuffix('.')} or '{TIMM_PREFIX}<name>'.") from None
-    return maker(name, DEFAULT_INPUT_SIZE if input_size is None else input_size)
+    if input_size is None:
+        input_size = VARIANTS[name].input_size if name in VARIANTS else DEFAULT_INPUT_SIZE
+    return maker(name, input_size)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import difflib
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
-from nearshot.errors import InputError, MissingExtraError
-from nearshot.models.backbone import Backbone, BackboneSpec, Normalisation, check_images
+from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
+from nearshot.models.backbone import Backbone, BackboneSpec, Interpolation, Normalisation, check_images
 from nearshot.models.layers import float32_by_default
 
 PREFIX = "timm:"
+REACH_SECONDS = 5  # how long to wait for the server of the weights
 
 
 class TimmBackbone(Backbone):
     """A model of timm without its classifier, such as "timm:resnet18"; pooled features are the embedding.
 
-    `input_size` is by default that of the model; `pretrained` loads its published weights, which timm downloads.
+    `input_size` is by default that of the model. `pretrained` loads its published weights, which timm downloads once,
+    or those of a file: "timm:resnet18@weights.safetensors".
     """
 
     def __init__(self, name: str, input_size: int | None = None, *, pretrained: bool = False) -> None:
         super().__init__()
+        name, _, file = name.partition("@")
         try:
             import timm  # noqa: PLC0415 (an extra)
         except ImportError as error:
@@ -34,18 +44,33 @@ class TimmBackbone(Backbone):
             similar = difflib.get_close_matches(model_name, timm.list_models(), n=5)
             hint = f" Did you mean one of {', '.join(similar)}?" if similar else ""
             raise InputError(f"timm has no model {model_name!r}.{hint}")
-        options = {"pretrained": pretrained, "num_classes": 0}
-        with float32_by_default():
-            try:  # models with a fixed grid of patches need the size; others do not accept it
-                size = {} if input_size is None else {"img_size": input_size}
-                self.model: Any = timm.create_model(model_name, **options, **size)
-            except TypeError:
-                self.model = timm.create_model(model_name, **options)
-        config = timm.data.resolve_model_data_config(self.model)
+        with float32_by_default(), _in_one_sentence(name):
+            if file:
+                self.model: Any = _create(model_name, None, pretrained=False)
+                _load_file(self.model, Path(file).expanduser(), name)
+            else:
+                self.model = _create(model_name, input_size, pretrained=pretrained)
+            config = timm.data.resolve_model_data_config(self.model)
         normalisation = Normalisation(tuple(config["mean"]), tuple(config["std"]))
-        self.spec = BackboneSpec(name, input_size or config["input_size"][-1], normalisation)
+        interpolation: Interpolation = "bicubic" if config["interpolation"] == "bicubic" else "bilinear"
+        self.spec = BackboneSpec(
+            name, config["input_size"][-1], normalisation, interpolation=interpolation, crop=config["crop_pct"]
+        )
         self.embedding_dim = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)
         self.stage_dims = tuple(int(stage["num_chs"]) for stage in getattr(self.model, "feature_info", ()))
+        if input_size is not None:
+            self.set_input_size(input_size)
+
+    def set_input_size(self, input_size: int) -> None:
+        """Use the model for images of another side; models with a grid of patches interpolate its positions."""
+        super().set_input_size(input_size)
+        with _in_one_sentence(self.spec.name, f" at input_size {input_size}"):
+            if hasattr(self.model, "set_input_size"):
+                self.model.set_input_size(img_size=(input_size, input_size))
+            mode = self.model.training
+            with torch.inference_mode():  # many models fail only when they meet images
+                self.model.eval()(torch.zeros(1, 3, input_size, input_size, dtype=torch.float32))
+            self.model.train(mode)
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return the feature maps of the model's stages, as timm defines them."""
@@ -60,3 +85,80 @@ class TimmBackbone(Backbone):
         check_images(images, self.spec.name)
         embeddings: Tensor = self.model(images)
         return torch.flatten(embeddings, 1)
+
+
+def _create(model_name: str, input_size: int | None, *, pretrained: bool) -> Any:
+    import timm  # noqa: PLC0415 (an extra)
+
+    options: dict[str, Any] = {"pretrained": pretrained, "num_classes": 0}
+    with _offline_without_network(model_name) if pretrained else nullcontext():
+        if input_size is not None:
+            try:  # models with a fixed grid of patches need the size; others do not accept it
+                return timm.create_model(model_name, img_size=input_size, **options)
+            except TypeError:
+                pass
+        return timm.create_model(model_name, **options)
+
+
+def _load_file(model: Any, path: Path, name: str) -> None:
+    """Load a weights file, in timm's names; no code in it is run."""
+    import timm  # noqa: PLC0415 (an extra)
+
+    if not path.is_file():
+        raise InputError(f"There is no weights file {path} for {name}.")
+    found = timm.models.load_checkpoint(model, str(path), strict=False, weights_only=True)
+    if found.missing_keys:
+        n_missing, first = len(found.missing_keys), found.missing_keys[0]
+        raise FileFormatError(f"{path} has no weights of {name}: {n_missing:,} tensors are missing, such as {first!r}.")
+
+
+@contextmanager
+def _in_one_sentence(name: str, where: str = "") -> Iterator[None]:
+    """Turn every error of timm and its downloads into one sentence."""
+    try:
+        yield
+    except NearshotError:
+        raise
+    except Exception as error:  # of many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise InputError(f"timm cannot make {name!r}{where}: {reason}.") from error
+
+
+@contextmanager
+def _offline_without_network(model_name: str) -> Iterator[None]:
+    """Use downloaded weights only if the server cannot be reached: the client would try again for a minute."""
+    from huggingface_hub import constants  # noqa: PLC0415 (timm needs it)
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or not _can_reach(constants.ENDPOINT)
+    try:
+        yield
+    except OSError as error:
+        if not constants.HF_HUB_OFFLINE:
+            raise
+        raise InputError(
+            f"The weights of {PREFIX}{model_name} are not on this machine, and {constants.ENDPOINT} cannot be reached. "
+            f"Connect to the internet once, or give a weights file: {PREFIX}{model_name}@FILE."
+        ) from error
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _can_reach(url: str) -> bool:
+    """Return whether a server accepts connections within a few seconds; through a proxy it is not tried."""
+    if urllib.request.getproxies():
+        return True
+    parts, reached = urlsplit(url), threading.Event()
+
+    def connect() -> None:
+        try:
+            address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
+            socket.create_connection(address, timeout=REACH_SECONDS).close()
+            reached.set()
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=connect, daemon=True)  # looking up a name has no time limit
+    thread.start()
+    thread.join(REACH_SECONDS)
+    return reached.is_set()

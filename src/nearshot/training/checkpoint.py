@@ -32,6 +32,7 @@ class Progress:
         self.epoch, self.step = 1, 0  # the epochs are counted from 1, and the steps are those taken
         self.best: dict[str, dict[str, Any]] = {}  # by "5-shot centroid" and the like, with its epoch
         self.history: list[dict[str, Any]] = []
+        self.initial: dict[str, float] = {}  # the accuracies of epoch 0, the unchanged initial network
         self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
         self.made_of = [0.0, 0.0, 0.0]
 

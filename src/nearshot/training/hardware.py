@@ -82,7 +82,8 @@ class Hardware:
         `n_ranks` processes train together; `n_steps`, the length of the run, decides whether compiling pays.
         """
         waits = config.sync_batch_norm and n_ranks > 1  # for the statistics of other processes
-        fusible, capturable = can_fuse(backbone, device) and not waits, device.type == "cuda" and n_ranks == 1
+        fusible = can_fuse(backbone, device) and not waits and config.init is None  # else batch norm is frozen
+        capturable = device.type == "cuda" and n_ranks == 1
         if self.fuse and self.compile:
             raise InputError("fuse and compile exclude each other; choose one.")
         if self.fuse and not fusible:

@@ -35,7 +35,7 @@ from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig, dataset_name
 from nearshot.training.presets import closest_preset
 
-__all__ = ["RunFolder", "best_epoch", "describe_environment", "device_name", "run_name"]
+__all__ = ["RunFolder", "best_epoch", "describe_environment", "device_name", "folder_name", "run_name"]
 
 LONGEST_NAME = 120
 CLASSES, JOB = "training_classes.json", "job.json"
@@ -57,6 +57,21 @@ def run_name(config: TrainConfig) -> str:
     return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
+def folder_name(config: TrainConfig) -> str:
+    """Return a short name for a run's folder: the preset, or the dataset and the method; then seed and other changes.
+
+    >>> folder_name(TrainConfig(dataset="photos", seed=3)), folder_name(TrainConfig(dataset="photos", epochs=9))
+    ('photos-nca-seed3', 'photos-nca-4a4d')
+    """
+    preset, different = closest_preset(config)
+    others = {name: own for name, (_, own) in different.items() if name not in ("dataset", "method", "seed")}
+    if preset == "default" or "method" in different:
+        preset = f"{dataset_name(config.dataset)}-{config.method_name}"
+    parts = [preset, *([f"seed{config.seed}"] if config.seed else [])]
+    parts += [hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:4]] if others else []
+    return "".join(letter if letter.isalnum() or letter in ".+-_" else "-" for letter in "-".join(parts))
+
+
 class RunFolder:
     """The files of a run: their paths, reading, writing, and the per-run lock."""
 
@@ -74,7 +89,7 @@ class RunFolder:
 
     def keep_weights(self, epochs: set[int], *, before: int) -> None:
         """Remove the weights of all other epochs before `before`; later ones may be among the best."""
-        for epoch in range(1, before):
+        for epoch in range(before):
             if epoch not in epochs:
                 self.weights_of(epoch).unlink(missing_ok=True)
 
@@ -134,13 +149,8 @@ class RunFolder:
 
     def read_trained_on(self) -> TrainingClasses | None:
         """Return the training classes; None for a run of an older version, which has no record."""
-        if not (self.path / CLASSES).is_file():
-            return None
-        content = self.read(CLASSES)
-        try:
-            return TrainingClasses.from_dict(content)
-        except ValueError as error:
-            raise FileFormatError(f"{self.path / CLASSES} is damaged: {error}") from error
+        file = self.path / CLASSES
+        return TrainingClasses.from_json(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
 
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make and lock the folder; return whether there is a checkpoint to resume from."""
@@ -185,7 +195,8 @@ class RunFolder:
             last = self.read("environment.json")
             before = [*last.pop("earlier", []), last]
         self.write("config.json", config.as_dict())
-        self.write(CLASSES, classes.as_dict())
+        with atomic_write(self.path / CLASSES) as file:
+            file.write(classes.as_json().encode())
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
 
 

