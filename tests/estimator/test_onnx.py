@@ -224,7 +224,7 @@ def test_what_cannot_be_exported(embedded: Any, tmp_path: Path, monkeypatch: pyt
     function = FewShotClassifier(lambda images: images.mean((1, 2))).fit(*labelled())
     with pytest.raises(InputError, match="backbone must be a torch.nn.Module"):
         export_onnx(function, tmp_path / "c.onnx")
-    with pytest.raises(InputError, match="cannot export the classifier 'centroid' with this backbone"):
+    with pytest.raises(InputError, match="cannot export the classifier 'ridge' with this backbone"):
         export_onnx(FewShotClassifier(Shy().eval()).fit(*labelled()), tmp_path / "c.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[onnx\]'"):

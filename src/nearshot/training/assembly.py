@@ -16,7 +16,7 @@ from nearshot.data.datasets import SOURCES
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.store import prepared_manifests
 from nearshot.episode_shape import ImagesByClass
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError, NearshotError, look_up
 from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.text import format_list
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_episodes
@@ -67,7 +67,10 @@ class RunPlan:
         self.method = resolve_method(config, auto)
         self.fabric = hardware.fabric(config)
         if launch:
-            self.fabric.launch()
+            try:
+                self.fabric.launch()
+            except RuntimeError as error:  # such as torch.distributed.DistNetworkError
+                raise NearshotError(f"The processes of this run could not connect: {error}") from error
             on_first_rank(self.fabric, lambda: len(open_splits(config, data_dir)))  # prepares what is not prepared
         self.stores = open_splits(config, data_dir)
         if not allow_few_images and config.dataset not in SOURCES:
