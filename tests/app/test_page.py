@@ -13,6 +13,7 @@ import pytest
 from browser import CHROMIUM, Browser, open_browser
 from clouds import conv4
 from layouts import write_folder
+
 from small_project import CLASSES, label, pattern, wait_until, wait_until_idle
 
 pytest.importorskip("starlette")

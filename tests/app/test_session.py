@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from clouds import clouds, conv4
 from PIL import Image
-from small_project import label, pattern, wait_until_idle
 
 from nearshot.app.project import Project
 from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, large_version, thumbnail
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
+from small_project import label, pattern, wait_until_idle
 
 
 def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:

@@ -28,7 +28,7 @@ from nearshot.estimator.leave_one_out import (
     held_out_scores,
     rounds,
 )
-from nearshot.estimator.novelty import choose_threshold, class_spread, held_out_novelties, novelties
+from nearshot.estimator.novelty import TYPICAL_BY_SCORE, choose_threshold, class_spread, held_out_novelties, novelties
 from nearshot.estimator.support import Support, between_classes
 
 SIZES = st.lists(st.integers(1, 45), min_size=1, max_size=5)
@@ -333,3 +333,28 @@ def test_what_unknown_is_called() -> None:
     assert text.score(drawn.query, np.repeat(np.arange(5), 15)) > 0.8  # though the answers have a text among them
     longer = FewShotClassifier(unknown_rate=0.1, unknown_label="none of these at all").fit(drawn.support, drawn.labels)
     assert "none of these at all" in longer.predict(drawn.strangers)
+
+
+def test_the_novelty_of_ridge_regression_counts_its_score() -> None:
+    """A query whose best score is 1/2 is as novel as its distance says, and one with a higher score less so."""
+    drawn = clouds(5, spread=1.1, n_query=4)
+    settings: Any = {"unknown_rate": 0.1, "normalise": False}
+    model, by_distance = (FewShotClassifier(classifier=one, **settings) for one in ("ridge", "centroid"))
+    model.fit(drawn.support, drawn.labels)
+    by_distance.fit(drawn.support, drawn.labels)
+    query, support = torch.from_numpy(drawn.query), torch.from_numpy(drawn.support).view(5, 5, -1)
+    best = np.array([max(reference.ridge_scores(list(support), one)) for one in query])
+    expected = by_distance.novelty(drawn.query) * np.exp(2 * (0.5 - best))
+    np.testing.assert_allclose(model.novelty(drawn.query), expected, rtol=1e-9)
+    assert best.min() < 0.5 < best.max()
+    # The threshold, from images that are held out: one of every class at a time.
+    held_out, distances = [], held_out_novelties(model._fitted.support).view(5, 5)
+    for number in range(5):
+        kept = [torch.cat([images[:number], images[number + 1 :]]) for images in support]
+        for code in range(5):
+            score = max(reference.ridge_scores(kept, support[code, number]))
+            held_out.append(float(distances[code, number]) * math.exp(2 * (0.5 - score)))
+    assert model.threshold_ == pytest.approx(choose_threshold(torch.tensor(held_out), 0.1, TYPICAL_BY_SCORE), rel=1e-5)
+    alone = FewShotClassifier(classifier="ridge", unknown_rate=0.1).fit(drawn.support[:5], drawn.labels[:5])
+    other = FewShotClassifier(classifier="centroid", unknown_rate=0.1).fit(drawn.support[:5], drawn.labels[:5])
+    np.testing.assert_array_equal(alone.novelty(drawn.query), other.novelty(drawn.query))  # one class: distance alone

@@ -16,7 +16,7 @@ from nearshot.errors import InputError, NearshotError
 
 if TYPE_CHECKING:
     from nearshot.data.images import Pixels
-    from nearshot.estimator import FewShotClassifier
+    from nearshot.estimator import Embedder, FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
 BACKBONE = "auto"
@@ -124,9 +124,14 @@ def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterat
     """Read images at the size of the classifier's backbone; the entry of an unreadable image is its error."""
     from nearshot.estimator.image_inputs import read_each  # noqa: PLC0415
 
+    return read_each(list(paths), embedder_of(classifier).square)
+
+
+def embedder_of(classifier: FewShotClassifier) -> Embedder:
+    """Return the embedder of a classifier; a classifier of features is an error."""
     if classifier.embedder_ is None:
         raise InputError("This bundle classifies features, not images: it has no backbone.")
-    return read_each(list(paths), classifier.embedder_.square)
+    return classifier.embedder_
 
 
 def _warn_about(found: SupportFolder, *, rejects: bool) -> None:

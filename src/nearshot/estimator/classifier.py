@@ -22,8 +22,17 @@ from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
 from nearshot.estimator.image_inputs import are_images, image_list, name_of, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from, held_out_scores
-from nearshot.estimator.state import NUMBERS, Array, ClassifierSettings, Fitted, Labelled, are_mixed, learn
-from nearshot.estimator.support import find_classifier
+from nearshot.estimator.state import (
+    NUMBERS,
+    Array,
+    ClassifierSettings,
+    Fitted,
+    Labelled,
+    are_mixed,
+    learn,
+    warn_about_repeated_images,
+)
+from nearshot.estimator.support import classifier_of
 from nearshot.evaluation.ties import first_best
 from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
@@ -120,7 +129,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.unknown_label!r}): scikit-learn cannot score mixed answers. Use unknown_label={hint}.",
                 stacklevel=2,
             )
-        return self._set(learn(settings, given, embedder))
+        fitted = learn(settings, given, embedder)
+        if embedder is not None:
+            warn_about_repeated_images(fitted, embedder, image_list(X))
+        return self._set(fitted)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
         """Add labelled images of known or new classes.
@@ -140,7 +152,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             first, second = known.labels.tolist()[0], labels.tolist()[0]
             raise InputError(f"Labels must be of one type (got {first!r} before and {second!r} now).")
         features, labels = np.concatenate([known.features, features]), np.concatenate([known.labels, labels])
-        return self._set(learn(settings, (features, labels, [*known.names, *names], columns), fitted.embedder))
+        more = learn(settings, (features, labels, [*known.names, *names], columns), fitted.embedder)
+        if fitted.embedder is not None:
+            warn_about_repeated_images(more, fitted.embedder, [*known.names, *image_list(X)])
+        return self._set(more)
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
@@ -227,7 +242,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not needs_backbone and backbone is not None:
             raise InputError(f"backbone must be None: {path} needs none but its own.")
         model = cls(saved or backbone or AUTO, device=device, cache_dir=cache_dir, **parameters)
-        find_classifier(model.classifier)  # a classifier of your own, which must be registered
+        classifier_of(model.classifier)  # a classifier of your own, which must be registered
         try:
             settings = model._settings().check()
         except InputError as error:

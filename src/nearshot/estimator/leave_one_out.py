@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
-from nearshot.estimator.support import Support, between_classes, class_scores, find_classifier, fit_head, n_voters
+from nearshot.estimator.support import Support, between_classes, class_scores, classifier_of, fit_head, n_voters
 from nearshot.evaluation.classifiers import RIDGE, ridge_problem
 from nearshot.evaluation.ties import first_best
 from nearshot.text import counted
 
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts
 MAX_TESTED = 1000  # images in all rounds
-MAX_REFITTED = 256  # support images of "ridge" up to which it is fitted in each round
+MAX_REFITTED = 128  # support images of "ridge" up to which it is fitted in each round
 TYPICAL = 0.055  # of the mean squared distance between classes, times 1 + 1/n for n images per class
 TYPICAL_VOTES = 0.35  # of the square root of the number of voters, for "knn"
 TYPICAL_RIDGE = 0.06  # for "ridge", whose scores are about 1 for the right class and 0 for others
@@ -74,7 +74,7 @@ def rounds(support: Support) -> Iterator[tuple[Tensor, Tensor]]:
 def held_out_scores(support: Support, classifier: str, n_neighbors: int | None = None) -> HeldOut:
     """Hold images out, round by round, and score the classes for them with the remaining images."""
     scores, images, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
-    is_ridge = find_classifier(classifier) is RIDGE
+    is_ridge = classifier_of(classifier) is RIDGE
     ridge = SolvedRidge(support) if is_ridge and len(support.codes) > MAX_REFITTED else None
     for kept, tested in rounds(support):
         if not len(tested):
@@ -120,16 +120,18 @@ class SolvedRidge:
         rest = known[:, out] if self.few else torch.eye(len(out)).to(known) - known @ known.T
         mean = self.roots[out] / self.roots.norm()
         errors = torch.linalg.solve(rest - mean @ mean.T, self.errors[out])[torch.searchsorted(out, tested)]
-        return (self.targets[tested] - errors) / self.roots[tested] + 1 / self.targets.shape[1]
+        scores: Tensor = (self.targets[tested] - errors) / self.roots[tested] + 1 / self.targets.shape[1]
+        return scores
 
 
 def typical_temperature(support: Support, classifier: str, n_neighbors: int | None = None) -> float:
     """Return the temperature to expect before any image is held out.
 
     The error of a score comes from the spread of an image and that of a mean of n images, so it scales with 1 + 1/n.
-    Scores of classifiers other than "knn" are taken to be on the scale of squared distances.
+    Scores of ridge regression have a scale of their own, whatever the number of images. Those of other classifiers than
+    "knn" are taken to be on the scale of squared distances.
     """
-    if find_classifier(classifier) is RIDGE:
+    if classifier_of(classifier) is RIDGE:
         return TYPICAL_RIDGE
     if classifier == "knn":
         return TYPICAL_VOTES * math.sqrt(n_voters(support, n_neighbors))

@@ -24,7 +24,7 @@ from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.image_inputs import PREPROCESSING
 from nearshot.estimator.novelty import weigh_by_score
 from nearshot.estimator.state import Fitted
-from nearshot.estimator.support import Head, find_classifier
+from nearshot.estimator.support import Head, classifier_of
 from nearshot.evaluation.classifiers import RIDGE, similarities
 from nearshot.evaluation.ties import first_best
 from nearshot.io import atomic_write, readable
@@ -179,7 +179,7 @@ def _export(fitted: Fitted) -> Any:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        what = f"the classifier {find_classifier(fitted.settings.classifier).name!r}" + (
+        what = f"the classifier {classifier_of(fitted.settings.classifier).name!r}" + (
             "" if embedder is None else " with this backbone"
         )
         raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
@@ -268,7 +268,7 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
     values: dict[str, Any] = {
         "nearshot_version": __version__,
         "classes": [readable(str(label)) for label in learnt.classes.tolist()],
-        "classifier": find_classifier(settings.classifier).name,
+        "classifier": classifier_of(settings.classifier).name,
         "temperature": learnt.temperature,
         "centred": learnt.centre is not None,
         "normalised": bool(settings.normalise),

@@ -6,6 +6,8 @@ set, even if another thread calls `fit` or `forget` meanwhile.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -21,9 +23,9 @@ from torch import Tensor
 
 from nearshot.checks import is_integer
 from nearshot.distances import squared_euclidean
-from nearshot.errors import InputError
+from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.image_inputs import without_tensors
+from nearshot.estimator.image_inputs import read_each, without_tensors
 from nearshot.estimator.leave_one_out import choose_temperature, held_out_scores, typical_temperature
 from nearshot.estimator.novelty import (
     TYPICAL_BY_SCORE,
@@ -34,7 +36,7 @@ from nearshot.estimator.novelty import (
     novelties,
     weigh_by_score,
 )
-from nearshot.estimator.support import Head, Support, class_scores, find_classifier, fit_head, in_blocks
+from nearshot.estimator.support import Head, Support, class_scores, classifier_of, fit_head, in_blocks
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import RIDGE
 
@@ -59,7 +61,7 @@ class ClassifierSettings(NamedTuple):
 
     def check(self) -> Self:
         """Return the settings; raise an error if a value is invalid."""
-        find_classifier(self.classifier)
+        classifier_of(self.classifier)
         if self.n_neighbors is not None:
             check_count(self.n_neighbors, "n_neighbors")
         temperature, rate = self.temperature, self.unknown_rate
@@ -159,9 +161,7 @@ def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | No
     elif centre is not None:
         centre = np.asarray(without_tensors(centre), dtype=features.dtype)
     support = Support(_prepared(features, centre, settings), torch.from_numpy(codes), len(classes))
-    if embedder is not None:
-        warn_about_repeated_images(support, names, classes.tolist())
-    temperature, rate, is_ridge = settings.temperature, settings.unknown_rate, find_classifier(how[0]) is RIDGE
+    temperature, rate, is_ridge = settings.temperature, settings.unknown_rate, classifier_of(how[0]) is RIDGE
     if temperature == "auto" or (is_ridge and rate is not None):
         held_out = held_out_scores(support, *how)
     if temperature == "auto":
@@ -187,23 +187,33 @@ def are_mixed(labels: Array, others: Any) -> bool:
     return (labels.dtype.kind in NUMBERS) != (np.asarray(others).dtype.kind in NUMBERS)
 
 
-def warn_about_repeated_images(support: Support, names: Sequence[str], labels: Sequence[Any]) -> None:
-    """Warn about images that are in two classes; `names` are those of images, `labels` those of classes."""
-    images = torch.arange(len(support.codes))
-    named: list[str] = []
-    n_pairs = 0
-    for rows in in_blocks(images, support):
+def warn_about_repeated_images(fitted: Fitted, embedder: Embedder, images: Sequence[Any]) -> None:
+    """Warn about support images that are in two classes; `images` are all of them, or their names.
+
+    Images are the same if the backbone sees the same pixels. Only those with nearly equal embeddings are compared. One
+    that can no longer be read is skipped.
+    """
+    support, learnt = fitted.support, fitted.learnt
+    repeated = torch.zeros(len(images), dtype=torch.bool)
+    for rows in in_blocks(torch.arange(len(images)), support):
         features, codes = support.features[rows], support.codes[rows]
         near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
-        repeated = (near & (codes[:, None] != support.codes) & (rows[:, None] < images)).nonzero()
-        n_pairs += len(repeated)
-        for row, other in repeated[: NAMED_PAIRS - len(named)].tolist():
-            pair = int(rows[row]), other
-            named.append(" and ".join(f"{names[image]} in {labels[int(support.codes[image])]!r}" for image in pair))
-    if named:
-        more = f"; and {n_pairs - len(named)} more" if n_pairs > len(named) else ""
+        repeated[rows] = (near & (codes[:, None] != support.codes)).any(1)
+    suspects = repeated.nonzero()[:, 0].tolist()
+    places: dict[bytes, list[int]] = {}
+    for place, square in zip(suspects, read_each([images[place] for place in suspects], embedder.square), strict=True):
+        if not isinstance(square, NearshotError):
+            places.setdefault(hashlib.sha256(square.tobytes()).digest(), []).append(place)
+    same = (pair for group in places.values() for pair in itertools.combinations(group, 2))
+    pairs = sorted((one, other) for one, other in same if learnt.codes[one] != learnt.codes[other])
+    if pairs:
+        labels = learnt.labels.tolist()
+        named = [
+            " and ".join(f"{learnt.names[one]} in {labels[one]!r}" for one in pair) for pair in pairs[:NAMED_PAIRS]
+        ]
+        more = f"; and {len(pairs) - len(named)} more" if len(pairs) > len(named) else ""
         what = f"The same image is in two classes: {'; '.join(named)}{more}"
-        warnings.warn(f"{what}. Keep it in one of them.", stacklevel=4)
+        warnings.warn(f"{what}. Keep it in one of them.", stacklevel=3)
 
 
 def _prepared(features: Array, centre: Array | None, settings: ClassifierSettings) -> Tensor:

@@ -73,7 +73,7 @@ class Head(NamedTuple):
 
 def fit_head(name: str, support: Support, n_neighbors: int | None = None) -> Head:
     """Fit the classifier of that name to a support set; `n_neighbors` applies to k-NN only."""
-    classifier = find_classifier(name)
+    classifier = classifier_of(name)
     if classifier is KNN:
         classifier = knn(n_voters(support, n_neighbors))
     if classifier.prototypes:
@@ -84,7 +84,7 @@ def fit_head(name: str, support: Support, n_neighbors: int | None = None) -> Hea
     return Head(classifier, *classifier.fit(images, support.counts))
 
 
-def find_classifier(name: str) -> Classifier:
+def classifier_of(name: str) -> Classifier:
     """Return the classifier of a name in `CLASSIFIERS`, or the one that "auto" stands for."""
     return AUTO if name == "auto" else look_up(CLASSIFIERS, name, "classifier")
 

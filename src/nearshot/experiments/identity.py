@@ -61,7 +61,7 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
     if config.schedule != "steps":
         unused.update(("milestones", "decay"))
     settings = {setting: value for setting, value in config.as_dict().items() if setting not in unused}
-    if config.augmentation.crop != "padded":
+    if not config.augmentation.crop.startswith("padded"):
         del settings["augmentation"]["padding"]
     return settings | {"method": name, "batches": batches, "warm_up": config.warm_up_epochs}
 
