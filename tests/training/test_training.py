@@ -34,7 +34,6 @@ from nearshot.training.checkpoint import Progress, read_checkpoint
 from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.logging import RunLog
 from nearshot.training.methods import Composition, compositions, resolve_method
-from nearshot.training.run_folder import RunFolder
 
 TrainTiny = Callable[..., TrainResult]
 
