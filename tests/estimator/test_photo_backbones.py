@@ -60,7 +60,7 @@ def test_auto_embeds_images_and_takes_features_unchanged(photos: list[Any]) -> N
         ([np.zeros(4)], False),
         ([], False),
     ],
-    ids=repr,
+    ids=range(11),
 )
 def test_images_are_told_from_features(given: Any, expected: bool) -> None:
     assert are_images(given) == expected

@@ -20,6 +20,7 @@ CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
 SECONDS = 60.0
+CODES = {"Enter": 13, "Escape": 27}  # of keys for which the browser itself does something
 # The browser reads from file descriptor 3 and writes to 4, so they are put there just before it takes over.
 LAUNCHER = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
@@ -27,7 +28,7 @@ LAUNCHER = (
 
 
 class Browser:
-    """One tab of a browser, which can reach no host, and notes what it asks for."""
+    """One tab of a browser, which can reach no other host, and notes what it asks for."""
 
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write = read, write
@@ -56,14 +57,29 @@ class Browser:
                 result: dict[str, Any] = answer["result"]
                 return result
 
-    def open(self, path: Path) -> None:
-        """Open a file and wait until all of it is there."""
-        self.call("Page.navigate", url=path.resolve().as_uri())
+    def open(self, page: Path | str) -> None:
+        """Open a file, or an address of this computer, and wait until all of it is there."""
+        address = page.resolve().as_uri() if isinstance(page, Path) else page
+        self.call("Page.navigate", url=address)
+        self.wait_for(f"location.protocol + document.readyState == '{address.split(':')[0]}:complete'")
+
+    def wait_for(self, condition: str) -> None:
+        """Wait until a JavaScript expression is true."""
         deadline = time.monotonic() + SECONDS
-        while self.ask("location.protocol + document.readyState") != "file:complete":
+        while not self.ask(condition):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{path} was not loaded in {SECONDS} s")
+                raise TimeoutError(f"{condition} was not true in {SECONDS} s; the page complained: {self.complaints}")
             time.sleep(0.05)
+
+    def press(self, key: str, modifiers: int = 0) -> None:
+        """Press a key: 1, a, ArrowLeft, …. `modifiers`: 2 is Ctrl, 8 is Shift."""
+        more = {"text": key} if len(key) == 1 and not modifiers & 2 else {"windowsVirtualKeyCode": CODES.get(key, 0)}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, modifiers=modifiers, **more)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, modifiers=modifiers)
+
+    def resize(self, width: int, height: int) -> None:
+        """Set the size of the window."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def ask(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""
@@ -74,7 +90,7 @@ class Browser:
 
     def screenshot(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Save what the page looks like as PNG."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
@@ -111,7 +127,11 @@ def open_browser(profile: Path) -> Iterator[Browser]:
     # Clear of 3 and 4, which the launcher overwrites.
     passed = [fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (theirs_in, theirs_out)]
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-    options += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    options += [
+        "--remote-debugging-pipe",
+        f"--user-data-dir={profile}",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    ]
     options += ["--disable-background-networking", "--disable-component-update", "--hide-scrollbars"]
     process = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, *map(str, passed), CHROMIUM, *options],

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import nearshot
 from nearshot.data import Store
+from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.losses import nca_loss
@@ -27,6 +28,7 @@ from nearshot.models import build_backbone, save_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file_name
 from nearshot.runs.network import TrainedRun
 from nearshot.training import METHODS, Hardware, OwnLoss, TrainConfig, TrainResult, train
+from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import EVALUATION_SETTINGS
 from nearshot.training.checkpoint import Progress, read_checkpoint
 from nearshot.training.embedding import images_at_once, in_one_size
@@ -53,6 +55,22 @@ def test_every_method_trains_and_its_loss_falls(name: str, train_tiny: TrainTiny
     assert result.finished
     assert set(result.best) == {"1-shot centroid", "1-shot soft", "5-shot centroid", "5-shot soft"}
     assert result.best["5-shot centroid"].protocol.split == "val"
+
+
+@pytest.mark.parametrize(
+    ("changes", "warns"),
+    [
+        ({"augmentation": Augmentation()}, True),
+        ({"augmentation": Augmentation(), "input_size": 32}, False),  # magnified in evaluation too
+        ({"augmentation": Augmentation(), "input_size": 11, "backbone": "resnet12"}, False),  # a median crop has 11.8
+        ({"augmentation": Augmentation(crop="padded")}, False),
+        ({"augmentation": Augmentation(scale=(0.5, 1.0))}, False),
+    ],
+    ids=str,
+)
+def test_published_crops_of_small_images_are_warned_of(changes: dict[str, Any], warns: bool, data_dir: Path) -> None:
+    plan = RunPlan(replace(TINY, **changes), Hardware(accelerator="cpu"), data_dir=data_dir, launch=False)
+    assert ["16×16" in message and "--crop padded" in message for message in plan.messages] == [True] * warns
 
 
 def test_a_run_folder_describes_the_run(run: Path, data_dir: Path) -> None:

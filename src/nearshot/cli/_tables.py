@@ -1,13 +1,16 @@
-"""Lists of what there is to choose from."""
+"""Lists and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
+
+from nearshot.text import printable
 
 
 class Entry(NamedTuple):
@@ -26,3 +29,9 @@ def print_entries(title: str, entries: Iterable[Entry], console: Console) -> Non
         console.print(Text.assemble("\n", (name, "bold"), f": {state}" if fits else ":"), soft_wrap=True)
         below = about if fits or not state else f"{state}\n{about}"
         console.print(Padding(Text(below), (0, 0, 0, 4)), soft_wrap=False)
+
+
+def padded(text: object, width: int) -> str:
+    """Return text padded to a number of terminal columns; some letters take two."""
+    text = printable(text)
+    return text + " " * (width - cell_len(text))

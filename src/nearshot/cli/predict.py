@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
@@ -15,10 +15,13 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
+from nearshot.app.copies import check_folder, copy_into_classes
 from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries
+from nearshot.cli._scores import score_lines, true_label
+from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
-from nearshot.text import counted, print_message, printable
+from nearshot.text import counted, print_line, print_message, printable
 
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier
@@ -36,7 +39,7 @@ class Predict:
 
     Nothing is trained: labelled images are embedded once, cached, and compared with new ones. Each line has the label,
     its probability, and the nearest labelled image. An image that cannot be read has a line with the reason, and the
-    exit status is then 3; so it is if a folder cannot be read.
+    exit status is then 3; so it is if a folder cannot be read, or an image cannot be copied.
 
     A network trained on images like yours is more accurate: train it with nearshot train --dataset ./my-photos, and use
     it with --backbone RUN.
@@ -44,7 +47,9 @@ class Predict:
     Examples: nearshot predict --support ./flowers garden.jpg;
     nearshot predict --support ./flowers holiday/ --unknown-rate 0.05;
     nearshot predict --support ./flowers 'more/*.png' --format csv > answers.csv;
-    nearshot predict --support flowers.safetensors holiday/ --format json
+    nearshot predict --support flowers.safetensors holiday/ --format json;
+    nearshot predict --support ./flowers holiday/ --unknown-rate 0.05 --copy-to ./sorted;
+    nearshot predict --support ./flowers ./flowers-test --score
     """
 
     images: Annotated[
@@ -59,23 +64,57 @@ class Predict:
     """A table, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
     nearest: int = 1
     """How many of the nearest labelled images to name in JSON."""
+    copy_to: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: copy nothing)")] = None
+    """Copy every image into DIR/LABEL, and rejected ones into a folder of their own. No file is overwritten: another
+    image of the same name becomes "name (2)", and one that is there already is not copied again."""
+    score: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Compare labels with the names of the folders that the images lie in, and print the accuracy with its 95 %
+    interval and the confused classes. With csv and json, they go to standard error."""
 
     def run(self, console: Console) -> None:
         """Classify images one by one."""
         paths, locked = find_queries(self.images, self.nearest)
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
+        if self.copy_to is not None:
+            check_folder(self.copy_to)
         classifier = self.options.make_classifier(self.support)
         bad: list[Path] = []
-        answers = _answers(classifier, paths, self.nearest, bad)
+        labels: dict[Path, str] = {}
+        answers = _noting(_answers(classifier, paths, self.nearest, bad), labels)
         if self.format == "table":
             _write_table(answers, console.file, paths, classifier)
         else:
             (_write_csv if self.format == "csv" else _write_json)(answers, console.file)
         if bad:
             print_message(f"{len(bad):,} of {counted(len(paths), 'image')} could not be read.")
-        if bad or locked:
+        if self.score:
+            report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
+            classes = [str(label) for label in classifier.classes_.tolist()]
+            truths = {path: true_label(path, self.images, classes) for path in labels}
+            for line in score_lines(labels, truths, classes):
+                print_line(report, printable(line))
+        failures = [] if self.copy_to is None else _copy(labels, self.copy_to)
+        if bad or locked or failures:
             raise SystemExit(SOME_UNREADABLE)
+
+
+def _noting(answers: Answers, labels: dict[Path, str]) -> Answers:
+    """Yield the answers, and note the label of each image."""
+    for path, result in answers:
+        if not isinstance(result, NearshotError):
+            labels[path] = str(result.label)
+        yield path, result
+
+
+def _copy(labels: Mapping[Path, str], folder: Path) -> list[str]:
+    """Copy images into one folder per label, and return sentences about those that could not be copied."""
+    done = copy_into_classes(labels.items(), folder)
+    same = f"; {done.n_same:,} were there already" if done.n_same else ""
+    print_message(f"{counted(done.n_new, 'image')} copied to {folder}{same}.")
+    for sentence in done.failures:
+        print_message(f"Not copied: {sentence}")
+    return done.failures
 
 
 def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int, bad: list[Path]) -> Answers:
@@ -100,20 +139,14 @@ def _write_table(answers: Answers, file: IO[str], paths: Sequence[Path], classif
     wide = min(MAX_WIDTH, max(len("image"), *(cell_len(printable(path)) for path in paths)))
     labels = [printable(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
     label_wide = max(len("label"), *map(cell_len, labels))
-    file.write(f"{_padded('image', wide)}  {_padded('label', label_wide)}  probability   nearest labelled image\n")
+    file.write(f"{padded('image', wide)}  {padded('label', label_wide)}  probability   nearest labelled image\n")
     for path, result in answers:
         label, rest = "–", f"cannot be read: {printable(result)}"
         if not isinstance(result, NearshotError):
             label, near = result.label, result.neighbours[0]
             sure = f"novelty {result.novelty:.2g}" if result.is_unknown else f"{100 * result.probability:.1f} %"
             rest = f"{sure:12}  {printable(near.name)} (distance {near.distance:.2f})"
-        file.write(f"{_padded(path, wide)}  {_padded(label, label_wide)}  {rest}\n")
-
-
-def _padded(text: object, width: int) -> str:
-    """Return text padded to a number of terminal columns; some letters take two."""
-    text = printable(text)
-    return text + " " * (width - cell_len(text))
+        file.write(f"{padded(path, wide)}  {padded(label, label_wide)}  {rest}\n")
 
 
 def _write_csv(answers: Answers, file: IO[str]) -> None:

@@ -66,6 +66,7 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
     return settings | {"method": name, "batches": batches, "warm_up": config.warm_up_epochs}
 
 
+@functools.lru_cache(10_000)
 def run_id(config: TrainConfig) -> str:
     """Return a short hash of the resolved settings that differ from the defaults.
 

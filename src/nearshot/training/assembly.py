@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import torch
 
 from nearshot.data import Store, open_or_prepare
+from nearshot.data.augment import Augmentation
 from nearshot.data.datasets import SOURCES
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.store import prepared_manifests
 from nearshot.episode_shape import ImagesByClass
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError, NearshotError, look_up
 from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.text import format_list
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_episodes
@@ -66,7 +68,10 @@ class RunPlan:
         self.method = resolve_method(config, auto)
         self.fabric = hardware.fabric(config)
         if launch:
-            self.fabric.launch()
+            try:
+                self.fabric.launch()
+            except RuntimeError as error:  # such as torch.distributed.DistNetworkError
+                raise NearshotError(f"The processes of this run could not connect: {error}") from error
             on_first_rank(self.fabric, lambda: len(open_splits(config, data_dir)))  # prepares what is not prepared
         self.stores = open_splits(config, data_dir)
         if not allow_few_images and config.dataset not in SOURCES:
@@ -85,10 +90,24 @@ class RunPlan:
                 f"The images were prepared with side {side}, and {config.init} sees {input_size}. Larger images may "
                 f"give better results: nearshot data prepare FOLDER --side {input_size}, then --side {input_size}."
             )
+        self._warn_of_magnified_crops(input_size or side)
         self.learner = Learner(self.config, input_size or side, len(training.class_names))
         self.hardware = hardware.resolved(
             self.fabric.device, self.config, self.learner.backbone, n_ranks=n_ranks, n_steps=self.n_steps
         )
+
+    def _warn_of_magnified_crops(self, input_size: int) -> None:
+        """Add a message if the published crops magnify most images, though none is magnified in evaluation."""
+        crops, side = self.config.augmentation, self.stores["train"].images.shape[1]
+        if crops.crop != "random" or crops.scale != Augmentation().scale or side < input_size:
+            return
+        median_side = side * math.sqrt(sum(crops.scale) / 2)
+        if median_side < input_size:
+            self.messages.append(
+                f"Most random crops of these {side}×{side} images are magnified to {input_size}×{input_size}, which "
+                "costs accuracy: images look sharper in evaluation than in training. Prepare the files with a larger "
+                "--side if they are larger, or use --crop padded."
+            )
 
     def _check_validation(self) -> int:
         """Return the queries per class of validation episodes: those of the settings, or all that the classes have."""

@@ -31,7 +31,7 @@ import torch
 from nearshot._version import __version__, state_of_code
 from nearshot.data.datasets import SOURCES
 from nearshot.errors import FileFormatError, InputError
-from nearshot.io import FileLock, atomic_write
+from nearshot.io import FileLock, read_json, write_json
 from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig, dataset_name, differences
 from nearshot.training.presets import PHOTOS, closest_preset
@@ -103,8 +103,7 @@ class RunFolder:
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Write a JSON file atomically."""
-        with atomic_write(self.path / name) as file:
-            file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+        write_json(self.path / name, content)
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the run."""
@@ -112,13 +111,7 @@ class RunFolder:
         if not file.is_file():
             kind = "run" if name == "config.json" else "finished run"
             raise InputError(f"{self.path} is not a {kind}: it has no {name}.")
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise FileFormatError(f"{file} is damaged: {error}.") from error
-        if not isinstance(content, dict):
-            raise FileFormatError(f"{file} is damaged: it must hold a JSON object.")
-        return content
+        return read_json(file)
 
     def read_best(self) -> dict[str, dict[str, Any]]:
         """Return the best epochs of a finished run, by "5-shot centroid" and the like."""
@@ -152,8 +145,9 @@ class RunFolder:
 
     def read_trained_on(self) -> TrainingClasses | None:
         """Return the training classes; None for a run of an older version, which has no record."""
-        file = self.path / CLASSES
-        return TrainingClasses.from_json(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
+        if not (self.path / CLASSES).is_file():
+            return None
+        return TrainingClasses.from_json(json.dumps(self.read(CLASSES)), str(self.path / CLASSES))
 
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make and lock the folder; return whether there is a checkpoint to resume from."""
@@ -198,8 +192,7 @@ class RunFolder:
             last = self.read("environment.json")
             before = [*last.pop("earlier", []), last]
         self.write("config.json", config.as_dict())
-        with atomic_write(self.path / CLASSES) as file:
-            file.write(classes.as_json().encode())
+        self.write(CLASSES, json.loads(classes.as_json()))
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
 
 

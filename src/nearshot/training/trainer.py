@@ -24,7 +24,7 @@ from nearshot.training.checkpoint import CheckpointWriter, Progress
 from nearshot.training.classes import NOTE
 from nearshot.training.config import TrainConfig
 from nearshot.training.diagnosis import warnings_about
-from nearshot.training.distributed import any_rank, on_first_rank
+from nearshot.training.distributed import any_rank, naming_lost_ranks, on_first_rank
 from nearshot.training.embedding import embed_images, in_one_size
 from nearshot.training.hardware import Hardware
 from nearshot.training.logging import RunLog, import_wandb
@@ -115,7 +115,7 @@ def train(
     training = Training(plan)
     config, fabric, run, progress = plan.config, plan.fabric, plan.run, training.progress
     stop_every = 1 if fabric.world_size == 1 else STEPS_BETWEEN_STOP_CHECKS
-    with _locked(plan, resume=resume, overwrite=overwrite) as resumes:
+    with naming_lost_ranks(fabric, run.path), _locked(plan, resume=resume, overwrite=overwrite) as resumes:
         if resumes:
             training.resume()
         elif resume:

@@ -1,0 +1,117 @@
+"""Make the screenshots of `nearshot app` in docs/images, from a folder of photographs with one folder per class.
+
+    PYTHONPATH=tests/experiments python docs/app_images.py PHOTOS
+
+Those in the repository show flowers of Oxford Flowers-102 (Nilsback and Zisserman).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from browser import Browser, open_browser
+
+from nearshot.app.project import Project
+from nearshot.app.server import listen, make_server
+from nearshot.app.session import Session
+from nearshot.data.store import data_folder
+from nearshot.estimator import Embedder
+
+IMAGES = Path(__file__).parent / "images"
+CLASSES = ("barbeton daisy", "cyclamen", "foxglove", "hibiscus", "lotus lotus", "rose")
+OTHERS = ("petunia",)
+LABELLED, SHOWN, STRANGERS = 6, 40, 6
+
+
+def copy_photos(source: Path, folder: Path) -> dict[str, list[str]]:
+    """Copy photos of some classes into one folder, in no order, and return their names by class."""
+    names: dict[str, list[str]] = {}
+    for label in CLASSES + OTHERS:
+        paths = sorted((source / label).iterdir())[: SHOWN if label in CLASSES else STRANGERS]
+        names[label] = [path.name for path in paths]
+        for path in paths:
+            (folder / path.name).write_bytes(path.read_bytes())
+    return names
+
+
+def label_some(session: Session, names: dict[str, list[str]]) -> None:
+    """Label a few photos of each class, and one of them wrongly."""
+    ids = {photo.name: photo.id for photo in session.project.present}
+    for label in CLASSES:
+        session.change(lambda project, label=label: project.add_class(label))
+        chosen = [ids[name] for name in names[label][:LABELLED]]
+        session.change(lambda project, label=label, chosen=chosen: project.set_label(chosen, label))
+    wrong = ids[names["hibiscus"][LABELLED]]
+    session.change(lambda project: project.set_label([wrong], "foxglove"))
+
+
+def take_pictures(browser: Browser, address: str, session: Session, names: dict[str, list[str]]) -> None:
+    """Open the page and save what it looks like."""
+
+    def settle() -> None:
+        while session.is_busy:
+            time.sleep(0.2)
+        time.sleep(1.5)
+        browser.wait_for("[...document.images].every((image) => image.complete)")
+
+    def click(text: str, scope: str = "nav") -> None:
+        buttons = f"[...document.querySelectorAll('{scope} button')]"
+        browser.ask(f"{buttons}.find((one) => one.textContent.includes({json.dumps(text)})).click()")
+        settle()
+
+    browser.resize(1280, 860)
+    browser.open(address)
+    browser.wait_for("document.querySelectorAll('.tile').length > 0")
+    settle()
+    browser.screenshot(IMAGES / "app-start.png", height=860)
+    label_some(session, names)
+    settle()
+    click("Not labelled")
+    browser.ask("document.querySelector('.tile:nth-child(2)').click()")
+    settle()
+    browser.screenshot(IMAGES / "app.png", height=860)
+    browser.screenshot(IMAGES / "app-dark.png", height=860, dark=True)
+    browser.screenshot(IMAGES / "app-phone.png", width=400, height=760)
+    browser.resize(1280, 860)
+    click("Label next")
+    browser.screenshot(IMAGES / "app-next.png", height=860)
+    click("Check labels")
+    browser.ask("document.querySelector('.tile').dispatchEvent(new MouseEvent('dblclick'))")
+    settle()
+    browser.screenshot(IMAGES / "app-photo.png", height=860)
+    browser.ask("document.getElementById('viewer').close(); document.getElementById('accuracy').click()")
+    settle()
+    browser.screenshot(IMAGES / "app-accuracy.png", height=860)
+
+
+def main() -> None:
+    """Make all pictures."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "garden"
+        folder.mkdir()
+        names = copy_photos(Path(sys.argv[1]), folder)
+        embedder = Embedder("auto", cache_dir=data_folder() / "embeddings")
+        session = Session(Project(Path(made) / "garden-nearshot", [folder]), embedder)
+        session.start()
+        listener = listen()
+        server, address = make_server(session, listener.getsockname()[1])
+        thread = threading.Thread(target=server.run, args=[[listener]])
+        thread.start()
+        try:
+            with open_browser(Path(made) / "profile") as browser:
+                take_pictures(browser, address, session, names)
+                print(browser.complaints)
+        finally:
+            server.should_exit = True
+            thread.join()
+            listener.close()
+            session.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""A project: photos, classes and labels, in a folder that survives a restart.
+
+`project.json` has the folders of photos, the classes and the label of each photo. Uploaded photos are in `photos/`,
+small versions in `thumbnails/`. Folders of photos are referred to, and never changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import unicodedata
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nearshot.app.copies import safe_name, write_new
+from nearshot.data.readers import is_image
+from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.estimator.folders import find_images
+from nearshot.io import FileLock, atomic_write, readable
+
+FORMAT, VERSION = "nearshot-project", 1
+UNKNOWN = "unknown"  # the label of photos that are like no class
+MOST_PHOTOS = 20_000
+MOST_CLASSES = 200
+LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo of a project.
+
+    Attributes:
+        id: identifies it in addresses.
+        key: its path relative to the project; identifies it in `project.json`.
+        path: its file.
+        group: the name of the folder that it is in, or "" at the top.
+    """
+
+    id: str
+    key: str
+    path: Path
+    group: str
+
+    @property
+    def name(self) -> str:
+        """Its file name, for people."""
+        return readable(self.path.name)
+
+
+class Project:
+    """The photos, classes and labels of a folder. Every change is saved at once.
+
+    Attributes:
+        photos: the photos by identifier, in the order of their paths.
+        classes: the names of the classes, in the order of the user.
+        labels: the class of each labelled photo, by its key.
+        confirmed: the keys of photos whose labels the user has confirmed.
+        removed: the keys of photos that the user has taken out.
+    """
+
+    def __init__(self, folder: Path, photo_folders: Iterable[Path] = ()) -> None:
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(self.folder / ".lock")
+        if not self._lock.acquire():
+            raise InputError(f"The project {folder} is open in another nearshot app. Close it, or use that one.")
+        saved = self._read()
+        self.classes: list[str] = saved.get("classes", [])
+        self.labels: dict[str, str] = saved.get("labels", {})
+        self.confirmed: set[str] = set(saved.get("confirmed", []))
+        self.removed: set[str] = set(saved.get("removed", []))
+        new = [_relative(one, self.folder) for one in photo_folders]
+        self.folders: list[str] = list(dict.fromkeys([*saved.get("folders", []), *new]))
+        self.photos: dict[str, Photo] = {}
+        self.warnings: list[str] = []
+        for one in [*self.folders, "photos"]:
+            self._find(self.folder / one, required=one in new)
+        if len(self.photos) > MOST_PHOTOS:
+            raise InputError(f"A project has at most {MOST_PHOTOS:,} photos (got {len(self.photos):,}). Split them.")
+        self.save()
+
+    def close(self) -> None:
+        """Let other processes open the project."""
+        self._lock.release(remove=True)
+
+    @property
+    def present(self) -> list[Photo]:
+        """The photos that are not removed."""
+        return [photo for photo in self.photos.values() if photo.key not in self.removed]
+
+    def label_of(self, photo: Photo) -> str | None:
+        """Return the label of a photo, or None."""
+        return self.labels.get(photo.key)
+
+    def add_class(self, name: str) -> str:
+        """Add a class, and return its name without spaces around it."""
+        name = " ".join(unicodedata.normalize("NFC", name).split())
+        if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+            raise InputError(f"The name of a class must be 1 to {LONGEST_NAME} letters (got {len(name)}).")
+        if name == UNKNOWN:
+            raise InputError(f"Choose another name than {UNKNOWN!r}: it is that of photos that are like no class.")
+        if name in self.classes:
+            raise InputError(f"There is a class {name!r} already.")
+        if len(self.classes) >= MOST_CLASSES:
+            raise InputError(f"A project has at most {MOST_CLASSES} classes.")
+        self.classes.append(name)
+        self.save()
+        return name
+
+    def rename_class(self, old: str, new: str) -> None:
+        """Rename a class; with the name of another class, join the two."""
+        place = self._place(old)
+        if new not in self.classes:
+            self.add_class(new)
+            new = self.classes.pop()
+            self.classes[place] = new
+        elif new != old:
+            del self.classes[place]
+        self.labels = {key: new if label == old else label for key, label in self.labels.items()}
+        self.save()
+
+    def remove_class(self, name: str) -> None:
+        """Remove a class and the labels of its photos."""
+        del self.classes[self._place(name)]
+        self.labels = {key: label for key, label in self.labels.items() if label != name}
+        self.save()
+
+    def set_label(self, ids: Iterable[str], label: str | None) -> None:
+        """Label photos; None removes their labels."""
+        keys = [photo.key for photo in self.find(ids)]
+        if label is not None:
+            self._place(label)
+        for key in keys:
+            self.confirmed.discard(key)
+            self.removed.discard(key)
+            if label is None:
+                self.labels.pop(key, None)
+            else:
+                self.labels[key] = label
+        self.save()
+
+    def set_removed(self, ids: Iterable[str], *, removed: bool) -> None:
+        """Take photos out of the project, or put them back. Files are never deleted."""
+        keys = {photo.key for photo in self.find(ids)}
+        self.removed = self.removed | keys if removed else self.removed - keys
+        self.save()
+
+    def confirm(self, ids: Iterable[str]) -> None:
+        """Record that labels are right although they look wrong."""
+        self.confirmed |= {photo.key for photo in self.find(ids)}
+        self.save()
+
+    def label_by_folders(self) -> None:
+        """Label every unlabelled photo that lies in a folder with the folder's name."""
+        unlabelled = [photo for photo in self.present if photo.key not in self.labels]
+        groups = {photo: photo.group for photo in unlabelled if photo.group not in ("", UNKNOWN)}
+        names = {group: " ".join(unicodedata.normalize("NFC", group).split()) for group in groups.values()}
+        for name in dict.fromkeys(names.values()):
+            if name not in self.classes:
+                self.add_class(name)
+        self.labels |= {photo.key: names[group] for photo, group in groups.items()}
+        self.save()
+
+    def add_photo(self, data: bytes, name: str, group: str = "") -> Photo:
+        """Keep an uploaded photo; of two with the same name and content, one."""
+        name = safe_name(name)
+        if not is_image(name):
+            raise InputError(f"{name} is not a photo by its name.")
+        if len(self.photos) >= MOST_PHOTOS:
+            raise InputError(f"A project has at most {MOST_PHOTOS:,} photos.")
+        folder = self.folder / "photos" / safe_name(group) if group else self.folder / "photos"
+        folder.mkdir(parents=True, exist_ok=True)
+        _, path = write_new(data, folder, name)
+        photo = self._add(path, folder.name if group else "")
+        if photo.key in self.removed:
+            self.set_removed([photo.id], removed=False)
+        return photo
+
+    def find(self, ids: Iterable[str]) -> list[Photo]:
+        """Return photos by their identifiers."""
+        try:
+            return [self.photos[one] for one in ids]
+        except KeyError as error:
+            raise InputError(f"There is no photo {error}.") from None
+
+    def thumbnail_path(self, photo: Photo) -> Path:
+        """Return where the small version of a photo is; a photo that has changed has another."""
+        state = photo.path.stat()
+        folder = self.folder / "thumbnails"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{photo.id}-{state.st_size:x}-{state.st_mtime_ns:x}.jpg"
+
+    def save(self) -> None:
+        """Write `project.json`, atomically."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "folders": self.folders,
+            "classes": self.classes,
+            "labels": dict(sorted(self.labels.items())),
+            "confirmed": sorted(self.confirmed),
+            "removed": sorted(self.removed),
+        }
+        with atomic_write(self.folder / "project.json", durable=False) as file:
+            file.write(json.dumps(content, indent=1).encode())
+
+    def _read(self) -> dict[str, Any]:
+        path = self.folder / "project.json"
+        if not path.exists():
+            return {}
+        try:
+            saved: dict[str, Any] = json.loads(path.read_bytes())
+            is_valid = _is_valid(saved)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            is_valid = False
+        if not is_valid:
+            raise FileFormatError(f"{path} is damaged, or of another version of nearshot.")
+        return saved
+
+    def _find(self, folder: Path, *, required: bool) -> None:
+        """Find the photos of a folder. A folder of an earlier start that is missing, as on another disk, is skipped."""
+        folder = Path(os.path.normpath(folder))
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                paths, _ = find_images([folder]) if folder.is_dir() else ([], [])
+            self.warnings += [str(one.message) for one in caught]
+        except NearshotError:
+            if required:
+                raise
+            paths = []
+        if required and not paths:
+            raise InputError(f"{folder} is not a folder of photos.")
+        for path in paths:
+            if not path.is_relative_to(self.folder) or path.is_relative_to(self.folder / "photos"):
+                inside = path.relative_to(folder).parts
+                self._add(path, inside[0] if len(inside) > 1 else "")
+
+    def _add(self, path: Path, group: str) -> Photo:
+        key = _relative(path, self.folder)
+        photo = Photo(hashlib.sha256(os.fsencode(key)).hexdigest()[:16], key, path, readable(group))
+        return self.photos.setdefault(photo.id, photo)
+
+    def _place(self, name: str) -> int:
+        if name not in self.classes:
+            raise InputError(f"There is no class {name!r}.")
+        return self.classes.index(name)
+
+
+def _is_valid(saved: dict[str, Any]) -> bool:
+    texts = [*saved["classes"], *saved["confirmed"], *saved["removed"], *saved["folders"], *saved["labels"]]
+    return (
+        (saved["format"], saved["version"]) == (FORMAT, VERSION)
+        and all(isinstance(one, str) for one in texts)
+        and set(saved["labels"].values()) <= set(saved["classes"])
+    )
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """Return a path relative to a folder, so that both can be moved together; an absolute one on another drive."""
+    try:
+        return os.path.relpath(path.absolute(), folder)
+    except ValueError:
+        return str(path.absolute())

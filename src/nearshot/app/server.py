@@ -1,0 +1,399 @@
+"""The server of the app: reachable from this computer only, and only by who has the token."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import secrets
+import socket
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nearshot.app.copies import copy_into_classes
+from nearshot.app.project import UNKNOWN, Photo, Project
+from nearshot.app.session import Session, large_version, small_version, thumbnail
+from nearshot.errors import InputError, NearshotError
+from nearshot.estimator import AccuracyEstimate, export_onnx
+from nearshot.io import readable
+
+HOST = "127.0.0.1"
+MOST_BYTES = 64 << 20  # of an uploaded photo
+MOST_BYTES_OF_JSON = 4 << 20
+DECODERS = 3  # photos decoded at a time: a large one takes hundreds of megabytes
+POLL_SECONDS, POLLS = 0.1, 200  # how long a request for a newer state waits
+SAFE_METHODS = ("GET", "HEAD")
+STATIC = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+REFUSED = "Open the address that nearshot app printed in the terminal: it has a secret part that this one lacks.\n"
+
+
+class Guard:
+    """Middleware that refuses requests of other hosts and pages, and those without the token.
+
+    The Host header keeps out pages whose name was made to point to this computer (DNS rebinding), Origin keeps out
+    forms and scripts of other pages, and the token keeps out other users of this computer.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self.app, self.token, self.cookie = app, token, f"nearshot-{port}"
+        self.hosts = {f"{HOST}:{port}", f"localhost:{port}"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        shown = request.query_params.get("token", "") if request.url.path == "/" else ""
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                have = {name.lower() for name, _ in message["headers"]}
+                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *(one for one in extra if one[0] not in have)]
+                if self._is_token(shown):
+                    cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+                    message["headers"].append((b"set-cookie", cookie.encode()))
+            await send(message)
+
+        refusal = PlainTextResponse(REFUSED, 403)
+        allowed = self._comes_from_here(request) and self._is_token(shown or request.cookies.get(self.cookie, ""))
+        await (self.app if allowed else refusal)(scope, receive, send_guarded)
+
+    def _is_token(self, given: str) -> bool:
+        return secrets.compare_digest(given.encode(), self.token.encode())
+
+    def _comes_from_here(self, request: Request) -> bool:
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if host not in self.hosts:
+            return False
+        if origin is None:  # browsers send it with everything that changes something
+            return request.method in SAFE_METHODS
+        return origin == f"http://{host}"
+
+
+class Server:
+    """The routes of the app for one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.decoders = anyio.CapacityLimiter(DECODERS)
+        self.is_ending: Callable[[], bool] = lambda: False
+
+    def make_app(self, token: str, port: int) -> Starlette:
+        """Return the ASGI application."""
+        posts: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "label": lambda given: self._change(lambda p: p.set_label(_ids(given), _text(given, "label", none=True))),
+            "remove": lambda given: self._change(
+                lambda p: p.set_removed(_ids(given), removed=given.get("removed") is not False)
+            ),
+            "confirm": lambda given: self._change(lambda p: p.confirm(_ids(given))),
+            "add-class": lambda given: self._change(lambda p: p.add_class(_text(given, "name"))),
+            "rename-class": lambda given: self._change(
+                lambda p: p.rename_class(_text(given, "name"), _text(given, "new_name"))
+            ),
+            "remove-class": lambda given: self._change(lambda p: p.remove_class(_text(given, "name"))),
+            "label-by-folders": lambda given: self._change(Project.label_by_folders),
+            "copy": lambda given: copy_photos(self.session, predicted=given.get("predicted") is True),
+        }
+        routes = [
+            Route("/", self.page),
+            Route("/static/{name}", self.static),
+            Route("/api/state", self.state),
+            Route("/api/photos/{id}", self.photo),
+            Route("/api/photos", self.upload, methods=["PUT"]),
+            Route("/thumbnails/{id}.jpg", self.image),
+            Route("/large/{id}.jpg", self.image),
+            Route("/export/{name}", self.export),
+            *(Route(f"/api/{name}", self._post(do), methods=["POST"]) for name, do in posts.items()),
+        ]
+        return Starlette(
+            routes=routes,
+            middleware=[Middleware(Guard, token=token, port=port)],
+            exception_handlers={NearshotError: _refuse, HTTPException: _refuse},
+        )
+
+    async def page(self, request: Request) -> Response:
+        """The page."""
+        return Response(_static("page.html"), media_type="text/html")
+
+    async def static(self, request: Request) -> Response:
+        """Its script and its style sheet."""
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise HTTPException(404)
+        return Response(_static(name), media_type=STATIC[name])
+
+    async def state(self, request: Request) -> Response:
+        """Everything that the page shows; with ?after=3, once there is a newer version than 3."""
+        after = request.query_params.get("after", "")
+        for _ in range(POLLS if after.isdecimal() else 0):
+            if self.session.version > int(after) or self.is_ending() or await request.is_disconnected():
+                break
+            await anyio.sleep(POLL_SECONDS)
+        return JSONResponse(await anyio.to_thread.run_sync(page_state, self.session))
+
+    async def photo(self, request: Request) -> Response:
+        """What the answer for a photo is based on."""
+        return JSONResponse(await anyio.to_thread.run_sync(self.session.explain, self._photo(request)))
+
+    async def image(self, request: Request) -> Response:
+        """A photo as a new JPEG: the bytes of the file itself are never sent."""
+        photo, is_large = self._photo(request), request.url.path.startswith("/large/")
+        data = await self._decode(lambda: large_version(photo) if is_large else thumbnail(self.session.project, photo))
+        return Response(data, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"})
+
+    async def upload(self, request: Request) -> Response:
+        """Keep a photo, if it can be decoded."""
+        name = request.query_params.get("name", "").replace("\\", "/").rsplit("/", 1)[-1]
+        group = request.query_params.get("group", "").strip("./\\ ")
+        data = await _body(request, MOST_BYTES)
+
+        def keep() -> Photo:
+            small_version(data, name, 32)  # raises an error if it is no image
+            photo: Photo = self.session.change(lambda project: project.add_photo(data, name, group))
+            return photo
+
+        photo = await self._decode(keep)
+        return JSONResponse({"id": photo.id})
+
+    async def export(self, request: Request) -> Response:
+        """A file to download: the classifier, or a table of the photos."""
+        name = request.path_params["name"]
+        if name not in ("classifier.safetensors", "classifier.onnx", "photos.csv"):
+            raise HTTPException(404)
+        data = await anyio.to_thread.run_sync(exported, self.session, name)
+        return Response(data, headers={"content-disposition": f'attachment; filename="{name}"'})
+
+    def _change(self, change: Callable[[Project], Any]) -> dict[str, Any]:
+        result = self.session.change(change)
+        return {"version": self.session.version, "result": result}
+
+    def _post(self, do: Callable[[dict[str, Any]], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            try:
+                given = json.loads(await _body(request, MOST_BYTES_OF_JSON) or b"{}")
+            except (ValueError, RecursionError):
+                raise InputError("The request must be JSON.") from None
+            if not isinstance(given, dict):
+                raise InputError("The request must be a JSON object.")
+            return JSONResponse(await anyio.to_thread.run_sync(do, given))
+
+        return respond
+
+    def _photo(self, request: Request) -> Photo:
+        photo = self.session.project.photos.get(request.path_params["id"])
+        if photo is None:
+            raise HTTPException(404)
+        return photo
+
+    async def _decode(self, make: Callable[[], Any]) -> Any:
+        return await anyio.to_thread.run_sync(make, limiter=self.decoders)
+
+
+def page_state(session: Session) -> dict[str, Any]:
+    """Return what the page shows. Classes are indices; a guess of −1 is none, and −2 is "none of these"."""
+    version, model, errors = session.version, session.model, session.errors
+
+    def describe(project: Project) -> dict[str, Any]:
+        codes = {name: code for code, name in enumerate(project.classes)}
+        photos = []
+        for photo in project.present:
+            label, guess = project.label_of(photo), model.guesses.get(photo.id)
+            answer = (-1, 0.0, 0.0)
+            if guess is not None:
+                code = -2 if guess.is_novel else codes.get(guess.label, -1)
+                answer = (code, round(guess.confidence, 3), round(guess.doubt, 3))
+            photos.append([photo.id, photo.name, photo.group, codes.get(label or "", -1), *answer])
+        suspicious = {
+            one: [codes[guess.label], round(guess.confidence, 3)]
+            for one, guess in model.suspicious.items()
+            if guess.label in codes
+            and (photo := project.photos[one]).key not in project.confirmed
+            and project.label_of(photo) not in (None, guess.label)
+        }
+        return {
+            "version": version,
+            "title": readable(project.folder.name),
+            "project": readable(str(project.folder)),
+            "classes": project.classes,
+            "photos": photos,
+            "n_done": sum(photo.id in session.features or photo.id in errors for photo in project.present),
+            "errors": [[one, errors[one]] for one in (photo.id for photo in project.present) if one in errors],
+            "next": [one for one in model.label_next if project.label_of(project.photos[one]) is None],
+            "suspicious": suspicious,
+            "failure": session.failure,
+        }
+
+    state: dict[str, Any] = session.read(describe)
+    names = [] if model.classifier is None else model.classifier.classes_.tolist()
+    state["confusion"] = {"classes": names, "counts": model.confusion.tolist()}
+    state["advice"] = session.advice
+    state["can_export"] = model.classifier is not None
+    if isinstance(model.estimate, AccuracyEstimate):
+        low, high = model.estimate.interval
+        state["estimate"] = {"mean": model.estimate.mean, "low": low, "high": high, "n": model.estimate.n}
+    else:
+        state["estimate"] = {"missing": model.estimate}
+    return state
+
+
+def answers_of(session: Session) -> list[tuple[Photo, str | None, str | None, float]]:
+    """Return every photo with its label, its answer (None if there is none) and the answer's confidence."""
+    model = session.model
+
+    def collect(project: Project) -> list[tuple[Photo, str | None, str | None, float]]:
+        rows = []
+        for photo in project.present:
+            guess = model.guesses.get(photo.id)
+            answer = None if guess is None else UNKNOWN if guess.is_novel else guess.label
+            rows.append((photo, project.label_of(photo), answer, 0.0 if guess is None else guess.confidence))
+        return rows
+
+    rows: list[tuple[Photo, str | None, str | None, float]] = session.read(collect)
+    return rows
+
+
+def copy_photos(session: Session, *, predicted: bool) -> dict[str, Any]:
+    """Copy the photos into `sorted/` of the project, by class: the labelled ones, and if wanted by prediction."""
+    folder = session.project.folder / "sorted"
+    chosen = [(photo.path, label or (answer if predicted else None)) for photo, label, answer, _ in answers_of(session)]
+    done = copy_into_classes([(path, label) for path, label in chosen if label is not None], folder)
+    return {
+        "folder": readable(str(folder)),
+        "new": done.n_new,
+        "same": done.n_same,
+        "failures": list(map(readable, done.failures)),
+    }
+
+
+def exported(session: Session, name: str) -> bytes:
+    """Return the content of a file to download."""
+    if name == "photos.csv":
+        return _photo_table(session).encode("utf-8-sig")  # with a mark, without which Excel misreads letters
+    classifier = session.classifier()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        if name.endswith(".onnx"):
+            export_onnx(classifier, path)
+        else:
+            classifier.save(path)
+        return path.read_bytes()
+
+
+def _photo_table(session: Session) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\r\n")
+    writer.writerow(["photo", "label", "predicted", "confidence"])
+    for photo, label, answer, confidence in answers_of(session):
+        cells = [str(photo.path), label or "", answer or "", f"{confidence:.4f}" if answer else ""]
+        writer.writerow(map(_plain_cell, cells))
+    return file.getvalue()
+
+
+def _plain_cell(text: str) -> str:
+    """Return text that no spreadsheet takes for a formula."""
+    text = text.encode(errors="backslashreplace").decode()
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def listen(port: int = 0) -> socket.socket:
+    """Return a socket of this computer that accepts connections; port 0 is any that is free."""
+    listener = socket.socket()
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        listener.listen()  # a browser may connect before the server answers
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise InputError(f"port must be free, from 0 to 65535 (got {port}: {error}). Leave it out for any.") from error
+    return listener
+
+
+def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:
+    """Return a server for a session, and the address of its page, with a new token."""
+    token = secrets.token_urlsafe(24)
+    routes = Server(session)
+    app = routes.make_app(token, port)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
+    routes.is_ending = lambda: server.should_exit
+    return server, f"http://{HOST}:{port}/?token={token}"
+
+
+def serve(session: Session, *, port: int = 0, open_browser: bool = True, tell: Callable[[str], None]) -> None:
+    """Serve the app until Ctrl-C; `tell` gets the address."""
+    with listen(port) as listener:
+        server, address = make_server(session, listener.getsockname()[1])
+        session.start()
+        try:
+            tell(address)
+            if open_browser:  # some browsers return only when they are closed
+                threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
+            server.run(sockets=[listener])
+        finally:
+            session.stop()
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """Read the body of a request up to a number of bytes."""
+    data = bytearray()
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared) > limit:
+        raise HTTPException(413, f"A file must be at most {limit >> 20} MB.")
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise HTTPException(413, f"A file must be at most {limit >> 20} MB.")
+    return bytes(data)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 400
+    text = error.detail if isinstance(error, HTTPException) else str(error)
+    return JSONResponse({"error": text}, status)
+
+
+def _static(name: str) -> bytes:
+    return (resources.files("nearshot.app") / "static" / name).read_bytes()
+
+
+def _text(given: dict[str, Any], name: str, *, none: bool = False) -> Any:
+    value = given.get(name)
+    if not isinstance(value, str) and not (none and value is None):
+        raise InputError(f"{name} must be text (got {type(value).__name__}).")
+    return value
+
+
+def _ids(given: dict[str, Any]) -> list[str]:
+    ids = given.get("ids")
+    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+        raise InputError("ids must be a list of text.")
+    return ids

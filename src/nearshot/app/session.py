@@ -1,0 +1,295 @@
+"""A session of the app: photos are embedded in the background, and every label makes a new classifier."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nearshot.app.project import UNKNOWN, Photo, Project
+from nearshot.data.images import decode
+from nearshot.errors import InputError, NearshotError
+from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
+from nearshot.estimator.suggestions import (
+    Floats,
+    answer_features,
+    confusion_counts,
+    doubt_of,
+    held_out_probabilities,
+    label_next,
+    suspicious_labels,
+)
+from nearshot.io import atomic_write, readable
+from nearshot.models.recommended import LOW_ACCURACY, better_backbone
+
+BATCH_SIZE = 16  # photos embedded before labels are looked at again
+SECONDS = 2.0  # between two fits while photos are embedded; a label is fitted at once
+N_SUGGESTIONS = 24
+N_NEIGHBORS = 4
+THUMBNAIL_SIDE, LARGE_SIDE = 320, 1600
+
+
+class Guess(NamedTuple):
+    """The answer for a photo."""
+
+    label: str  # the most probable class, even if the photo is novel
+    confidence: float
+    doubt: float
+    is_novel: bool
+
+
+@dataclass(frozen=True)
+class Model:
+    """A classifier and everything that the page shows of it.
+
+    Attributes:
+        classifier: classifies features; None if there are too few labels.
+        guesses: the answers for unlabelled photos, by identifier.
+        estimate: the expected accuracy, or a sentence that says what is missing.
+        label_next: the photos to label next.
+        suspicious: the photos whose labels look wrong, each with the answer that it gets when it is held out.
+        confusion: held-out labelled photos by label and answer, (class, class).
+    """
+
+    classifier: FewShotClassifier | None = None
+    support: tuple[str, ...] = ()
+    guesses: Mapping[str, Guess] = field(default_factory=dict)
+    estimate: AccuracyEstimate | str = "Label a few photos of two classes to see how accurate this is."
+    label_next: tuple[str, ...] = ()
+    suspicious: Mapping[str, Guess] = field(default_factory=dict)
+    confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+
+
+def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **settings: Any) -> Model:
+    """Fit a classifier to the labelled photos, and classify the others; `settings` are the classifier's.
+
+    `features` (dim,) and `labels` are by the identifiers of photos.
+    """
+    support = tuple(one for one in features if one in labels)
+    others = [one for one in features if one not in labels]
+    vectors = np.stack([features[one] for one in others]) if others else np.zeros((0, 1))
+    if len(support) < 2:
+        directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return Model(label_next=tuple(others[place] for place in label_next(directions, N_SUGGESTIONS)))
+    classifier = FewShotClassifier(None, unknown_label=UNKNOWN, **settings)
+    classifier.fit(np.stack([features[one] for one in support]), [labels[one] for one in support])
+    try:
+        estimate: AccuracyEstimate | str = classifier.estimate_accuracy()
+    except InputError:
+        estimate = "Label two photos or more of each class to see how accurate this is."
+    guesses, chosen = {}, []
+    if others:
+        answered = answer_features(classifier, vectors)
+        doubt = doubt_of(answered.probabilities, answered.is_novel)
+        guesses = _guesses(others, classifier, answered.probabilities, doubt, answered.is_novel)
+        chosen = label_next(answered.directions, N_SUGGESTIONS, doubt).tolist()
+    held_out, probabilities = held_out_probabilities(classifier)
+    codes = classifier.support_labels_[held_out]
+    doubtful = suspicious_labels(probabilities, codes)
+    tested = [support[place] for place in held_out[doubtful]]
+    return Model(
+        classifier,
+        support,
+        guesses,
+        estimate,
+        tuple(others[place] for place in chosen),
+        _guesses(tested, classifier, probabilities[doubtful]),
+        confusion_counts(codes, probabilities.argmax(1), len(classifier.classes_)),
+    )
+
+
+def _guesses(
+    ids: Sequence[str],
+    classifier: FewShotClassifier,
+    probabilities: Floats,
+    doubt: Floats | None = None,
+    is_novel: npt.NDArray[np.bool_] | None = None,
+) -> dict[str, Guess]:
+    doubt = np.zeros(len(ids)) if doubt is None else doubt
+    is_novel = np.zeros(len(ids), np.bool_) if is_novel is None else is_novel
+    labels = classifier.classes_[probabilities.argmax(1)].tolist()
+    columns = labels, probabilities.max(1, initial=0).tolist(), doubt.tolist(), is_novel.tolist()
+    return {one: Guess(*values) for one, *values in zip(ids, *columns, strict=True)}
+
+
+class Session:
+    """A project at work: one thread embeds its photos and fits the classifier whenever a label has changed.
+
+    Attributes:
+        version: increases with every change that the page should show.
+        features: the embedded photos by identifier.
+        errors: the sentences about photos that cannot be read, by identifier.
+        model: the latest classifier and its answers.
+        failure: the error that ended the thread, if any.
+    """
+
+    def __init__(self, project: Project, embedder: Embedder, unknown_rate: float = 0.05) -> None:
+        self.project, self.embedder, self.unknown_rate = project, embedder, unknown_rate
+        self.version = 1
+        self.features: dict[str, Floats] = {}
+        self.errors: dict[str, str] = {}
+        self.model = Model()
+        self.failure = ""
+        self._is_stale = True
+        self._is_working = False
+        self._is_ended = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="nearshot", daemon=True)
+
+    def start(self) -> None:
+        """Start to embed photos."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and release the project."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.project.close()
+
+    def change(self, change: Callable[[Project], Any]) -> Any:
+        """Change the project, and return what the change returns; a new classifier follows."""
+        with self._changed:
+            result = change(self.project)
+            self._is_stale = True
+            self.version += 1
+            self._changed.notify_all()
+            return result
+
+    def read(self, get: Callable[[Project], Any]) -> Any:
+        """Return something of the project while nothing changes it."""
+        with self._changed:
+            return get(self.project)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether photos or labels wait to be processed."""
+        with self._changed:
+            return self._is_working or self._is_stale or bool(self._waiting())
+
+    @property
+    def advice(self) -> str:
+        """A recommendation of a better backbone if the expected accuracy is low; empty otherwise."""
+        estimate, spec = self.model.estimate, getattr(self.embedder.backbone, "spec", None)
+        if spec is None or isinstance(estimate, str) or estimate.mean >= LOW_ACCURACY:
+            return ""
+        return better_backbone(spec.name)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The parameters of the classifier."""
+        return {"unknown_rate": self.unknown_rate}
+
+    def classifier(self) -> FewShotClassifier:
+        """Return a classifier of images from all labelled photos, to export."""
+        labelled = self.read(
+            lambda project: [
+                (str(photo.path), project.labels[photo.key])
+                for photo in project.present
+                if photo.key in project.labels and photo.id not in self.errors
+            ]
+        )
+        if len(labelled) < 2:
+            raise InputError("Label at least 2 photos first.")
+        cache = None if self.embedder.cache is None else self.embedder.cache.folder.parent
+        model = FewShotClassifier(
+            self.embedder.backbone,
+            unknown_label=UNKNOWN,
+            device=self.embedder.device,
+            cache_dir=cache,
+            **self.settings,
+        )
+        return model.fit([path for path, _ in labelled], [label for _, label in labelled])
+
+    def explain(self, photo: Photo) -> dict[str, Any]:
+        """Return the probabilities of the classes for a photo, and the most similar labelled photos."""
+        model, feature = self.model, self.features.get(photo.id)
+        if model.classifier is None or feature is None:
+            return {"probabilities": [], "nearest": []}
+        row = feature[None]
+        shares = answer_features(model.classifier, row).probabilities[0]
+        order = np.argsort(-shares, kind="stable")[:6]
+        _, places = model.classifier.kneighbors(row, N_NEIGHBORS + 1)
+        near = [model.support[place] for place in places[0]]
+        return {
+            "probabilities": [[str(model.classifier.classes_[code]), float(shares[code])] for code in order],
+            "nearest": [one for one in near if one != photo.id][:N_NEIGHBORS],
+        }
+
+    def _waiting(self) -> list[Photo]:
+        return [one for one in self.project.present if one.id not in self.features and one.id not in self.errors]
+
+    def _work(self) -> None:
+        fitted_at = 0.0
+        has_new = False  # whether photos were embedded since the last fit
+        try:
+            while True:
+                with self._changed:
+                    while not (self._is_ended or self._is_stale or has_new or self._waiting()):
+                        self._changed.wait()
+                    if self._is_ended:
+                        return
+                    batch = self._waiting()[:BATCH_SIZE]
+                    is_due = self._is_stale or not batch or (has_new and time.monotonic() > fitted_at + SECONDS)
+                    present = {photo.id: self.project.label_of(photo) for photo in self.project.present}
+                    self._is_stale, self._is_working = self._is_stale and not is_due, True
+                if is_due:
+                    features = {one: self.features[one] for one in present if one in self.features}
+                    labels = {one: label for one, label in present.items() if label is not None}
+                    self.model = fit_model(features, labels, centre=self.embedder.centre, **self.settings)
+                    fitted_at, has_new = time.monotonic(), False
+                else:
+                    self._embed(batch)
+                    has_new = True
+                with self._changed:
+                    self._is_working = has_new
+                    self.version += 1
+        except Exception as error:
+            traceback.print_exc()  # a bug, or a computer without memory: for the terminal, and a sentence for the page
+            self.failure = f"{type(error).__name__}: {error}"
+            self.version += 1
+
+    def _embed(self, photos: Sequence[Photo]) -> None:
+        for photo, one in zip(photos, self.embedder.attempt([photo.path for photo in photos]), strict=True):
+            if isinstance(one, NearshotError):
+                self.errors[photo.id] = readable(str(one).replace(str(photo.path), photo.name))
+            else:
+                self.features[photo.id] = one
+
+
+def small_version(data: bytes, name: str, side: int) -> bytes:
+    """Decode an image and return it as a JPEG with at most `side` pixels on each side."""
+    image = decode(data, name, shrink_to=side)
+    image.thumbnail((side, side))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=85)
+    return file.getvalue()
+
+
+def thumbnail(project: Project, photo: Photo) -> bytes:
+    """Return the small version of a photo, made once."""
+    try:
+        path = project.thumbnail_path(photo)
+        if path.exists():
+            return path.read_bytes()
+        small = small_version(photo.path.read_bytes(), photo.name, THUMBNAIL_SIDE)
+    except OSError as error:
+        raise InputError(f"{photo.name} cannot be read: {error.strerror}.") from error
+    with atomic_write(path, durable=False) as file:
+        file.write(small)
+    return small
+
+
+def large_version(photo: Photo) -> bytes:
+    """Return a photo as large as a screen."""
+    return small_version(Path(photo.path).read_bytes(), photo.name, LARGE_SIDE)

@@ -1,0 +1,106 @@
+"""`nearshot app`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.console import Console
+
+from nearshot.cli._options import BACKBONE
+from nearshot.cli._warnings import print_warnings
+from nearshot.data.store import data_folder
+from nearshot.errors import InputError, MissingExtraError
+from nearshot.text import counted, print_message, printable
+
+if TYPE_CHECKING:
+    from nearshot.estimator import Embedder
+
+UNTITLED = Path("nearshot-project")
+
+
+@dataclass(frozen=True)
+class App:
+    """Sort photos on a page in your browser: label a few, and every other photo gets a class at once.
+
+    Drop photos on the page, or start with a folder of them. Name classes, drag a few photos to each, and correct what
+    is wrong. The page shows how accurate it expects to be, which photos to label next and which labels look wrong. It
+    copies photos into one folder per class, and exports the classifier for nearshot predict or as ONNX.
+
+    Photos stay on this computer: the page is served to it alone, at an address with a secret part. Labels are saved at
+    once in a project folder, by default FOLDER-nearshot beside the photos; the same command opens it again. Photos of
+    FOLDER are read, and never changed. Ctrl-C ends the command.
+
+    It needs the extra app: pip install 'nearshot[app]'.
+
+    Examples: nearshot app; nearshot app ./holiday; nearshot app ./holiday --project ./birds --no-browser
+    """
+
+    folder: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """A folder of photos; those in folders inside of it count too."""
+    project: Annotated[
+        Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint=f"(default: FOLDER-nearshot, or {UNTITLED})")
+    ] = None
+    """The folder for labels, added photos and copies; it is created if it does not exist."""
+    backbone: Annotated[str, tyro.conf.arg(metavar="NAME|RUN|WEIGHTS")] = BACKBONE
+    """Embeds photos, as in nearshot predict."""
+    input_size: Annotated[int | None, tyro.conf.arg(metavar="PIXELS", help_behavior_hint="(default: its own)")] = None
+    """The side that photos are resized to for the backbone; smaller is faster."""
+    unknown_rate: float = 0.05
+    """The fraction of photos of your classes that may be taken for "none of these"."""
+    device: str = "auto"
+    """cpu or cuda; auto is a GPU if there is one."""
+    port: int = 0
+    """The port of the page's address; 0 is any that is free."""
+    no_browser: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print the page's address only, and open no browser."""
+
+    def run(self, console: Console) -> None:
+        """Serve the page until Ctrl-C."""
+        try:
+            from nearshot.app.server import serve  # noqa: PLC0415 (an extra)
+        except ImportError as error:
+            if (error.name or "").startswith("nearshot"):
+                raise
+            raise MissingExtraError("nearshot app needs a web server: pip install 'nearshot[app]'.") from error
+        from nearshot.app.project import Project  # noqa: PLC0415 (imports scikit-learn)
+        from nearshot.app.session import Session  # noqa: PLC0415
+
+        if not 0 < self.unknown_rate < 1:
+            raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {self.unknown_rate}).")
+        with print_warnings():
+            project = Project(self._project_folder(), [] if self.folder is None else [self.folder.expanduser()])
+            session = Session(project, self._embedder(), self.unknown_rate)
+            for sentence in project.warnings:
+                print_message(f"warning: {sentence}")
+            known = f"{counted(len(project.present), 'photo')}, {len(project.labels):,} labelled."
+            console.print(f"Project {printable(project.folder)}: {known}")
+
+            def tell(address: str) -> None:
+                console.print(f"Open {address}\nPress Ctrl-C to stop. Labels are saved at once.")
+
+            try:
+                serve(session, port=self.port, open_browser=not self.no_browser, tell=tell)
+            except KeyboardInterrupt:
+                console.print("Stopped. The same command opens the project again.")
+
+    def _project_folder(self) -> Path:
+        if self.project is not None:
+            return self.project
+        if self.folder is None:
+            return UNTITLED
+        folder = self.folder.expanduser().absolute()
+        return folder.with_name(f"{folder.name}-nearshot")
+
+    def _embedder(self) -> Embedder:
+        from nearshot.estimator import Embedder  # noqa: PLC0415 (imports scikit-learn)
+
+        backbone: str | Path = self.backbone
+        if Path(backbone).is_dir():  # a run
+            from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
+
+            backbone = RunFolder(backbone).best_weights(5, "centroid")
+        cache = data_folder() / "embeddings"
+        return Embedder(backbone, device=self.device, cache_dir=cache, input_size=self.input_size)

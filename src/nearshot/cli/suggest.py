@@ -1,0 +1,154 @@
+"""`nearshot suggest`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+import tyro
+from rich.cells import cell_len
+from rich.console import Console
+
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, find_queries
+from nearshot.cli._tables import padded
+from nearshot.errors import InputError, NearshotError
+from nearshot.text import counted, print_message, printable
+
+if TYPE_CHECKING:
+    from nearshot.estimator import FewShotClassifier
+
+UNKNOWN_RATE = 0.05  # of the photos of the classes, which may be taken for novel ones
+NOVEL, UNSURE, VARIED = "unlike all classes", "between classes", "unlike the others"
+DOUBTFUL = 0.4
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A line of the output: an image to label, or a label to check."""
+
+    kind: Literal["label next", "check label"]
+    image: str
+    label: str  # of an image to check; empty otherwise
+    looks_like: str  # the most probable class
+    probability: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Suggest:
+    """Suggest images to label next, and labelled images whose labels look wrong.
+
+    Images to label next are doubtful: between two classes, or unlike all of them. Among those, the suggested ones are
+    unlike each other, so that a few of them teach most. A label looks wrong if the other labelled images give the image
+    another class with a probability of at least 0.7. Images that cannot be read are skipped, with a message, and the
+    exit status is then 3; so it is if a folder cannot be read.
+
+    Examples: nearshot suggest --support ./flowers holiday/; nearshot suggest --support ./flowers;
+    nearshot suggest --support ./flowers holiday/ --count 50 --format csv > next.csv
+    """
+
+    images: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(default: check the labels only)"),
+    ] = ()
+    """Images without labels: files, folders (all images in them) or patterns."""
+    support: Annotated[Path, tyro.conf.arg(metavar="DIR|BUNDLE", help_behavior_hint="(required)")] = field(kw_only=True)
+    """A folder with one folder of images per class, whose name is the label; or a bundle of nearshot export."""
+    count: int = 10
+    """How many images to suggest at most."""
+    format: Literal["table", "csv", "json"] = "table"
+    """A table, CSV or JSON."""
+    options: ClassifierFlags = field(default_factory=ClassifierOptions)
+
+    def run(self, console: Console) -> None:
+        """Print the suggestions."""
+        if self.count < 1:
+            raise InputError(f"count must be at least 1 (got {self.count}).")
+        paths, locked = find_queries(self.images, 1) if self.images else ([], [])
+        options = self.options
+        if options.unknown_rate is None and self.support.is_dir():
+            options = replace(options, unknown_rate=UNKNOWN_RATE)
+        classifier = options.make_classifier(self.support)
+        errors, found = _to_label(classifier, paths, self.count) if paths else ([], [])
+        found += _to_check(classifier)
+        if self.format == "table":
+            _print_tables(found, console, n_images=len(paths), n_labelled=len(classifier.support_labels_))
+        elif self.format == "json":
+            console.file.write(f"{json.dumps([asdict(one) for one in found], indent=1)}\n")
+        else:
+            writer = csv.writer(console.file, lineterminator="\n")
+            writer.writerow(Suggestion.__dataclass_fields__)
+            writer.writerows(map(printable, asdict(one).values()) for one in found)
+        for error in errors:
+            print_message(f"Skipped: {error}")
+        if errors or locked:
+            raise SystemExit(SOME_UNREADABLE)
+
+
+def _to_label(
+    classifier: FewShotClassifier, paths: Sequence[Path], count: int
+) -> tuple[list[NearshotError], list[Suggestion]]:
+    """Return the errors of unreadable images, and the images to label next."""
+    from nearshot.estimator.suggestions import answer_features, doubt_of, label_next  # noqa: PLC0415 (scikit-learn)
+
+    if classifier.embedder_ is None:
+        raise InputError("This bundle classifies features, not images: it has no backbone.")
+    embedded = classifier.embedder_.attempt(list(paths), progress=None)
+    errors = [one for one in embedded if isinstance(one, NearshotError)]
+    good = [path for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)]
+    if not good:
+        return errors, []
+    answered = answer_features(classifier, np.stack([one for one in embedded if not isinstance(one, NearshotError)]))
+    doubt = doubt_of(answered.probabilities, answered.is_novel)
+    found = []
+    for place in label_next(answered.directions, count, doubt):
+        code = int(answered.probabilities[place].argmax())
+        why = NOVEL if answered.is_novel[place] else UNSURE if doubt[place] > DOUBTFUL else VARIED
+        share, looks_like = float(answered.probabilities[place, code]), str(classifier.classes_[code])
+        found.append(Suggestion("label next", str(good[place]), "", looks_like, round(share, 4), why))
+    return errors, found
+
+
+def _to_check(classifier: FewShotClassifier) -> list[Suggestion]:
+    """Return the labelled images whose labels look wrong."""
+    from nearshot.estimator.suggestions import held_out_probabilities, suspicious_labels  # noqa: PLC0415
+
+    images, probabilities = held_out_probabilities(classifier)
+    codes, names = classifier.support_labels_[images], [str(name) for name in classifier.classes_.tolist()]
+    found = []
+    for place in suspicious_labels(probabilities, codes):
+        code = int(probabilities[place].argmax())
+        share, image = float(probabilities[place, code]), classifier.support_names_[images[place]]
+        why = "the other images say so"
+        found.append(Suggestion("check label", image, names[codes[place]], names[code], round(share, 4), why))
+    return found
+
+
+def _print_tables(found: Sequence[Suggestion], console: Console, *, n_images: int, n_labelled: int) -> None:
+    following = [one for one in found if one.kind == "label next"]
+    if n_images:
+        rows = [(one.image, one.why, f"{one.looks_like} ({100 * one.probability:.0f} %)") for one in following]
+        _print_table(
+            f"Label next, of {counted(n_images, 'image')}:", ("image", "why", "looks most like"), rows, console
+        )
+    wrong = [one for one in found if one.kind == "check label"]
+    if wrong:
+        rows = [(one.image, one.label, f"{one.looks_like} ({100 * one.probability:.0f} %)") for one in wrong]
+        title = f"Check these labels, of {counted(n_labelled, 'labelled image')}:"
+        _print_table(title, ("image", "label", "looks like"), rows, console)
+    else:
+        console.print(f"No label of {counted(n_labelled, 'labelled image')} looks wrong.")
+
+
+def _print_table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]], console: Console) -> None:
+    console.print(title)
+    widths = [max(cell_len(printable(row[column])) for row in [head, *rows]) for column in range(len(head))]
+    for row in [head, *rows]:
+        line = "  ".join(padded(cell, wide) for cell, wide in zip(row, widths, strict=True))
+        console.print(f"  {line.rstrip()}")
+    console.print()

@@ -1,0 +1,118 @@
+"""What to label next, and which labels look wrong."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nearshot.errors import InputError
+from nearshot.estimator.classifier import FewShotClassifier
+from nearshot.estimator.leave_one_out import choose_temperature, held_out_scores
+
+POOL = 4  # the most doubtful images, as a multiple of the number to choose, among which variety decides
+SURE = 0.7  # the probability from which another class than the label is suspicious
+
+Floats = npt.NDArray[np.floating[Any]]
+Indices = npt.NDArray[np.int64]
+
+
+class Answered(NamedTuple):
+    """The answers for images whose features are known."""
+
+    probabilities: Floats  # (image, class) in the order of `classes_`
+    novelty: Floats  # (image,)
+    is_novel: npt.NDArray[np.bool_]  # (image,) whether the classifier rejects the image
+    directions: Floats  # (image, dim) the features as the classifier compares them
+
+
+def answer_features(classifier: FewShotClassifier, features: Floats) -> Answered:
+    """Return a fitted classifier's answers for features (image, dim) of its backbone, without embedding anything."""
+    fitted = classifier._ready()
+    query = fitted.prepare(features)
+    scores = fitted.scores(query)
+    novelty = fitted.novelties(query, scores).numpy()
+    return Answered(fitted.probabilities(scores).numpy(), novelty, novelty > fitted.learnt.threshold, query.numpy())
+
+
+def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floats]:
+    """Return the support images that can be held out, and the probabilities (image, class) that they get then.
+
+    They are those of `estimate_accuracy`: images that are alone in their class are missing, and of more than a
+    thousand images, a thousand are tested.
+    """
+    fitted = classifier._ready()
+    held_out = held_out_scores(fitted.support, fitted.settings.classifier, fitted.settings.n_neighbors)
+    ratio = choose_temperature(held_out.scores, held_out.codes)
+    return held_out.images.numpy(), (held_out.scores / ratio).softmax(1).numpy()
+
+
+def doubt_of(probabilities: Floats, is_novel: npt.NDArray[np.bool_]) -> Floats:
+    """Return how doubtful each answer is, (image,): 1 − (best − second probability), plus 1 if the image is novel.
+
+    >>> doubt_of(np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([False, True])).round(2)
+    array([1. , 1.2])
+    """
+    if probabilities.shape[1] == 1:
+        return is_novel.astype(np.float64)
+    second, best = np.sort(probabilities, axis=1)[:, -2:].T
+    return np.asarray(1 - (best - second) + is_novel)
+
+
+def label_next(directions: Floats, n: int, doubt: Floats | None = None) -> Indices:
+    """Return up to n images to label next, the most useful first, for directions (image, dim).
+
+    The first is the most doubtful one. Each of the others is the one of the most doubtful images that is farthest from
+    those already chosen (greedy k-centre). Without `doubt`, as before the first label, all images take part, and the
+    first is the one nearest to their mean.
+    """
+    if n < 1:
+        raise InputError(f"n must be at least 1 (got {n}).")
+    if len(directions) == 0:
+        return np.zeros(0, np.int64)
+    if doubt is None:
+        pool = np.argsort(np.square(directions - directions.mean(0)).sum(1), kind="stable")
+    else:
+        pool = np.argsort(-doubt, kind="stable")[: POOL * n]
+    return np.asarray(pool[k_centres(directions[pool], n)])
+
+
+def k_centres(points: Floats, n: int) -> Indices:
+    """Choose up to n points: the first, then always the one farthest from those already chosen; ties to the first."""
+    chosen = [0]
+    distances = np.square(points - points[0]).sum(1)
+    while len(chosen) < min(n, len(points)):
+        distances[chosen[-1]] = -1  # never again, even if all other points are equal to it
+        chosen.append(int(distances.argmax()))
+        distances = np.minimum(distances, np.square(points - points[chosen[-1]]).sum(1))
+        distances[chosen] = -1
+    return np.array(chosen, dtype=np.int64)
+
+
+def suspicious_labels(probabilities: Floats, codes: Indices, sure: float = SURE) -> Indices:
+    """Return the images whose label looks wrong, the most suspicious first.
+
+    `probabilities` (image, class) are those of held-out images with labels `codes`. A label is suspicious if another
+    class has a probability of at least `sure`.
+
+    >>> suspicious_labels(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 0, 1]))
+    array([1])
+    """
+    others = probabilities.copy()
+    others[np.arange(len(codes)), codes] = 0
+    best = others.max(1, initial=0)
+    order = np.argsort(-best, kind="stable")
+    return np.asarray(order[best[order] >= sure])
+
+
+def confusion_counts(codes: Indices, answers: Indices, n_classes: int) -> npt.NDArray[np.int64]:
+    """Count images by class and answer, (class, answer).
+
+    >>> confusion_counts(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
+    array([[1, 1],
+           [0, 1]])
+    """
+    counts = np.zeros((n_classes, n_classes), np.int64)
+    np.add.at(counts, (codes, answers), 1)
+    return counts

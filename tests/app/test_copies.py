@@ -1,0 +1,101 @@
+"""Copies: no file is overwritten, and no name leads out of the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearshot.app.copies import LONGEST, check_folder, class_folders, copy_into_classes, safe_name, write_new
+from nearshot.errors import InputError
+
+HOSTILE = [
+    "../../evil",
+    "..",
+    ".",
+    "",
+    "/etc",
+    "a/b",
+    "a\\b",
+    "C:x",
+    "con",
+    "nul.txt",
+    "x" * 500,
+    "<script>",
+    "a\x00b\n",
+]
+
+
+@given(st.one_of(st.text(), st.sampled_from(HOSTILE)))
+def test_a_safe_name_is_one_name(text: str) -> None:
+    name = safe_name(text)
+    assert 0 < len(name) <= LONGEST + 1
+    assert not set(name) & set('/\\<>:"|?*\x00\n')
+    assert not name.startswith(".")
+    assert Path("folder", name).parent == Path("folder")
+    assert safe_name(name) == name or len(name) > LONGEST
+
+
+@given(st.lists(st.text(max_size=6), max_size=8))
+def test_every_class_has_a_folder_of_its_own(labels: list[str]) -> None:
+    folders = class_folders(labels)
+    assert set(folders) == set(labels)
+    assert len({name.casefold() for name in folders.values()}) == len(folders)
+
+
+def test_nothing_is_overwritten_and_nothing_copied_twice(tmp_path: Path) -> None:
+    sources = []
+    for place, content in enumerate([b"one", b"two", b"one"]):
+        (tmp_path / str(place)).mkdir()
+        sources.append(tmp_path / str(place) / "photo.jpg")
+        sources[-1].write_bytes(content)
+    target = tmp_path / "out"
+    done = copy_into_classes([(path, "rose") for path in sources], target)
+    assert (done.n_new, done.n_same, done.failures) == (2, 1, [])
+    assert {path.name: path.read_bytes() for path in (target / "rose").iterdir()} == {
+        "photo.jpg": b"one",
+        "photo (2).jpg": b"two",
+    }
+    (target / "rose" / "photo.jpg").write_bytes(b"mine")
+    done = copy_into_classes([(path, "rose") for path in sources], target)
+    assert (done.n_new, done.n_same) == (1, 2)
+    assert (target / "rose" / "photo.jpg").read_bytes() == b"mine"
+    assert (target / "rose" / "photo (3).jpg").read_bytes() == b"one"
+    assert [path.read_bytes() for path in sources] == [b"one", b"two", b"one"]
+
+
+def test_hostile_labels_stay_inside(tmp_path: Path) -> None:
+    source = tmp_path / "photo.jpg"
+    source.write_bytes(b"x")
+    target = tmp_path / "deep" / "out"
+    copy_into_classes([(source, label) for label in HOSTILE], target)
+    copies = [path for path in tmp_path.rglob("*.jpg") if path != source]
+    assert len(copies) == len(HOSTILE)
+    assert all(path.parent.parent == target for path in copies)
+
+
+def test_a_missing_photo_and_a_broken_link_are_no_reason_to_stop(tmp_path: Path) -> None:
+    source = tmp_path / "photo.jpg"
+    source.write_bytes(b"x")
+    folder = tmp_path / "out" / "rose"
+    folder.mkdir(parents=True)
+    (folder / "photo.jpg").symlink_to(tmp_path / "elsewhere")
+    done = copy_into_classes([(tmp_path / "gone.jpg", "rose"), (source, "rose")], tmp_path / "out")
+    assert done.n_new == 1
+    assert len(done.failures) == 1
+    assert "gone.jpg" in done.failures[0]
+    assert not (tmp_path / "elsewhere").exists()
+    assert (folder / "photo (2).jpg").read_bytes() == b"x"
+
+
+def test_times_are_kept_and_a_file_is_no_folder(tmp_path: Path) -> None:
+    source = tmp_path / "photo.jpg"
+    source.write_bytes(b"x")
+    is_new, copy = write_new(b"x", tmp_path, "other.jpg", like=source)
+    assert is_new
+    assert copy.stat().st_mtime == source.stat().st_mtime
+    with pytest.raises(InputError, match=r"photo\.jpg"):
+        check_folder(source)
+    assert check_folder(tmp_path / "new") == tmp_path / "new"

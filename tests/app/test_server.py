@@ -1,0 +1,348 @@
+"""The server: who may ask, what it accepts, and what it answers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from layouts import encoded
+from PIL import Image
+
+from nearshot.app.project import Project
+from nearshot.app.session import Session
+from nearshot.estimator import Embedder, FewShotClassifier
+from small_project import label, pattern, wait_until_idle
+
+pytest.importorskip("starlette")
+pytest.importorskip("httpx2")
+from starlette.testclient import TestClient
+
+from nearshot.app import server as module
+from nearshot.app.server import Server, exported, page_state
+
+TOKEN, PORT = "token-of-the-test", 8765
+HERE = f"http://127.0.0.1:{PORT}"
+ATTACK = "<img src=x onerror=alert(1)>"
+
+
+def client_of(session: Session) -> TestClient:
+    """A client that has opened the page, as a browser would."""
+    client = TestClient(Server(session).make_app(TOKEN, PORT), base_url=HERE, headers={"origin": HERE})
+    assert client.get(f"/?token={TOKEN}").status_code == 200
+    return client
+
+
+@pytest.fixture
+def client(session: Session) -> TestClient:
+    return client_of(session)
+
+
+def stranger(session: Session, **headers: str) -> TestClient:
+    """A client without the cookie."""
+    return TestClient(Server(session).make_app(TOKEN, PORT), base_url=HERE, headers=headers)
+
+
+def put(client: TestClient, data: bytes, name: str, group: str = "") -> Any:
+    return client.put("/api/photos", params={"name": name, "group": group}, content=data)
+
+
+ROUTES = [
+    ("GET", "/"),
+    ("GET", "/static/app.js"),
+    ("GET", "/api/state"),
+    ("PUT", "/api/photos?name=a.png"),
+    ("POST", "/api/label"),
+    ("POST", "/api/copy"),
+    ("GET", "/export/photos.csv"),
+    ("GET", "/nowhere"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_without_the_token_nothing_is_answered(method: str, path: str, session: Session) -> None:
+    before = session.version
+    for client in (
+        stranger(session, origin=HERE),
+        stranger(session, origin=HERE, cookie=f"nearshot-{PORT}=wrong"),
+        stranger(session, origin=HERE, cookie=f"nearshot-{PORT}={TOKEN[:-1]}"),
+    ):
+        answer = client.request(method, path, content=b"{}" if method != "GET" else None)
+        assert answer.status_code == 403
+        assert TOKEN not in answer.text
+        assert "set-cookie" not in answer.headers
+    assert stranger(session).get("/?token=wrong").status_code == 403
+    assert stranger(session).get("/?token=").status_code == 403
+    assert stranger(session).get(f"/api/state?token={TOKEN}").status_code == 403  # the page alone takes it
+    wait_until_idle(session)
+    assert session.project.photos
+    assert session.version >= before
+
+
+def test_the_token_becomes_a_cookie_that_scripts_and_other_pages_do_not_get(session: Session) -> None:
+    answer = stranger(session).get(f"/?token={TOKEN}")
+    cookie = answer.headers["set-cookie"]
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Path=/"))
+    assert TOKEN not in answer.text
+
+
+@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}", ""])
+def test_other_hosts_are_refused(host: str, client: TestClient) -> None:
+    assert client.get("/api/state", headers={"host": host}).status_code == 403
+    assert client.get(f"/?token={TOKEN}", headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", f"http://127.0.0.1:{PORT + 1}", f"https://127.0.0.1:{PORT}"]
+)
+def test_other_pages_are_refused(origin: str, client: TestClient, session: Session) -> None:
+    for method, path in (("POST", "/api/add-class"), ("PUT", "/api/photos?name=a.png"), ("GET", "/api/state")):
+        answer = client.request(method, path, headers={"origin": origin}, content=b'{"name": "x"}')
+        assert answer.status_code == 403
+    assert session.project.classes == []
+
+
+def test_a_change_needs_an_origin(client: TestClient, session: Session) -> None:
+    del client.headers["origin"]
+    assert client.post("/api/add-class", json={"name": "x"}).status_code == 403
+    assert client.get("/api/state").status_code == 200
+    assert session.project.classes == []
+
+
+@pytest.mark.parametrize("path", ["/", "/static/app.js", "/api/state", "/nowhere", "/export/photos.csv"])
+def test_every_answer_has_the_headers(path: str, client: TestClient) -> None:
+    headers = client.get(path).headers
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_the_page_has_no_inline_script_or_style_and_the_script_makes_no_markup(client: TestClient) -> None:
+    page, script = client.get("/").text, client.get("/static/app.js").text
+    assert "<style" not in page
+    assert " style=" not in page
+    assert " on" not in {part[:3] for part in page.split("<")}
+    assert page.count("<script") == 1
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser"):
+        assert way not in script
+    assert client.get("/static/server.py").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "name", ["../server.py", "..%2fserver.py", "%2e%2e/server.py", "/etc/passwd", "..%5cserver.py"]
+)
+def test_no_path_of_a_request_is_opened(name: str, client: TestClient) -> None:
+    for route in ("static", "export", "thumbnails", "large", "api/photos"):
+        assert client.get(f"/{route}/{name}").status_code == 404
+        assert client.get(f"/{route}/{name}.jpg").status_code == 404
+
+
+def test_photos_are_kept_wherever_their_names_point(client: TestClient, session: Session, tmp_path: Path) -> None:
+    for number, name in enumerate(["../../up.png", "/etc/up.png", "..\\..\\up.png", "up.png"]):
+        assert put(client, pattern(0, 100 + number), name, "../..").status_code == 200
+    kept = sorted((session.project.folder / "photos").rglob("*.*"))
+    assert [path.name for path in kept] == ["up (2).png", "up (3).png", "up (4).png", "up.png"]
+    assert not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (b"<script>alert(1)</script>", "page.png"),
+        (b"", "empty.png"),
+        (pattern(0, 0)[:60], "torn.png"),
+        (b"GIF89a" + b"\xff" * 100, "broken.gif"),
+        (pattern(0, 0), "photo.svg"),
+        (pattern(0, 0), "photo"),
+        (pattern(0, 0), ""),
+    ],
+)
+def test_what_is_no_photo_is_refused(data: bytes, name: str, client: TestClient, session: Session) -> None:
+    answer = put(client, data, name)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert len(session.project.photos) == 18
+    assert not (session.project.folder / "photos").exists()
+
+
+def test_an_image_with_too_many_pixels_is_refused(client: TestClient) -> None:
+    file = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(file, "PNG")
+    assert len(file.getvalue()) < 1 << 20
+    assert put(client, file.getvalue(), "bomb.png").status_code == 400
+
+
+def test_uploads_are_limited(client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    monkeypatch.setattr(module, "MOST_BYTES", len(large) - 1)
+    assert put(client, large, "large.png").status_code == 413
+
+    def in_parts() -> Iterator[bytes]:  # without a declared length
+        yield large
+        yield large
+
+    assert client.put("/api/photos?name=large.png", content=in_parts()).status_code == 413
+    assert client.put("/api/photos?name=a.png", content=b"x", headers={"content-length": "-1"}).status_code == 413
+    monkeypatch.setattr("nearshot.app.project.MOST_PHOTOS", 19)
+    assert put(client, pattern(0, 100), "a.png").status_code == 200
+    assert put(client, pattern(0, 101), "b.png").status_code == 400
+    assert len(session.project.photos) == 19
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("label", b"not json"),
+        ("label", b"[" * 100_000),
+        ("label", b"[]"),
+        ("label", b'{"ids": "x", "label": null}'),
+        ("label", b'{"ids": [3], "label": null}'),
+        ("label", b'{"ids": ["gone"], "label": null}'),
+        ("label", b'{"ids": [], "label": 3}'),
+        ("label", b'{"ids": [], "label": "gone"}'),
+        ("add-class", b"{}"),
+        ("add-class", b'{"name": "\\ud800"}'),
+        ("rename-class", b'{"name": "gone", "new_name": "x"}'),
+    ],
+)
+def test_wrong_requests_are_refused_with_a_sentence(name: str, content: bytes, client: TestClient) -> None:
+    answer = client.post(f"/api/{name}", content=content)
+    assert answer.status_code == 400
+    assert len(answer.json()["error"]) > 10
+
+
+def test_hostile_names_are_only_text(client: TestClient, session: Session) -> None:
+    """In JSON; the page shows them as text. In the table, they are no formulas."""
+    assert client.post("/api/add-class", json={"name": ATTACK}).json()["result"] == ATTACK
+    assert client.post("/api/add-class", json={"name": "=cmd()"}).status_code == 200
+    put(client, pattern(0, 100), "<b onclick=alert(1)>.png")
+    ids = list(session.project.photos)
+    client.post("/api/label", json={"ids": ids[:1], "label": "=cmd()"})
+    state = client.get("/api/state")
+    assert state.headers["content-type"] == "application/json"
+    assert ATTACK in state.json()["classes"]
+    rows = list(csv.DictReader(io.StringIO(client.get("/export/photos.csv").content.decode("utf-8-sig"))))
+    assert [row["label"] for row in rows].count("'=cmd()") == 1
+    copied = client.post("/api/copy", json={"predicted": False}).json()
+    assert (copied["new"], copied["failures"]) == (1, [])
+    assert [path.name for path in (session.project.folder / "sorted").iterdir()] == ["=cmd()"]
+
+
+def test_images_are_sent_as_new_jpegs(client: TestClient, session: Session) -> None:
+    one = next(iter(session.project.photos))
+    for route in ("thumbnails", "large"):
+        answer = client.get(f"/{route}/{one}.jpg")
+        assert answer.headers["content-type"] == "image/jpeg"
+        assert Image.open(io.BytesIO(answer.content)).format == "JPEG"
+
+
+def test_labels_make_predictions_and_corrections_change_them(client: TestClient, session: Session) -> None:
+    wait_until_idle(session)
+    state = client.get("/api/state").json()
+    assert state["n_done"] == len(state["photos"]) == 18
+    assert "missing" in state["estimate"]
+    assert len(state["next"]) == 18
+    ids = {row[1]: row[0] for row in state["photos"]}
+    for name in ("ant", "bee", "cat"):
+        client.post("/api/add-class", json={"name": name})
+        answer = client.post("/api/label", json={"ids": [ids[f"{name}{i}.png"] for i in range(4)], "label": name})
+    state = client.get(f"/api/state?after={answer.json()['version']}").json()  # waits for the new answers
+    wait_until_idle(session)
+    state = client.get("/api/state").json()
+    answers = {row[1]: state["classes"][row[4]] for row in state["photos"] if row[3] == -1}
+    assert answers == {f"{name}{i}.png": name for name in ("ant", "bee", "cat") for i in (4, 5)}
+    assert state["estimate"]["mean"] == 1
+    assert state["estimate"]["low"] < 1
+    assert np.trace(state["confusion"]["counts"]) == 12
+    client.post("/api/label", json={"ids": [ids["ant0.png"]], "label": "bee"})
+    wait_until_idle(session)
+    assert list(client.get("/api/state").json()["suspicious"]) == [ids["ant0.png"]]
+    client.post("/api/confirm", json={"ids": [ids["ant0.png"]]})
+    assert client.get("/api/state").json()["suspicious"] == {}
+    client.post("/api/remove", json={"ids": [ids["ant0.png"]]})
+    assert len(client.get("/api/state").json()["photos"]) == 17
+    client.post("/api/remove", json={"ids": [ids["ant0.png"]], "removed": False})
+    assert len(client.get("/api/state").json()["photos"]) == 18
+    assert client.get(f"/api/photos/{ids['ant5.png']}").json()["probabilities"][0][0] == "ant"
+
+
+def test_exports(client: TestClient, session: Session, tmp_path: Path) -> None:
+    assert client.get("/export/classifier.safetensors").status_code == 400  # nothing is labelled
+    for name in ("ant", "bee", "cat"):
+        label(session, name, 0, 1, 2)
+    wait_until_idle(session)
+    answer = client.get("/export/classifier.safetensors")
+    assert answer.headers["content-disposition"] == 'attachment; filename="classifier.safetensors"'
+    (tmp_path / "c.safetensors").write_bytes(answer.content)
+    classifier = FewShotClassifier.load(tmp_path / "c.safetensors")
+    assert classifier.predict([tmp_path / "photos" / "bee5.png"]).tolist() == ["bee"]
+    for predicted, expected in ((False, 9), (True, 18), (True, 18)):
+        copied = client.post("/api/copy", json={"predicted": predicted}).json()
+        assert copied["new"] + copied["same"] == expected
+    names = {path.relative_to(copied["folder"]).as_posix() for path in Path(copied["folder"]).rglob("*.png")}
+    assert {name for name in names if not name.startswith("unknown")} <= {
+        f"{n}/{n}{i}.png" for n in ("ant", "bee", "cat") for i in range(6)
+    }
+    assert len(names) == 18
+    rows = list(csv.DictReader(io.StringIO(client.get("/export/photos.csv").content.decode("utf-8-sig"))))
+    assert len(rows) == 18
+    assert {row["label"] for row in rows} == {"ant", "bee", "cat", ""}
+    assert all(bool(row["label"]) != bool(row["predicted"]) for row in rows)
+
+
+@pytest.mark.slow
+def test_the_exported_onnx_file_gives_the_same_answers(session: Session, photos: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    for name in ("ant", "bee", "cat"):
+        label(session, name, 0, 1, 2)
+    wait_until_idle(session)
+    network = onnxruntime.InferenceSession(exported(session, "classifier.onnx"))
+    found = network.run(["label"], {"images": np.asarray(Image.open(photos / "cat4.png"))[None]})[0]
+    assert found.tolist() == ["cat"]
+
+
+def test_a_restart_brings_everything_back_without_embedding_again(session: Session, tmp_path: Path) -> None:
+    client = client_of(session)
+    for name in ("ant", "bee"):
+        label(session, name, 0, 1, 2)
+    put(client, pattern(0, 100), "added.png", "monday")
+    wait_until_idle(session)
+    before = page_state(session)
+    session.stop()
+
+    def never(*_: object) -> object:
+        raise AssertionError("embedded again")
+
+    embedder = Embedder(session.embedder.backbone, cache_dir=tmp_path / "cache")
+    embedder.embed_squares = never  # type: ignore[assignment, method-assign]
+    again = Session(Project(tmp_path / "project"), embedder)
+    again.start()
+    wait_until_idle(again)
+    after = page_state(again)
+    again.stop()
+    for state in (before, after):
+        del state["version"], state["next"]
+    assert after == before
+
+
+def test_a_request_waits_for_a_newer_state_only(
+    client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_until_idle(session)
+    monkeypatch.setattr(module, "POLLS", 3)
+    begun = time.monotonic()
+    assert client.get(f"/api/state?after={session.version}").json()["version"] == session.version
+    assert time.monotonic() - begun > 0.2
+    begun = time.monotonic()
+    assert json.loads(client.get(f"/api/state?after={session.version - 1}").content)["version"] == session.version
+    assert client.get("/api/state?after=-1").status_code == 200
+    assert time.monotonic() - begun < 5

@@ -1,0 +1,160 @@
+"""A session: its answers are the classifier's, photos are embedded in the background, labels are fitted at once."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clouds import clouds, conv4
+from PIL import Image
+
+from nearshot.app.project import Project
+from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, large_version, thumbnail
+from nearshot.errors import FileFormatError, InputError
+from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
+from small_project import label, pattern, wait_until_idle
+
+
+def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
+    drawn = clouds(0, n_shot=6)
+    features = {f"support {i}": row for i, row in enumerate(drawn.support)}
+    labels = {f"support {i}": str(name) for i, name in enumerate(drawn.labels)}
+    features |= {f"query {i}": row for i, row in enumerate([*drawn.query, *drawn.strangers])}
+    model = fit_model(features, labels, unknown_rate=0.05)
+    plain = FewShotClassifier(None, unknown_rate=0.05).fit(drawn.support, drawn.labels)
+    query = np.concatenate([drawn.query, drawn.strangers])
+    answers = plain.predict(query)
+    for place, expected in enumerate(answers):
+        guess = model.guesses[f"query {place}"]
+        assert ("unknown" if guess.is_novel else guess.label) == expected
+        assert guess.confidence == pytest.approx(plain.predict_proba(query[[place]]).max())
+    assert model.estimate == plain.estimate_accuracy()
+    assert len(model.label_next) == N_SUGGESTIONS
+    assert set(model.label_next) <= set(model.guesses)
+    most = max(model.guesses.values(), key=lambda guess: guess.doubt)
+    assert model.guesses[model.label_next[0]] == most
+    assert model.confusion.sum() == len(drawn.support)
+    assert np.trace(model.confusion) / model.confusion.sum() == pytest.approx(plain.estimate_accuracy().mean)
+
+
+@pytest.mark.parametrize("n_labelled", [0, 1, 2])
+def test_with_few_labels_there_is_what_can_be(n_labelled: int) -> None:
+    drawn = clouds(1)
+    features = {str(i): row for i, row in enumerate(drawn.support)}
+    labels = {str(i): "one" for i in range(n_labelled)}
+    model = fit_model(features, labels, unknown_rate=0.05)
+    assert len(model.label_next) == min(N_SUGGESTIONS, len(features) - n_labelled)
+    assert isinstance(model.estimate, str)
+    assert len(model.guesses) == (len(features) - n_labelled if n_labelled > 1 else 0)
+    assert fit_model({}, {}, unknown_rate=0.05).label_next == ()
+
+
+def test_everything_labelled(session: Session) -> None:
+    for name in ("ant", "bee", "cat"):
+        label(session, name, *range(6))
+    wait_until_idle(session)
+    assert session.model.guesses == {}
+    assert session.model.label_next == ()
+    assert isinstance(session.model.estimate, AccuracyEstimate)
+    assert session.model.estimate.mean == 1
+
+
+def test_photos_are_classified_and_wrong_labels_found(session: Session) -> None:
+    for name in ("ant", "bee", "cat"):
+        label(session, name, 0, 1, 2, 3)
+    wait_until_idle(session)
+    names = {photo.id: photo.name for photo in session.project.present}
+    assert {names[one]: guess.label for one, guess in session.model.guesses.items()} == {
+        f"{name}{i}.png": name for name in ("ant", "bee", "cat") for i in (4, 5)
+    }
+    wrong = next(one for one, name in names.items() if name == "ant3.png")
+    session.change(lambda project: project.set_label([wrong], "bee"))
+    wait_until_idle(session)
+    assert {one: guess.label for one, guess in session.model.suspicious.items()} == {wrong: "ant"}
+    about = session.explain(session.project.photos[wrong])
+    assert wrong not in about["nearest"]
+    assert {names[one][:3] for one in about["nearest"][:3]} == {"ant"}
+    assert sum(share for _, share in about["probabilities"]) == pytest.approx(1)
+
+
+def test_an_unreadable_photo_has_its_error_and_the_others_go_on(tmp_path: Path, photos: Path) -> None:
+    (photos / "bad.png").write_bytes(b"<script>alert(1)</script>")
+    session = Session(Project(tmp_path / "p", [photos]), Embedder(conv4()))
+    session.start()
+    wait_until_idle(session)
+    bad = next(photo for photo in session.project.present if photo.name == "bad.png")
+    assert list(session.errors) == [bad.id]
+    assert str(tmp_path) not in session.errors[bad.id]
+    assert len(session.features) == 18
+    with pytest.raises(FileFormatError):
+        thumbnail(session.project, bad)
+    session.stop()
+
+
+def test_photos_that_are_added_are_embedded(session: Session) -> None:
+    wait_until_idle(session)
+    version = session.version
+    session.change(lambda project: project.add_photo(pattern(0, 99), "late.png"))
+    wait_until_idle(session)
+    assert session.version > version
+    assert len(session.features) == 19
+
+
+def test_a_failure_ends_the_thread_and_is_shown(
+    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(images: object) -> object:
+        raise RuntimeError("no more memory")
+
+    session = Session(Project(tmp_path / "p", [photos]), Embedder(fails))
+    session.start()
+    session._thread.join()
+    assert "no more memory" in session.failure
+    assert "no more memory" in capsys.readouterr().err
+    session.stop()
+
+
+def test_the_exported_classifier_gives_the_same_answers(session: Session) -> None:
+    with pytest.raises(InputError):
+        session.classifier()
+    for name in ("ant", "bee", "cat"):
+        label(session, name, 0, 1, 2)
+    wait_until_idle(session)
+    classifier = session.classifier()
+    for photo in session.project.present:
+        if photo.id in session.model.guesses:
+            explained = classifier.explain([photo.path])[0]
+            assert explained.nearest == session.model.guesses[photo.id].label
+            assert explained.probability == pytest.approx(session.model.guesses[photo.id].confidence, abs=1e-5)
+
+
+def test_small_versions_are_made_once_and_again_for_a_changed_photo(tmp_path: Path) -> None:
+    Image.new("RGBA", (900, 300), (200, 30, 30, 128)).save(tmp_path / "photo.png")
+    project = Project(tmp_path / "p")
+    photo = project.add_photo((tmp_path / "photo.png").read_bytes(), "photo.png")
+    small = thumbnail(project, photo)
+    assert Image.open(io.BytesIO(small)).size == (320, 107)
+    assert Image.open(io.BytesIO(large_version(photo))).size == (900, 300)
+    kept = list((project.folder / "thumbnails").iterdir())
+    assert len(kept) == 1
+    kept[0].write_bytes(b"from the cache")
+    assert thumbnail(project, photo) == b"from the cache"
+    Image.new("RGB", (40, 40)).save(photo.path)
+    assert Image.open(io.BytesIO(thumbnail(project, photo))).size == (40, 40)
+    project.close()
+
+
+def test_a_label_among_thousands_of_photos_is_fitted_in_well_under_a_second() -> None:
+    generator = np.random.default_rng(0)
+    means = generator.normal(size=(10, 640))
+    features = {str(i): (means[i % 10] + generator.normal(size=640)).astype(np.float32) for i in range(3000)}
+    labels = {str(i): f"class {i % 10}" for i in range(300)}
+    times = []
+    for _ in range(3):
+        begun = time.process_time()  # other tests may run at the same time
+        fit_model(features, labels, unknown_rate=0.05)
+        times.append(time.process_time() - begun)
+    assert min(times) < 0.7  # 0.2 s on a laptop

@@ -1,0 +1,138 @@
+"""What to label next and which labels look wrong, against slow loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from clouds import clouds
+
+from nearshot.errors import InputError
+from nearshot.estimator import FewShotClassifier
+from nearshot.estimator.suggestions import (
+    POOL,
+    answer_features,
+    confusion_counts,
+    doubt_of,
+    held_out_probabilities,
+    k_centres,
+    label_next,
+    suspicious_labels,
+)
+
+
+def slow_k_centres(points: np.ndarray, n: int) -> list[int]:
+    chosen = [0]
+    while len(chosen) < min(n, len(points)):
+        best, farthest = -1, -1.0
+        for place in range(len(points)):
+            if place in chosen:
+                continue
+            distance = min(float(((points[place] - points[other]) ** 2).sum()) for other in chosen)
+            if distance > farthest:
+                best, farthest = place, distance
+        chosen.append(best)
+    return chosen
+
+
+@pytest.mark.parametrize("n", [1, 4, 30])
+def test_centres_are_those_of_the_loop(n: int) -> None:
+    points = np.random.default_rng(n).normal(size=(20, 3)).round(1)
+    assert k_centres(points, n).tolist() == slow_k_centres(points, n)
+
+
+def test_copies_are_chosen_last_and_once() -> None:
+    points = np.array([[0.0], [0.0], [5.0], [5.0], [9.0]])
+    assert k_centres(points, 5).tolist() == [0, 4, 2, 1, 3]
+
+
+def test_the_most_doubtful_come_first_and_variety_decides_among_them() -> None:
+    generator = np.random.default_rng(0)
+    directions, doubt = generator.normal(size=(100, 5)), generator.random(100)
+    chosen = label_next(directions, 6, doubt)
+    assert chosen[0] == doubt.argmax()
+    pool = sorted(range(100), key=lambda image: -doubt[image])[: POOL * 6]
+    assert chosen.tolist() == [pool[place] for place in slow_k_centres(directions[pool], 6)]
+
+
+def test_without_labels_every_cluster_is_visited() -> None:
+    """Five tight clusters of ten images: the first five photos are of five clusters."""
+    centres = 10 * np.eye(5)
+    directions = np.repeat(centres, 10, axis=0) + np.random.default_rng(1).normal(size=(50, 5)) / 10
+    assert sorted(image // 10 for image in label_next(directions, 5)) == [0, 1, 2, 3, 4]
+    assert label_next(directions[:0], 5).tolist() == []
+    with pytest.raises(InputError, match="got 0"):
+        label_next(directions, 0)
+
+
+def test_doubt_is_the_margin_and_novelty() -> None:
+    generator = np.random.default_rng(2)
+    probabilities, novel = generator.dirichlet(np.ones(4), 30), generator.random(30) < 0.3
+    for row, is_novel, doubt in zip(probabilities, novel, doubt_of(probabilities, novel), strict=True):
+        best = max(row)
+        second = max(value for value in row if value != best)
+        assert doubt == pytest.approx(1 - best + second + is_novel)
+    assert doubt_of(np.ones((2, 1)), np.array([True, False])).tolist() == [1, 0]
+
+
+def test_answers_are_those_of_the_classifier() -> None:
+    drawn = clouds(3)
+    model = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, drawn.labels)
+    query = np.concatenate([drawn.query, drawn.strangers])
+    answered = answer_features(model, query)
+    np.testing.assert_allclose(answered.probabilities, model.predict_proba(query))
+    np.testing.assert_allclose(answered.novelty, model.novelty(query))
+    assert (answered.is_novel == (model.predict(query) == "unknown")).all()
+    assert answered.is_novel[len(drawn.query) :].mean() > answered.is_novel[: len(drawn.query)].mean()
+
+
+def test_held_out_answers_are_those_of_classifiers_without_the_image() -> None:
+    """With two images per class, each round keeps one image of every class."""
+    drawn = clouds(4, n_shot=2, spread=0.9)
+    model = FewShotClassifier().fit(drawn.support, drawn.labels)
+    images, probabilities = held_out_probabilities(model)
+    assert sorted(images) == list(range(10))
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    for image, row in zip(images, probabilities, strict=True):
+        kept = np.arange(10) % 2 != image % 2
+        others = FewShotClassifier().fit(drawn.support[kept], drawn.labels[kept])
+        assert others.classes_[row.argmax()] == others.predict(drawn.support[[image]])[0]
+    right = probabilities.argmax(1) == model.support_labels_[images]
+    assert right.mean() == pytest.approx(model.estimate_accuracy().mean)
+
+
+def test_images_that_cannot_be_held_out_are_missing() -> None:
+    drawn = clouds(5, n_shot=1)
+    images, probabilities = held_out_probabilities(FewShotClassifier().fit(drawn.support, drawn.labels))
+    assert images.shape == (0,)
+    assert probabilities.shape == (0, 5)
+    assert suspicious_labels(probabilities, images).tolist() == []
+
+
+def test_wrong_labels_are_found() -> None:
+    drawn = clouds(6, n_shot=10)
+    labels = drawn.labels.copy()
+    wrong = [3, 17, 41]
+    labels[wrong] = [f"class {(int(label[-1]) + 1) % 5}" for label in drawn.labels[wrong]]
+    model = FewShotClassifier().fit(drawn.support, labels)
+    images, probabilities = held_out_probabilities(model)
+    found = suspicious_labels(probabilities, model.support_labels_[images])
+    assert sorted(images[found]) == wrong
+    assert (model.classes_[probabilities[found].argmax(1)] == drawn.labels[images[found]]).all()
+
+
+def test_suspicious_labels_against_a_loop() -> None:
+    generator = np.random.default_rng(7)
+    probabilities, codes = generator.dirichlet(np.full(4, 0.4), 50), generator.integers(0, 4, 50)
+    others = [max(row[code] for code in range(4) if code != own) for row, own in zip(probabilities, codes, strict=True)]
+    expected = sorted((image for image in range(50) if others[image] >= 0.6), key=lambda image: -others[image])
+    assert 3 < len(expected) < 50
+    assert suspicious_labels(probabilities, codes, 0.6).tolist() == expected
+
+
+def test_confusion_against_a_loop() -> None:
+    generator = np.random.default_rng(8)
+    codes, answers = generator.integers(0, 3, (2, 40))
+    counts = confusion_counts(codes, answers, 4)
+    for code in range(4):
+        for answer in range(4):
+            assert counts[code, answer] == sum(codes[i] == code and answers[i] == answer for i in range(40))
