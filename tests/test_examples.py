@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 # Options that make an example quick, and text that it must print.
 QUICK = {
     "classify_my_photos.py": ([], "shin/5.png: shin"),
-    "compare_losses.py": (["--steps", "2", "--seeds", "2"], "2 training seeds"),
+    "compare_losses.py": (["--steps", "2", "--seeds", "2"], "2 seeds"),
     "own_loss.py": (["--steps", "2"], "hardest_triplets, 5-shot"),
 }
 SLOW = ("compare_losses.py", "own_loss.py")
