@@ -80,7 +80,8 @@ def tasks(features: FeatureSet, n_way: int, n_shot: int, n_query: int, n_tasks: 
 
 
 def model_of(features: FeatureSet, **settings: Any) -> FewShotClassifier:
-    return FewShotClassifier(centre=None if features.centre is None else features.centre.numpy(), **settings)
+    settings = {"classifier": "centroid"} | settings  # `photos.py` measures the default
+    return FewShotClassifier(None, centre=None if features.centre is None else features.centre.numpy(), **settings)
 
 
 def spread_of(values: list[float]) -> dict[str, float]:

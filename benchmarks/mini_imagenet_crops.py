@@ -1,12 +1,12 @@
-"""Which training crops suit 84×84 files of miniImageNet: NCA with several crops, measured on the validation split.
+"""Which training suits 84×84 files of miniImageNet: NCA with several crops and settings, on the validation split.
 
 The published crops, 8 to 100 % of the area, were cut from full-size files. From an 84×84 file a small crop is magnified
 from few pixels. Each run is also evaluated at larger inputs: training crops show objects larger than evaluation at
 84×84 does, and blurred by magnification, while 84×84 inputs are the files' own pixels. The two are not told apart here.
 The test split is not read. Short runs may favour mild crops, so their order need not be that of long runs.
 
-    python benchmarks/mini_imagenet_crops.py                       # all variants; 2.5 minutes each on an H200
-    python benchmarks/mini_imagenet_crops.py --only "scale 0.35" --epochs 120
+    python benchmarks/mini_imagenet_crops.py                       # all crops; 2.5 minutes each on an H200
+    python benchmarks/mini_imagenet_crops.py --only "padded 8, jitter, average" "scale 0.35" --epochs 120
 
 Prints a table and writes benchmarks/results/mini-imagenet-crops.json and .md; rows that the file has are kept.
 """
@@ -33,7 +33,7 @@ from nearshot.evaluation import FeatureSet, evaluate_many
 from nearshot.experiments.identity import run_id
 from nearshot.models import Backbone, load_backbone
 from nearshot.models.kernels import can_fuse, fuse
-from nearshot.training import PRESETS, RunFolder, train
+from nearshot.training import PRESETS, RunFolder, TrainConfig, train
 from nearshot.training.embedding import embed_images
 
 RESULTS = Path(__file__).parent / "results"
@@ -42,20 +42,32 @@ PRESET = "mini-imagenet-nca"
 JITTER: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
 PADDED = Augmentation(crop="padded", padding=8)
 # In the order in which they run.
-VARIANTS: Mapping[str, Augmentation] = MappingProxyType(
+CROPS: Mapping[str, Augmentation] = MappingProxyType(
     {
         "scale 0.35": Augmentation(scale=(0.35, 1.0)),
         "scale 0.08 (published)": Augmentation(),
         "padded 8": PADDED,
         "scale 0.2": Augmentation(scale=(0.2, 1.0)),
-        "scale 0.35, jitter": Augmentation(scale=(0.35, 1.0), **JITTER),
-        "padded 8, jitter": replace(PADDED, **JITTER),
         "scale 0.5": Augmentation(scale=(0.5, 1.0)),
-        "scale 0.2, jitter": Augmentation(scale=(0.2, 1.0), **JITTER),
-        "scale 0.5, jitter": Augmentation(scale=(0.5, 1.0), **JITTER),
+        "padded 8 with scale 0.7": Augmentation(crop="padded-random", padding=8, scale=(0.7, 1.0)),
     }
 )
-INPUT_SIZES = (84, 92, 100, 108, 116, 124, 132)
+# What a variant may have beside its crops, after a comma.
+CHANGES: Mapping[str, dict[str, Any]] = MappingProxyType(
+    {
+        "weight decay 0.001": {"weight_decay": 1e-3},
+        "weight decay 0.002": {"weight_decay": 2e-3},
+        "average": {"ema_decay": 0.999},
+        "cosine": {"schedule": "cosine"},
+        "constant": {"schedule": "constant"},
+        "late drop": {"milestones": (0.9,)},
+        "warm-up": {"warm_up": None},
+        "learning rate 0.2": {"learning_rate": 0.2},
+        "batch 256": {"batch_size": 256},
+        "DropBlock": {"backbone": "resnet12-dropblock"},
+    }
+)
+INPUT_SIZES = (84, 92, 100)
 N_EPISODES = 10_000
 SEED_OF_EPISODES = 1  # seed 0 chose the epochs
 CENTRE_FROM_EVERY = 8  # the mean training feature at another input size is of every eighth training image
@@ -68,16 +80,31 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT")
+    parser.add_argument("--only", nargs="+", default=list(CROPS), metavar="VARIANT", help="crops, and changes")
     options = parser.parse_args()
     for variant in options.only:
         row = measured(variant, options.epochs, options.seed, options.runs, options.data_dir)
         print(markdown(add_row(options.output, row)))
 
 
+def config_of(variant: str) -> TrainConfig:
+    """Return the settings of "padded 8, jitter, average" and the like: crops, and any of "jitter" and CHANGES."""
+    crops, *others = variant.split(", ")
+    augmentation = replace(CROPS[crops], **(JITTER if "jitter" in others else {}))
+    config = replace(PRESETS[PRESET], augmentation=augmentation)
+    for part in changes_in(variant):
+        config = replace(config, **CHANGES[part])
+    return config
+
+
+def changes_in(variant: str) -> list[str]:
+    """Return a variant's parts beside its crops."""
+    return [part for part in variant.split(", ")[1:] if part != "jitter"]
+
+
 def measured(variant: str, epochs: int, seed: int, runs: Path, data_dir: Path | None) -> dict[str, Any]:
-    """Train with a variant's crops and evaluate its weights at every input size."""
-    config = replace(PRESETS[PRESET], augmentation=VARIANTS[variant], epochs=epochs, seed=seed)
+    """Train a variant and evaluate its weights at every input size."""
+    config = replace(config_of(variant), epochs=epochs, seed=seed)
     started = time.perf_counter()
     slug = variant.replace(" (published)", "").replace(", ", "-").replace(" ", "-")
     result = train(config, folder=runs / f"{slug}-{epochs}-seed-{seed}", data_dir=data_dir, overwrite=True)
@@ -96,6 +123,7 @@ def measured(variant: str, epochs: int, seed: int, runs: Path, data_dir: Path | 
         "epochs": epochs,
         "seed": seed,
         "augmentation": asdict(config.augmentation),
+        "changes": {name: getattr(config, name) for part in changes_in(variant) for name in CHANGES[part]},
         "run": run_id(config),
         "fingerprints": {split: store.fingerprint for split, store in stores.items()},
         "torch": torch.__version__,
@@ -157,18 +185,22 @@ def add_row(output: Path, row: dict[str, Any]) -> dict[str, Any]:
 
 def markdown(report: dict[str, Any]) -> str:
     """Return the table for the documentation: each run at 84×84, and at the input size that is best for it."""
+    devices = ", ".join(sorted({row["device"] for row in report["rows"]}))
     lines = [
-        f"NCA (`{report['preset']}` with other crops), {', '.join(sorted({row['device'] for row in report['rows']}))}. "
+        f"NCA (`{report['preset']}` with other crops and settings), {devices}. "
         f"miniImageNet from 84×84 files, validation split, 5-way, nearest centroid, {report['episodes']:,} episodes, "
         "1-shot / 5-shot. Best: the epoch that was best for each number of shots on other episodes of these classes. "
         "The best input size was chosen on these episodes. One seed a row: the episodes' interval, ±0.2, does not "
         "cover seed variance. Compare rows of equal epochs only: short runs may favour mild crops.",
         "",
-        "| crops | epochs | seed | last, 84×84 | best, 84×84 | best, best input size |",
+        "| crops and settings | epochs | seed | last, 84×84 | best, 84×84 | best, best input size |",
         "|---|---:|---:|---|---|---|",
     ]
     for row in sorted(report["rows"], key=lambda row: (row["epochs"], -best(row, 5, 84))):
-        size = max(INPUT_SIZES, key=lambda size: best(row, 1, size) + best(row, 5, size))
+        size = max(
+            map(int, row["sizes"][str(row["weights"]["last"])]),
+            key=lambda size: best(row, 1, size) + best(row, 5, size),
+        )
         last = row["sizes"][str(row["weights"]["last"])]["84"]
         lines.append(
             f"| {row['variant']} | {row['epochs']} | {row['seed']} | {last['1-shot']['mean']:.2f} / "

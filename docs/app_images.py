@@ -1,8 +1,8 @@
 """Make the screenshots of `nearshot app` in docs/images, from a folder of photographs with one folder per class.
 
-    PYTHONPATH=src:tests/experiments python docs/app_images.py PHOTOS
+    PYTHONPATH=tests/experiments python docs/app_images.py PHOTOS
 
-The pictures in the repository show flowers of Oxford 102 (Nilsback and Zisserman), as in github.com/3ba2ii/Flower-Classifier.
+Those in the repository show flowers of Oxford Flowers-102 (Nilsback and Zisserman).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import threading
 import time
 from pathlib import Path
 
-import uvicorn
 from browser import Browser, open_browser
+from PIL import Image
 
 from nearshot.app.project import Project
-from nearshot.app.server import Server
+from nearshot.app.server import listen, make_server
 from nearshot.app.session import Session
 from nearshot.data.store import data_folder
 from nearshot.estimator import Embedder
@@ -60,34 +60,39 @@ def take_pictures(browser: Browser, address: str, session: Session, names: dict[
         time.sleep(1.5)
         browser.wait_for("[...document.images].every((image) => image.complete)")
 
+    def take(name: str, *, width: int = 1280, height: int = 860, dark: bool = False) -> None:
+        with tempfile.TemporaryDirectory() as made:
+            browser.screenshot(Path(made) / "shot.png", width=width, height=height, dark=dark)
+            settle()
+            browser.screenshot(Path(made) / "shot.png", width=width, height=height, dark=dark)
+            Image.open(Path(made) / "shot.png").convert("RGB").save(IMAGES / f"{name}.jpg", quality=84)
+
     def click(text: str, scope: str = "nav") -> None:
-        found = f"[...document.querySelectorAll('{scope} button')].find((one) => one.textContent.includes({json.dumps(text)}))"
-        browser.ask(f"{found}.click()")
+        buttons = f"[...document.querySelectorAll('{scope} button')]"
+        browser.ask(f"{buttons}.find((one) => one.textContent.includes({json.dumps(text)})).click()")
         settle()
 
     browser.resize(1280, 860)
     browser.open(address)
     browser.wait_for("document.querySelectorAll('.tile').length > 0")
     settle()
-    browser.screenshot(IMAGES / "app-start.png", height=860)
+    take("app-start")
     label_some(session, names)
     settle()
     click("Not labelled")
-    browser.ask("document.querySelector('.tile:nth-child(2)').click()")
+    browser.ask("document.querySelector('.tile[aria-posinset=\"8\"]').click()")
     settle()
-    browser.screenshot(IMAGES / "app.png", height=860)
-    browser.screenshot(IMAGES / "app-dark.png", height=860, dark=True)
-    browser.screenshot(IMAGES / "app-phone.png", width=400, height=760)
+    take("app")
+    take("app-dark", dark=True)
+    take("app-phone", width=400, height=760)
     browser.resize(1280, 860)
-    click("Label next")
-    browser.screenshot(IMAGES / "app-next.png", height=860)
     click("Check labels")
     browser.ask("document.querySelector('.tile').dispatchEvent(new MouseEvent('dblclick'))")
     settle()
-    browser.screenshot(IMAGES / "app-photo.png", height=860)
+    take("app-photo")
     browser.ask("document.getElementById('viewer').close(); document.getElementById('accuracy').click()")
     settle()
-    browser.screenshot(IMAGES / "app-accuracy.png", height=860)
+    take("app-accuracy")
 
 
 def main() -> None:
@@ -99,18 +104,18 @@ def main() -> None:
         embedder = Embedder("auto", cache_dir=data_folder() / "embeddings")
         session = Session(Project(Path(made) / "garden-nearshot", [folder]), embedder)
         session.start()
-        port = 8793
-        config = uvicorn.Config(Server(session).make_app("token", port), port=port, log_level="warning", lifespan="off")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run)
+        listener = listen()
+        server, address = make_server(session, listener.getsockname()[1])
+        thread = threading.Thread(target=server.run, args=[[listener]])
         thread.start()
         try:
             with open_browser(Path(made) / "profile") as browser:
-                take_pictures(browser, f"http://127.0.0.1:{port}/?token=token", session, names)
+                take_pictures(browser, address, session, names)
                 print(browser.complaints)
         finally:
             server.should_exit = True
             thread.join()
+            listener.close()
             session.stop()
 
 

@@ -217,9 +217,49 @@ def knn_answer(support: Tensor, query: Tensor, k: int) -> int:
     return next(way for _, way in neighbours if votes.count(way) == most)
 
 
+def ridge_scores(
+    classes: Sequence[Tensor], query: Tensor, *, weights: Sequence[float] | None = None, penalty: float | None = None
+) -> list[float]:
+    """Ridge regression to class membership, for one query; `classes` are (image, dim) each, of any sizes.
+
+    Least squares with one equation an image and one a penalised weight; the constant, in the last column, has none. By
+    default an image weighs one over the size of its class, times a number that makes the mean 1, and the penalty is the
+    mean squared distance of the images, so weighted, from their mean.
+    """
+    images = [(image, number) for number, of_class in enumerate(classes) for image in of_class]
+    if weights is None:
+        weights = [len(images) / len(classes) / len(classes[number]) for _, number in images]
+    if penalty is None:
+        mean = torch.stack([of_class.mean(0) for of_class in classes]).mean(0)
+        distances = [w * float((image - mean).square().sum()) for w, (image, _) in zip(weights, images, strict=True)]
+        penalty = sum(distances) / len(images)
+    left, right = [], []
+    for w, (image, number) in zip(weights, images, strict=True):
+        left.append([math.sqrt(w) * float(value) for value in image] + [math.sqrt(w)])
+        right.append([math.sqrt(w) * (number == other) for other in range(len(classes))])
+    dim = len(query)
+    for place in range(dim):
+        left.append([math.sqrt(penalty) * (place == other) for other in range(dim + 1)])
+        right.append([0.0] * len(classes))
+    solved = torch.linalg.lstsq(
+        torch.tensor(left, dtype=torch.float64), torch.tensor(right, dtype=torch.float64), driver="gelsd"
+    ).solution
+    return [
+        sum(float(query[place]) * float(solved[place, number]) for place in range(dim)) + float(solved[dim, number])
+        for number in range(len(classes))
+    ]
+
+
+def ridge_answer(support: Tensor, query: Tensor) -> int:
+    """The class with the highest score of a ridge regression."""
+    scores = ridge_scores(list(support), query)
+    return scores.index(max(scores))
+
+
 # The classifiers by name, each a function of (way, shot, dim) and one query; k is the number of shots.
 ANSWERS: dict[str, Callable[[Tensor, Tensor], int]] = {
     "centroid": centroid_answer,
     "soft": soft_answer,
     "knn": lambda support, query: knn_answer(support, query, k=support.shape[1]),
+    "ridge": ridge_answer,
 }

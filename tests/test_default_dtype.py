@@ -16,9 +16,7 @@ from settings import TINY
 from tiny import prepare_tiny
 
 from nearshot import FewShotClassifier
-from nearshot.estimator import export_onnx
 from nearshot.models import LinearHead, ProjectionHead, build_backbone, load_backbone, save_backbone
-from nearshot.models.layers import float32_by_default
 from nearshot.training import train
 
 DTYPES = (torch.float64, torch.bfloat16)
@@ -68,14 +66,6 @@ def test_new_and_loaded_backbones(name: str, tmp_path: Path) -> None:
             assert torch.equal(other[key], tensor), key
 
 
-def test_other_libraries_networks() -> None:
-    def make() -> torch.dtype:
-        with float32_by_default():
-            return torch.nn.Linear(2, 2).weight.dtype
-
-    assert with_every_default(make) == (torch.float32, [torch.float32] * len(DTYPES))
-
-
 def test_a_classifier(tmp_path: Path) -> None:
     backbone = build_backbone("conv4-32", input_size=16).eval()
     save_backbone(backbone, tmp_path / "weights.safetensors", training_mean=torch.zeros(backbone.embedding_dim))
@@ -97,17 +87,6 @@ def test_a_classifier(tmp_path: Path) -> None:
     for other in others:
         for one, same in zip(expected, other, strict=True):
             np.testing.assert_array_equal(same, one)
-
-
-@SLOW
-def test_an_onnx_file(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxscript")
-    model = FewShotClassifier(build_backbone("conv4-32", input_size=16).eval(), device="cpu")
-    model.fit([picture(seed, 16) for seed in range(6)], [0, 1, 2] * 2)
-    with by_default(torch.float64):
-        export_onnx(model, tmp_path / "model.onnx")
-    assert (tmp_path / "model.onnx").stat().st_size > 0
 
 
 def test_a_training(tmp_path: Path) -> None:

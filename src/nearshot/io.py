@@ -1,25 +1,28 @@
-"""Atomic writes, file locks, and text and tensor files."""
+"""Atomic writes, file locks, and files of tensors and of JSON, with checksums."""
 
 from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 import secrets
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import filelock
 
-from nearshot.errors import NearshotError
+from nearshot.errors import FileFormatError, NearshotError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 HAS_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+CHECKSUM, NONE_YET = "crc32", "0" * 8  # in the metadata of tensors, and in JSON objects
 
 
 @contextmanager
@@ -62,7 +65,7 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write contiguous CPU tensors that share no memory as a safetensors file, atomically.
+    """Write contiguous CPU tensors that share no memory as a safetensors file, atomically, with a checksum.
 
     The same content always gives the same bytes.
     """
@@ -72,12 +75,67 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
     plain = memoryview(safetensors.torch.save(dict(tensors)))
     n_bytes = int.from_bytes(plain[:8], "little")
     entries = json.loads(bytes(plain[8 : 8 + n_bytes]))
-    described = {"__metadata__": {name: metadata[name] for name in sorted(metadata)}} | entries
-    header = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # tensors start at a multiple of 8 bytes
+    described = {"__metadata__": {CHECKSUM: NONE_YET} | {name: metadata[name] for name in sorted(metadata)}} | entries
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
+    header, data = len(text).to_bytes(8, "little") + text, plain[8 + n_bytes :]
+    checksum = zlib.crc32(data, zlib.crc32(header))
     with atomic_write(path) as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.write(plain[8 + n_bytes :])
+        file.write(header.replace(NONE_YET.encode(), f"{checksum:08x}".encode(), 1))
+        file.write(data)
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the metadata and the tensors of a safetensors file.
+
+    A file that has changed since `write_tensors` wrote it is an error. Files of other programs, and of versions of
+    nearshot before 0.1, have no checksum, and are read without this check.
+    """
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = dict(file.metadata() or {})
+            checksum = metadata.pop(CHECKSUM, None)
+            if checksum is not None and checksum != _checksum(path, checksum):
+                raise FileFormatError(f"{path} is damaged: it has changed since it was written. Make it again.")
+            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except SafetensorError as error:
+        raise FileFormatError(f"{path} is not a safetensors file, or is damaged: {error}.") from error
+
+
+def _checksum(path: str | Path, written: str) -> str:
+    """Return the checksum of a file of tensors, in which `written` stands for it."""
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = content[:end].replace(written.encode(), NONE_YET.encode(), 1)
+        with memoryview(content) as view, view[end:] as data:
+            return f"{zlib.crc32(data, zlib.crc32(header)):08x}"
+
+
+def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, with a checksum."""
+    text = json.dumps({**content, CHECKSUM: _checksum_of_json(content)}, indent=2, ensure_ascii=False)
+    with atomic_write(path) as file:
+        file.write((text + "\n").encode())
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """Return a JSON object. One that has changed since `write_json` wrote it is an error; others have no checksum."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}.") from error
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path} is damaged: it must hold a JSON object.")
+    checksum = content.pop(CHECKSUM, None)
+    if checksum is not None and checksum != _checksum_of_json(content):
+        raise FileFormatError(f"{path} is damaged: it has changed since it was written.")
+    return content
+
+
+def _checksum_of_json(content: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from clouds import conv4
 from layouts import write_folder
-from small_project import CLASSES, pattern
 
 from nearshot.app.project import Project
 from nearshot.app.session import Session
 from nearshot.estimator import Embedder
+from small_project import CLASSES, pattern
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from clouds import clouds, conv4
 from PIL import Image
-from small_project import label, pattern, wait_until_idle
 
 from nearshot.app.project import Project
 from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, large_version, thumbnail
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
+from small_project import label, pattern, wait_until_idle
 
 
 def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
@@ -78,6 +78,8 @@ def test_photos_are_classified_and_wrong_labels_found(session: Session) -> None:
     assert wrong not in about["nearest"]
     assert {names[one][:3] for one in about["nearest"][:3]} == {"ant"}
     assert sum(share for _, share in about["probabilities"]) == pytest.approx(1)
+    guess = session.model.suspicious[wrong]
+    assert about["probabilities"][0] == [guess.label, pytest.approx(guess.confidence)]  # held out, in both places
 
 
 def test_an_unreadable_photo_has_its_error_and_the_others_go_on(tmp_path: Path, photos: Path) -> None:
@@ -154,7 +156,7 @@ def test_a_label_among_thousands_of_photos_is_fitted_in_well_under_a_second() ->
     labels = {str(i): f"class {i % 10}" for i in range(300)}
     times = []
     for _ in range(3):
-        begun = time.perf_counter()
+        begun = time.process_time()  # other tests may run at the same time
         fit_model(features, labels, unknown_rate=0.05)
-        times.append(time.perf_counter() - begun)
-    assert min(times) < 1.5  # a busy machine; 0.2 s on a free one
+        times.append(time.process_time() - begun)
+    assert min(times) < 0.7  # 0.2 s on a laptop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,13 +105,13 @@ def test_the_same_generator_gives_the_same_batch_in_channels_last() -> None:
     assert not torch.equal(batches[0], other)
 
 
-def padded_by_pillow(image: Tensor, padding: int, top: int, left: int, flipped: bool, size: int) -> Tensor:
-    """One image: paste it on black, crop, resize, mirror; (size, size, 3) in [0, 255]."""
+def padded_by_pillow(image: Tensor, padding: int, box: Sequence[int], flipped: bool, size: int) -> Tensor:
+    """One image: paste it on black, cut out a box, resize, mirror; (size, size, 3) in [0, 255]."""
     height, width = image.shape[:2]
-    side = min(height, width)
+    top, left, tall, wide = box
     canvas = Image.new("RGB", (width + 2 * padding, height + 2 * padding))
     canvas.paste(Image.fromarray(image.numpy()), (padding, padding))
-    cropped = canvas.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.BILINEAR)
+    cropped = canvas.crop((left, top, left + wide, top + tall)).resize((size, size), Image.Resampling.BILINEAR)
     if flipped:
         cropped = cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return torch.from_numpy(np.asarray(cropped, dtype=np.float32).copy())
@@ -129,9 +129,31 @@ def test_padded_crops_are_those_of_a_loop_over_the_images(height: int, width: in
     for image, ours, place, flip in zip(images, result, places.tolist(), flips.tolist(), strict=True):
         top = int(place[0] * (height + 2 * padding - side + 1))
         left = int(place[1] * (width + 2 * padding - side + 1))
-        expected = padded_by_pillow(image, padding, top, left, flip[0] < 0.5, size)
+        expected = padded_by_pillow(image, padding, (top, left, side, side), flip[0] < 0.5, size)
         tolerance = 1e-3 if size == side else 1.01  # Pillow rounds to whole values, twice
         torch.testing.assert_close(ours.permute(1, 2, 0) * 255, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", [32, 48, 20])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 40)])
+def test_padded_random_crops_are_boxes_of_the_padded_image(height: int, width: int, size: int) -> None:
+    """Cut by Pillow out of the image on black; the boxes' areas are shares of the image's without its border."""
+    images, padding, n = smooth(40, height, width), 5, 40
+    options = Augmentation(crop="padded-random", padding=padding, scale=(0.6, 0.9))
+    result = augment(images, options, size=size, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    tall, wide = height + 2 * padding, width + 2 * padding
+    boxes = random_boxes(
+        tall, wide, options, lambda *shape: torch.rand(n, *shape, generator=generator), area=height * width
+    )
+    flips = torch.rand(n, 1, generator=generator)[:, 0] < 0.5
+    shares = boxes[:, 2] * boxes[:, 3] / (height * width)
+    assert 0.55 < float(shares.min()) < 0.65 < 0.85 < float(shares.max()) < 0.95  # whole pixels
+    assert float(boxes[:, 0].min()) < padding  # the border can be seen on all sides
+    assert float((boxes[:, 0] + boxes[:, 2]).max()) > height + padding
+    for image, ours, box, flipped in zip(images, result, boxes.int().tolist(), flips.tolist(), strict=True):
+        expected = padded_by_pillow(image, padding, box, flipped, size)
+        torch.testing.assert_close(ours.permute(1, 2, 0) * 255, expected, rtol=0, atol=1.01)
 
 
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
@@ -157,7 +179,7 @@ def test_colours_vary_as_pillows_do(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crop": "corner"}, "crop must be 'random', 'centre' or 'padded'"),
+        ({"crop": "corner"}, "crop must be 'random', .* not 'corner'"),
         ({"padding": -1}, "padding must be a whole number of at least 0, not -1"),
         ({"scale": (0.0, 1.0)}, "scale must be a range inside"),
         ({"ratio": (2.0, 1.0)}, "ratio must be a range"),
@@ -240,7 +262,14 @@ EVERYTHING = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
 
 @pytest.mark.parametrize(
-    "options", [EVERYTHING, Augmentation(crop="centre"), Augmentation(flip=0.0), Augmentation(crop="padded")]
+    "options",
+    [
+        EVERYTHING,
+        Augmentation(crop="centre"),
+        Augmentation(flip=0.0),
+        Augmentation(crop="padded"),
+        Augmentation(crop="padded-random", padding=0),
+    ],
 )
 def test_nothing_goes_between_host_and_device(options: Augmentation) -> None:
     images = smooth(4)

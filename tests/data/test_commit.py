@@ -20,7 +20,7 @@ from nearshot.cli import main
 from nearshot.data import Store, open_or_prepare, prepare_folder
 from nearshot.data.store import check_together
 from nearshot.errors import FileFormatError, InputError, NearshotError
-from nearshot.training import TrainConfig, train
+from nearshot.training import TrainConfig
 from nearshot.training.assembly import open_splits
 
 A, B, C, D, E, F = CLASSES = list("abcdef")
@@ -217,25 +217,6 @@ def test_splits_of_two_preparations_are_refused_with_the_command(
         file.write_text(json.dumps(manifest))
     check_together(folder)
     assert_complete(data, prepare_as(photos, data, NEW))
-
-
-def test_splits_that_change_while_they_are_opened(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process replaces them when the training split is open, on the first rank of a run or on another."""
-
-    def opening(*arguments: Any, **options: Any) -> Store:
-        store = open_or_prepare(*arguments, **options) if options else Store(*arguments)
-        if store.split == "train":
-            prepare_as(photos, tmp_path / "d", {"train": [A, C], "val": [B, F], "test": [D, E]})
-        return store
-
-    for name in ("open_or_prepare", "Store"):
-        prepare_as(photos, tmp_path / "d", BEFORE["other"])
-        with monkeypatch.context() as patch, pytest.raises(InputError, match="photos"):
-            patch.setattr(f"nearshot.training.assembly.{name}", opening)
-            train(TrainConfig(dataset="photos"), folder=tmp_path / "run", data_dir=tmp_path / "d", show=False)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_split_is_never_dropped(photos: Path, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import safetensors.torch
 import torch
 from clouds import Brightness, clouds, conv4
 from layouts import picture
-from safetensors import safe_open
 
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
+from nearshot.io import read_tensors
 from nearshot.models import save_backbone
 
 
@@ -42,8 +42,8 @@ def test_what_is_loaded_is_what_was_saved(settings: dict[str, Any], tmp_path: Pa
         np.testing.assert_array_equal(getattr(again, ask)(pictures), getattr(model, ask)(pictures))
     assert again.explain(pictures) == model.explain(pictures)
     assert again.predict(pictures).dtype == model.predict(pictures).dtype
-    for name, value in again.get_params().items():
-        np.testing.assert_array_equal(value, model.get_params()[name])
+    for name, value in (model.get_params() | {"classifier": settings.get("classifier", "ridge")}).items():
+        np.testing.assert_array_equal(again.get_params()[name], value)
     more = clouds(1)  # and it goes on learning
     for one in (model, again):
         one.partial_fit(more.support, np.char.add("new ", more.labels)).forget("class 1")
@@ -115,9 +115,8 @@ def file(tmp_path: Path) -> Path:
 
 def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described: Any) -> None:
     """Change a file: a tensor or an entry of its description; None removes it."""
-    with safe_open(path, "pt") as opened:
-        metadata = opened.metadata()
-    content = safetensors.torch.load_file(path) | (tensors or {})
+    metadata, content = read_tensors(path)
+    content |= tensors or {}
     values = json.loads(metadata["classifier"]) | described
     metadata["classifier"] = json.dumps({key: value for key, value in values.items() if value != "gone"})
     path.write_bytes(safetensors.torch.save({k: v for k, v in content.items() if v is not None}, metadata))
@@ -166,7 +165,7 @@ def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
         (b"", "not a safetensors file, or is damaged"),
         (whole[: len(whole) // 2], "not a safetensors file, or is damaged"),
         ((tmp_path / "weights.safetensors").read_bytes(), "not a classifier saved by nearshot"),
-        (whole.replace(b'"version":"1"', b'"version":"9"'), r"format version '9'.* Update it"),
+        (whole.replace(b'"version":"1"', b'"version":"9"').replace(b'"crc32"', b'"other"'), "version '9'"),
     ):
         file.write_bytes(content)
         with pytest.raises(FileFormatError, match=message):

@@ -18,15 +18,15 @@ from layouts import picture
 from PIL import Image
 from sklearn.exceptions import NotFittedError
 
+import reference
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
 from nearshot.estimator import export_onnx
-from nearshot.estimator.state import warn_about_repeated_images
-from nearshot.estimator.support import PAIRS_AT_ONCE, Support
+from nearshot.estimator.support import PAIRS_AT_ONCE
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
 from nearshot.models import save_backbone
 
-NAMES = ("centroid", "soft", "knn")
+NAMES = ("centroid", "soft", "knn", "ridge")
 
 
 def colours(pictures: Any) -> Any:
@@ -71,10 +71,15 @@ def test_answers_against_loops_with_unequal_classes(sizes: list[int], seed: int,
     answers = FewShotClassifier(classifier=name, normalise=False).fit(support, labels).predict(query)
     for answer, q in zip(answers, query, strict=True):
         squares = ((support - q) ** 2).sum(1)
+        expected: Any
         if name == "centroid":
             expected = min(set(labels), key=lambda c: ((support[labels == c].mean(0) - q) ** 2).sum())
         elif name == "soft":
             expected = max(set(labels), key=lambda c: np.exp(-squares[labels == c]).mean())
+        elif name == "ridge":
+            classes = [torch.from_numpy(support[labels == c]) for c in range(len(sizes))]
+            scores = reference.ridge_scores(classes, torch.from_numpy(q))
+            expected = scores.index(max(scores))
         else:
             voters = labels[np.argsort(squares)[: min(sizes)]].tolist()
             expected = max(set(labels), key=lambda c: (voters.count(c), -squares[labels == c].min()))
@@ -148,19 +153,35 @@ def test_incomplete_labels_are_refused_before_anything_is_embedded(labels: Any, 
             model.fit(images, labels)
 
 
-def test_the_same_picture_in_two_classes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = torch.eye(5, dtype=torch.float64).repeat(2, 1) * 30
-    features[5:] += 1e-5 * torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    codes, names = torch.arange(2).repeat_interleave(5), [f"{i}.png" for i in range(10)]
-    pairs = [f"{i}.png in 'ant' and {i + 5}.png in 'bee'" for i in range(5)]
-    for room in (PAIRS_AT_ONCE, 1):  # whatever the blocks in which they are compared
-        monkeypatch.setattr("nearshot.estimator.support.PAIRS_AT_ONCE", room)
+def collapsed(pictures: Any) -> Any:
+    """A backbone that embeds all pictures alike."""
+    return np.ones((len(pictures), 3), np.float32)
+
+
+@pytest.mark.parametrize("room", [PAIRS_AT_ONCE, 1])  # whatever the blocks in which they are compared
+def test_the_same_picture_in_two_classes_is_named(room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its pixels, whatever the file; embeddings that are equal accuse nobody."""
+    monkeypatch.setattr("nearshot.estimator.support.PAIRS_AT_ONCE", room)
+    for seed in range(10):
+        Image.fromarray(picture(seed % 5, 224)).save(tmp_path / f"{seed}.png", compress_level=seed // 5)
+    paths = [str(tmp_path / f"{seed}.png") for seed in range(10)]
+    pairs = [f"{paths[i]} in 'ant' and {paths[i + 5]} in 'bee'" for i in range(5)]
+    labels = ["ant"] * 5 + ["bee"] * 5
+    for backbone in (colours, collapsed):
         with pytest.warns(UserWarning, match="in two classes") as caught:
-            warn_about_repeated_images(Support(features, codes, 2), names, ["ant", "bee"])
+            FewShotClassifier(backbone).fit(paths, labels)
         assert f": {'; '.join(pairs[:3])}; and 2 more. " in str(caught[0].message)
-    warn_about_repeated_images(Support(features, torch.zeros_like(codes), 1), names, ["ant"])  # twice in one is no harm
-    features[5:] *= 1.0001
-    warn_about_repeated_images(Support(features, codes, 2), names, ["ant", "bee"])  # hardly different, but different
+        assert caught[0].filename == __file__
+        with pytest.warns(UserWarning, match="in two classes") as caught:
+            FewShotClassifier(backbone).fit(paths[:6], [*labels[:5], "ant"]).partial_fit(paths[9:], ["bee"])
+        assert f": {pairs[4]}. " in str(caught[0].message)
+    FewShotClassifier(collapsed).fit(paths, ["ant"] * 10)  # twice in one class is no harm
+    different = [picture(seed, 16) for seed in range(10)]
+    FewShotClassifier(collapsed).fit(different, labels)
+    (tmp_path / "0.png").unlink()  # can no longer be compared
+    model = FewShotClassifier(collapsed).fit(paths[1:3], ["ant", "bee"])
+    (tmp_path / "1.png").unlink()
+    model.partial_fit(paths[6:7], ["bee"])
 
 
 def test_one_class_and_one_image() -> None:
@@ -275,9 +296,9 @@ def test_explanations(name: Any) -> None:
         assert [n.label for n in one.neighbours] == drawn.labels[indices[row]].tolist()
         shares = dict.fromkeys(model.classes_.tolist(), 0.0)
         for n in one.neighbours:
-            assert (n.weight is None) == (name == "centroid")
+            assert (n.weight is None) == (name in ("centroid", "ridge"))
             shares[n.label] += n.weight or 0.0
-        assert name == "centroid" or sum(shares.values()) == pytest.approx(1)
+        assert name in ("centroid", "ridge") or sum(shares.values()) == pytest.approx(1)
         assert shares[one.nearest] == pytest.approx(max(shares.values()))
     assert told[0].neighbours[0].name == f"image {indices[0, 0]}"
     assert told[0].neighbours[0].name in str(told[0])

@@ -1,4 +1,4 @@
-"""`nearshot predict`, `export` and `show`, run as a user would."""
+"""`nearshot predict`, `export`, `show`, `suggest` and `app`, run as a user would."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from clouds import conv4
 from layouts import encoded, write_folder
 from locks import locked
@@ -140,7 +143,7 @@ def test_odd_support_is_told(folder: Path, weights: Path, capsys: Captured) -> N
     (folder / "support" / "bee" / "more").symlink_to(folder / "new")
     assert predict(weights, "new/ant0.png") == 0
     err = capsys.readouterr().err
-    assert "warning: The linked folder support/bee/more is left out" in err
+    assert "warning: The linked folder support/bee/more is skipped" in err
     assert "not images in a class folder: support/ant/phone.raw." in err
     assert "support/ant/0.png in 'ant' and support/bee/oops.png in 'bee'" in err
     for label in ("ant", "bee"):
@@ -300,7 +303,7 @@ def test_a_locked_folder_is_said_and_the_rest_done(
             assert predict(Path(weights.name), "new", "--no-cache") == 3
         out, err = capsys.readouterr()
         assert len(out.splitlines()) == 1 + len(NEW)
-        assert "nearshot: warning: The folder new/private is left out: Permission denied.\n" in err
+        assert "nearshot: warning: The folder new/private is skipped: Permission denied.\n" in err
         monkeypatch.undo()
 
 
@@ -339,3 +342,127 @@ def test_wide_letters_take_two_columns(folder: Path, weights: Path, capsys: Capt
     assert predict(weights, "new") == 0
     lines = capsys.readouterr().out.splitlines()
     assert {cell_len(line[: line.index("support/")]) for line in lines[1:]} == {lines[0].index("nearest labelled")}
+
+
+def test_images_are_copied_by_label_and_never_over_others(folder: Path, weights: Path, capsys: Captured) -> None:
+    write_folder(
+        folder, {"new/more/ant0.png": pattern(0, 70), "new/zebra.png": pattern(77, 0), "sorted/ant/ant1.png": b"x"}
+    )
+    before = {path: path.read_bytes() for path in sorted((folder / "new").rglob("*.png"))}
+    command = ["new", "--unknown-rate", "0.01", "--unknown-label", "none/of these", "--copy-to", "sorted"]
+    assert predict(weights, *command) == 0
+    assert "8 images copied to sorted." in capsys.readouterr().err
+    copies = {path.relative_to("sorted").as_posix(): path.read_bytes() for path in Path("sorted").rglob("*.png")}
+    assert copies.pop("ant/ant1.png") == b"x"
+    assert copies.pop("ant/ant1 (2).png") == pattern(0, 51)
+    assert {copies.pop("ant/ant0.png"), copies.pop("ant/ant0 (2).png")} == {pattern(0, 50), pattern(0, 70)}
+    assert copies.pop("none_of these/zebra.png") == pattern(77, 0)
+    assert copies == {f"{name[:3]}/{name}": before[folder / "new" / name] for name in NEW[2:]}
+    assert {path: path.read_bytes() for path in before} == before
+    assert predict(weights, *command) == 0
+    assert "0 images copied to sorted; 8 were there already." in capsys.readouterr().err
+    assert predict(weights, "new", "--copy-to", "support/ant/0.png") == 1
+    assert "got the file support/ant/0.png" in capsys.readouterr().err
+
+
+def test_unreadable_images_are_not_copied_and_count(folder: Path, weights: Path, capsys: Captured) -> None:
+    write_folder(folder, {"new/bad.png": b"x"})
+    assert predict(weights, "new", "--copy-to", "sorted") == 3
+    assert len(list(Path("sorted").rglob("*.png"))) == len(NEW)
+    Path("sorted/ant/ant0.png").unlink()
+    shutil.rmtree("sorted/bee")
+    Path("sorted/bee").write_text("a file in the way")
+    assert predict(weights, *(f"new/{name}" for name in NEW), "--copy-to", "sorted") == 3
+    err = capsys.readouterr().err
+    assert err.count("nearshot: Not copied: new/bee") == 2
+    assert "1 image copied to sorted; 3 were there already." in err
+
+
+def test_the_score_counts_folders_like_the_classes(folder: Path, weights: Path, capsys: Captured) -> None:
+    members = {
+        f"test/{label}/deep/{i}.png": pattern(code, 60 + i)
+        for code, label in enumerate(["ant", "bee"])
+        for i in range(5)
+    }
+    write_folder(folder, {**members, "test/bee/odd.png": pattern(0, 99), "test/zebra/0.png": pattern(77, 0)})
+    assert predict(weights, "test", "--score", "--unknown-rate", "0.01") == 0
+    out = capsys.readouterr().out
+    low, high = scipy.stats.binomtest(10, 11).proportion_ci(0.95, method="exact")
+    assert f"Accuracy: 90.9 % (95 % interval {100 * low:.1f} to {100 * high:.1f} %; 10 of 11 images)" in out
+    assert re.search(r"ant +5 of 5 right\n", out)
+    assert re.search(r"bee +5 of 6 right; taken for ant 1\n", out)
+    assert "Images of other folders: 1 of 1 rejected." in out
+    for given in (["test/bee"], ["test/bee/*.png", "test/bee/odd.png"]):  # a class folder, and images in it
+        assert predict(weights, *given, "--score", "--format", "csv") == 0
+        out, err = capsys.readouterr()
+        assert "Accuracy" not in out
+        assert f"{5 if given == ['test/bee'] else 0} of {6 if given == ['test/bee'] else 1} image" in err
+    assert predict(weights, "new", "--score", "--copy-to", "sorted") == 1
+    out, err = capsys.readouterr()
+    assert (out, Path("sorted").exists()) == ("", False)
+    assert re.search("'ant', 'bee', 'cat' .got 'new'", err)
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_suggestions_for_labels(form: str, folder: Path, weights: Path, capsys: Captured) -> None:
+    write_folder(
+        folder, {"new/zebra.png": pattern(77, 0), "new/bad.png": b"x", "support/bee/wrong.png": pattern(0, 42)}
+    )
+    assert run("suggest", "--support", "support", "new", "--count", "4", "--format", form, "--backbone", weights) == 3
+    out, err = capsys.readouterr()
+    assert "Skipped: new/bad.png is not an image" in err
+    if form == "table":
+        lines = out.splitlines()
+        assert lines[0] == "Label next, of 8 images:"
+        assert lines[2].split()[:4] == ["new/zebra.png", "unlike", "all", "classes"]
+        assert lines[7] == "Check these labels, of 13 labelled images:"
+        assert lines[9].split()[:3] == ["support/bee/wrong.png", "bee", "ant"]
+        return
+    rows = json.loads(out) if form == "json" else list(csv.DictReader(io.StringIO(out)))
+    assert [row["kind"] for row in rows] == ["label next"] * 4 + ["check label"]
+    assert len({row["image"] for row in rows}) == 5
+    assert rows[0]["image"] == "new/zebra.png"
+    assert (rows[-1]["image"], rows[-1]["label"], rows[-1]["looks_like"]) == ("support/bee/wrong.png", "bee", "ant")
+    assert 0.7 <= float(rows[-1]["probability"]) <= 1
+
+
+def test_suggest_checks_labels_alone_and_reads_bundles(folder: Path, weights: Path, capsys: Captured) -> None:
+    assert run("suggest", "--support", "support", "--backbone", weights) == 0
+    assert capsys.readouterr().out == "No label of 12 labelled images looks wrong.\n"
+    assert run("export", "support", "zoo.safetensors", "--backbone", weights) == 0
+    assert run("suggest", "--support", "zoo.safetensors", "new", "--count", "2") == 0
+    out = capsys.readouterr().out
+    assert out.count("new/") == 2
+    for wrong in (["--count", "0"], ["gone/*.png"]):
+        assert run("suggest", "--support", "support", "new", *wrong, "--backbone", weights) == 1
+
+
+def test_the_app_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    for name in [name for name in sys.modules if name.startswith("nearshot.app.server")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert run("app", "new", "--no-browser") == 1
+    assert "pip install 'nearshot[app]'" in capsys.readouterr().err
+    assert not Path("new-nearshot").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+def test_the_app_starts_stops_and_starts_again(folder: Path, weights: Path) -> None:
+    pytest.importorskip("uvicorn")
+    command = [sys.executable, "-m", "nearshot", "app", "new", "--no-browser", "--backbone", str(weights)]
+    for known in ("6 photos, 0 labelled", "6 photos, 1 labelled"):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert known in process.stdout.readline()
+        address = process.stdout.readline().split()[-1]
+        with urllib.request.urlopen(address) as answer:  # noqa: S310
+            assert answer.headers["set-cookie"].startswith("nearshot-")
+            assert b"<title>nearshot</title>" in answer.read()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, "")
+        assert "opens the project again" in out
+        path = folder / "new-nearshot" / "project.json"
+        saved = json.loads(path.read_text())
+        path.write_text(json.dumps({**saved, "classes": ["ant"], "labels": {"../new/ant0.png": "ant"}}))

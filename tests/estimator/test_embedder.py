@@ -54,7 +54,7 @@ def test_the_callers_network_stays_as_it_is(backbone: Backbone) -> None:
     weight = next(p for p in backbone.parameters() if p.ndim == 4 and p.shape[1] > 1)
     assert weight.is_contiguous()
     taken_over = Embedder(backbone, copy=False)
-    assert taken_over.network is backbone
+    assert taken_over.backbone is backbone
     np.testing.assert_array_equal(taken_over([picture(0)]), features)
 
 

@@ -17,10 +17,18 @@ from sklearn.metrics import accuracy_score
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import reference
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
-from nearshot.estimator.leave_one_out import HeldOut, choose_temperature, estimate_from, held_out_scores, rounds
-from nearshot.estimator.novelty import choose_threshold, class_spread, held_out_novelties, novelties
+from nearshot.estimator.leave_one_out import (
+    HeldOut,
+    SolvedRidge,
+    choose_temperature,
+    estimate_from,
+    held_out_scores,
+    rounds,
+)
+from nearshot.estimator.novelty import TYPICAL_BY_SCORE, choose_threshold, class_spread, held_out_novelties, novelties
 from nearshot.estimator.support import Support, between_classes
 
 SIZES = st.lists(st.integers(1, 45), min_size=1, max_size=5)
@@ -69,6 +77,43 @@ def test_rounds_in_which_nobody_is_asked_are_passed_over(monkeypatch: pytest.Mon
     assert found.n_known == 3
 
 
+@pytest.mark.parametrize("dim", [2, 40])
+def test_held_out_scores_of_ridge_regression_without_another_fit(dim: int) -> None:
+    """Against a fit to the kept images in each round, with the weights and the penalty of all images."""
+    generator = torch.Generator().manual_seed(0)
+    support = support_of([2, 5, 3, 1], 3)
+    features = torch.randn(len(support.codes), dim, generator=generator, dtype=torch.float64) + support.codes[:, None]
+    support = support._replace(features=features)
+    ridge = SolvedRidge(support)
+    counts = support.counts.tolist()
+    weights = [len(features) / 4 / counts[code] for code in support.codes.tolist()]
+    mean = torch.stack([features[support.codes == code].mean(0) for code in range(4)]).mean(0)
+    penalty = float((torch.tensor(weights, dtype=torch.float64) * (features - mean).square().sum(1)).mean())
+    n_tested = 0
+    for kept, tested in rounds(support):
+        found = ridge.held_out_scores(tested, kept)
+        by_class = [[image for image in kept.tolist() if support.codes[image] == code] for code in range(4)]
+        left = [weights[image] for images in by_class for image in images]
+        for image, scores in zip(tested.tolist(), found, strict=True):
+            classes = [features[images] for images in by_class]
+            expected = reference.ridge_scores(classes, features[image], weights=left, penalty=penalty)
+            torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=0)
+            n_tested += 1
+    assert n_tested == 10
+
+
+@pytest.mark.parametrize("dim", [16, 400])
+def test_many_images_of_ridge_regression_are_held_out_as_few_are(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short cut differs from another fit in the penalty alone, if classes have equally many images."""
+    drawn = clouds(1, n_shot=60, spread=2.5, dim=dim)
+    support = Support(torch.from_numpy(drawn.support), torch.arange(5).repeat_interleave(60), 5)
+    quick = held_out_scores(support, "ridge")
+    monkeypatch.setattr("nearshot.estimator.leave_one_out.MAX_REFITTED", 300)
+    slow = held_out_scores(support, "ridge")
+    assert quick.codes.tolist() == slow.codes.tolist()
+    assert float((quick.scores - slow.scores).abs().max()) < 0.02 * float(slow.scores.abs().max())
+
+
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 1000))
 def test_distance_between_classes_against_a_loop(sizes: list[int], seed: int) -> None:
     support = support_of(sizes, seed)
@@ -102,7 +147,7 @@ def test_a_temperature_where_every_answer_is_right_or_wrong() -> None:
     assert choose_temperature(scores * 1e6, right) > 0  # and nothing overflows
 
 
-@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn"])
+@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn", "ridge"])
 @pytest.mark.parametrize(
     ("n_shot", "spread"),
     [(1, 0.7), (5, 1.4), *(pytest.param(*one, marks=pytest.mark.slow) for one in [(2, 1.0), (10, 1.4)])],
@@ -135,7 +180,7 @@ def test_a_given_temperature_and_the_scale_of_features() -> None:
     assert 0.5 < np.median(plain.novelty(drawn.query)) < 1.5
 
 
-@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn"])
+@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn", "ridge"])
 def test_the_estimate_is_what_leaving_out_by_hand_gives(classifier: Any) -> None:
     drawn = clouds(3, spread=1.3)
     n_right = 0
@@ -169,7 +214,7 @@ def test_an_estimate_of_many_images_and_of_none() -> None:
     for rows in (slice(None, None, 50), slice(5)):  # one image per class, and one class
         with pytest.raises(InputError, match="at least 2 classes, and at least 2 images"):
             FewShotClassifier().fit(drawn.support[rows], drawn.labels[rows]).estimate_accuracy()
-    right = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4)
+    right = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4, torch.arange(10))
     assert estimate_from(right._replace(codes=1 - right.codes), torch.tensor([5, 5])).interval[0] == 0.0
     for sizes, told in (
         ([6, 5], "10 of 11 images held out"),
@@ -288,3 +333,28 @@ def test_what_unknown_is_called() -> None:
     assert text.score(drawn.query, np.repeat(np.arange(5), 15)) > 0.8  # though the answers have a text among them
     longer = FewShotClassifier(unknown_rate=0.1, unknown_label="none of these at all").fit(drawn.support, drawn.labels)
     assert "none of these at all" in longer.predict(drawn.strangers)
+
+
+def test_the_novelty_of_ridge_regression_counts_its_score() -> None:
+    """A query whose best score is 1/2 is as novel as its distance says, and one with a higher score less so."""
+    drawn = clouds(5, spread=1.1, n_query=4)
+    settings: Any = {"unknown_rate": 0.1, "normalise": False}
+    model, by_distance = (FewShotClassifier(classifier=one, **settings) for one in ("ridge", "centroid"))
+    model.fit(drawn.support, drawn.labels)
+    by_distance.fit(drawn.support, drawn.labels)
+    query, support = torch.from_numpy(drawn.query), torch.from_numpy(drawn.support).view(5, 5, -1)
+    best = np.array([max(reference.ridge_scores(list(support), one)) for one in query])
+    expected = by_distance.novelty(drawn.query) * np.exp(2 * (0.5 - best))
+    np.testing.assert_allclose(model.novelty(drawn.query), expected, rtol=1e-9)
+    assert best.min() < 0.5 < best.max()
+    # The threshold, from images that are held out: one of every class at a time.
+    held_out, distances = [], held_out_novelties(model._fitted.support).view(5, 5)
+    for number in range(5):
+        kept = [torch.cat([images[:number], images[number + 1 :]]) for images in support]
+        for code in range(5):
+            score = max(reference.ridge_scores(kept, support[code, number]))
+            held_out.append(float(distances[code, number]) * math.exp(2 * (0.5 - score)))
+    assert model.threshold_ == pytest.approx(choose_threshold(torch.tensor(held_out), 0.1, TYPICAL_BY_SCORE), rel=1e-5)
+    alone = FewShotClassifier(classifier="ridge", unknown_rate=0.1).fit(drawn.support[:5], drawn.labels[:5])
+    other = FewShotClassifier(classifier="centroid", unknown_rate=0.1).fit(drawn.support[:5], drawn.labels[:5])
+    np.testing.assert_array_equal(alone.novelty(drawn.query), other.novelty(drawn.query))  # one class: distance alone

@@ -25,7 +25,7 @@ from nearshot.evaluation import (
     knn,
     sample_episodes,
 )
-from nearshot.evaluation.classifiers import best_of_class, similarities
+from nearshot.evaluation.classifiers import RIDGE, best_of_class, similarities
 from nearshot.evaluation.ties import TIE, first_best, n_behind, nearest_in_order, tied_nearest
 from nearshot.losses import nca_loss
 
@@ -64,6 +64,31 @@ def test_classes_of_any_sizes(seed: int, sizes: list[int]) -> None:
         torch.testing.assert_close(soft, means)
         voters = sorted((float(d2), c) for c, of_class in enumerate(squares) for d2 in of_class)[: min(sizes)]
         assert votes.floor().tolist() == [sum(c == voter for _, voter in voters) for c in range(len(sizes))]
+
+
+@few
+@given(st.integers(0, 2**31), st.lists(st.integers(1, 5), min_size=1, max_size=5), st.booleans())
+def test_ridge_regression_on_classes_of_any_sizes(seed: int, sizes: list[int], wide: bool) -> None:
+    """With more images than dimensions, and with fewer."""
+    classes, query = of_sizes(sizes, seed)
+    if wide:
+        stretch = torch.randn(4, 30, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        classes, query = [images @ stretch for images in classes], query @ stretch
+    points, offsets = RIDGE.fit(torch.cat(classes), torch.tensor(sizes))  # type: ignore[misc]
+    scores = RIDGE.scores(similarities(points, query), offsets)
+    expected = torch.tensor([reference.ridge_scores(classes, one) for one in query], dtype=torch.float64)
+    if len(sizes) > 1 or sizes[0] > 1:  # one image has no distance to scale the penalty with
+        torch.testing.assert_close(scores, expected, atol=1e-8, rtol=0)
+
+
+def test_ridge_regression_on_equal_images_and_zeros() -> None:
+    """Nothing is left to learn from: all classes have the same score."""
+    for image in (torch.zeros(3), torch.tensor([0.1, 1 / 3, 2e5])):
+        for dtype in (torch.float32, torch.float64):
+            support = image.to(dtype).expand(4, 2, 3)
+            scores = CLASSIFIERS["ridge"](support, support[0, :1])
+            assert scores.isfinite().all()
+            assert first_best(scores).tolist() == [0]
 
 
 def test_a_tie_of_votes_goes_to_the_class_of_the_nearest_neighbour() -> None:
@@ -127,7 +152,7 @@ def test_a_name_that_is_taken_over_is_not_answered_by_the_fast_path(monkeypatch:
 def test_the_fast_paths_answer_as_the_definitions(name: str, n_shot: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = evaluate_features(OVERLAPPING, LABELS, classifier=name, n_shot=n_shot, n_episodes=500)
     built_in = CLASSIFIERS[name]
-    monkeypatch.setitem(CLASSIFIERS, name, Classifier("copy", built_in.scores, built_in.prototypes))
+    monkeypatch.setitem(CLASSIFIERS, name, Classifier("copy", built_in.scores, built_in.prototypes, built_in.fit))
     defined = evaluate_features(OVERLAPPING, LABELS, classifier=name, n_shot=n_shot, n_episodes=500)
     assert torch.equal(fast.per_episode, defined.per_episode)
 
@@ -164,7 +189,7 @@ def test_classes_behind_and_the_first_of_the_best(values: list[int], seed: int) 
     assert first_best(excluded).tolist() == [1 + values.index(min(values))]
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", ["centroid", "soft", "knn"])
 def test_ties_are_decided_by_the_order_of_an_episode(name: str) -> None:
     """Against a loop with whole numbers, which do not round; many images are equally far."""
     features = torch.randint(0, 3, (200, 3), generator=torch.Generator().manual_seed(1)).double()

@@ -20,6 +20,7 @@ CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
 SECONDS = 60.0
+CODES = {"Enter": 13, "Escape": 27}  # of keys for which the browser itself does something
 # The browser reads from file descriptor 3 and writes to 4, so they are put there just before it takes over.
 LAUNCHER = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
@@ -72,8 +73,8 @@ class Browser:
 
     def press(self, key: str, modifiers: int = 0) -> None:
         """Press a key: 1, a, ArrowLeft, …. `modifiers`: 2 is Ctrl, 8 is Shift."""
-        text = {"text": key} if len(key) == 1 and not modifiers & 2 else {"text": "\r"} if key == "Enter" else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, modifiers=modifiers, **text)
+        more = {"text": key} if len(key) == 1 and not modifiers & 2 else {"windowsVirtualKeyCode": CODES.get(key, 0)}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, modifiers=modifiers, **more)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, modifiers=modifiers)
 
     def resize(self, width: int, height: int) -> None:

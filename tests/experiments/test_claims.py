@@ -6,10 +6,10 @@ import math
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from known import DATASET, SEEDS, put, verdict
-from made_up import make_up
+from made_up import DATASET, SEEDS, make_up, put, verdict
 
 from nearshot.experiments.claims import CLAIMS, check_claims
 from nearshot.experiments.identity import run_id
@@ -19,7 +19,7 @@ from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, setup_config
-from nearshot.experiments.recipes.choices import CHOICES, choice_config, schedule_config
+from nearshot.experiments.recipes.choices import choice_config, schedule_config
 from nearshot.experiments.recipes.comparison import SUPCON_ROWS, supcon_config
 from nearshot.experiments.recipes.features import LAYERS
 from nearshot.experiments.recipes.pair_subsampling import FRACTIONS, share_of_pairs, subsampled
@@ -52,7 +52,7 @@ def test_what_was_judged_comes_first_and_in_the_papers_order(tmp_path: Path) -> 
 def test_every_training_that_a_claim_looks_at_is_some_recipes(dataset: str) -> None:
     """A claim about trainings that no recipe runs could never be checked."""
     recipes = [recipe for recipe in RECIPES.values() if dataset in recipe.datasets]
-    wanted = {run_id(one.config) for recipe in recipes for one in recipe.wanted(dataset)}
+    wanted = {run_id(config) for recipe in recipes for config in recipe.wanted(dataset)}
     asked: set[str] = set()
 
     class Listening(Found):
@@ -88,8 +88,13 @@ COMPARED: dict[str, tuple[list[TrainConfig], list[TrainConfig]]] = {
 for name, *rows in (("replacement", 1, 2), ("no-prototypes", 5, 6)):
     first, second = ([row_config(DATASET, row, size) for size in BATCH_SIZES] for row in rows)
     COMPARED[name] = first, second
-for name, *numbers in (("euclidean", 4, 5), ("projection", 1, 0), ("dropblock", 3, 0), ("epochs", 2, 0)):
-    first, second = ([choice_config(DATASET, CHOICES[number])] for number in numbers)
+for name, *choices in (
+    ("euclidean", "MN, Euclidean", "MN, cosine"),
+    ("projection", "NCA, projection to 128", "NCA"),
+    ("dropblock", "NCA, DropBlock", "NCA"),
+    ("epochs", "NCA, 240 epochs", "NCA"),
+):
+    first, second = ([choice_config(DATASET, choice)] for choice in choices)
     COMPARED[name] = first, second
 
 
@@ -137,63 +142,37 @@ def test_a_statement_has_a_direction_and_needs_seeds(
     assert "not run yet" not in found.text
 
 
-TEST = [Measurement("test", shot, "centroid") for shot in (1, 5)]
-MEASURED: dict[str, tuple[list[Measurement], list[Measurement], tuple[str, str]]] = {
-    "treatment": (
-        [Measurement("val", shot, "centroid") for shot in (1, 5)],
-        [
-            Measurement("val", shot, "centroid", treatment=treatment)
-            for shot in (1, 5)
-            for treatment in ("raw", "centred", "normalised")
-        ],
-        ("confirmed", "contradicted"),
-    ),
-    "layers": ([Measurement("test", shot, "centroid", LAYERS) for shot in (1, 5)], TEST, ("confirmed", "contradicted")),
-    "mahalanobis": (
-        [Measurement("test", 5, "centroid", (), "mahalanobis")],
-        TEST[1:],
-        ("contradicted", "confirmed"),
-    ),
-}
+def measured(split: str, shots: tuple[int, ...], *kinds: dict[str, Any]) -> list[Measurement]:
+    return [Measurement(split, shot, **{"classifier": "centroid"} | kind) for kind in kinds for shot in shots]
 
 
-@pytest.mark.parametrize("name", MEASURED)
-def test_a_statement_about_measurements_has_a_direction(name: str, tmp_path: Path) -> None:
+TREATED = [{"treatment": one} for one in ("raw", "centred", "normalised")]
+TUNED = [{"layers": layers, "adapted": adapted} for layers in ((), LAYERS) for adapted in (None, "fine-tuned")]
+ORDERED = [Measurement(split, 5, one) for one in ("knn", "soft", "centroid") for split in ("val", "test")]
+
+
+@pytest.mark.parametrize(
+    ("name", "measurements", "means", "status"),
+    [
+        ("treatment", measured("val", (1, 5), {}, *TREATED), (62, 62, *[60] * 6), "confirmed"),
+        ("treatment", measured("val", (1, 5), {}, *TREATED), (58, 58, *[60] * 6), "contradicted"),
+        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (62, 62, 60, 60), "confirmed"),
+        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (58, 58, 60, 60), "contradicted"),
+        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis"}, {}), (62, 60), "contradicted"),
+        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis"}, {}), (58, 60), "confirmed"),
+        ("classifiers", ORDERED, (60, 60, 61, 61, 62, 62), "confirmed"),
+        ("classifiers", ORDERED, (61, 61, 60, 60, 62, 62), "contradicted"),
+        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 80), "contradicted"),  # with several layers
+        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 84), "confirmed"),
+        ("fine-tuning", measured("test", (5,), *TUNED), (80, 80.8, 82, 82.8), "undecided"),  # of one network
+    ],
+)
+def test_a_statement_about_measurements_has_a_direction(
+    name: str, measurements: list[Measurement], means: tuple[float, ...], status: str, tmp_path: Path
+) -> None:
     results = Results(tmp_path)
-    first, second, statuses = MEASURED[name]
-    for mean, status in zip((62.0, 58.0), statuses, strict=True):
-        put(results, NCA, 50.0, means=dict.fromkeys(second, 60.0) | dict.fromkeys(first, mean))
-        assert verdict(results, name).status == status
-
-
-def test_classifiers_have_an_order(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    for order, status in ((("knn", "soft", "centroid"), "confirmed"), (("soft", "knn", "centroid"), "contradicted")):
-        means = {Measurement(split, 5, one): 60.0 + order.index(one) for one in order for split in ("val", "test")}
-        put(results, NCA, 50.0, means=means)
-        assert verdict(results, "classifiers").status == status
-
-
-def test_fine_tuning_is_judged_on_the_last_layer_and_on_several(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    measured = [
-        Measurement("test", 5, "centroid", layers, adapted)
-        for layers in ((), LAYERS)
-        for adapted in (None, "fine-tuned")
-    ]
-    for means, status, begins in (
-        (
-            (80, 82, 82, 80),
-            "contradicted",
-            "Contradicted by 1 of 2: fine-tuned minus plain, several layers, 5-shot: −2",
-        ),
-        ((80, 82, 82, 84), "confirmed", ""),
-        ((80, 80.8, 82, 82.8), "undecided", ""),  # of one network
-    ):
-        put(results, NCA, 80.0, means=dict(zip(measured, means, strict=True)))
-        found = verdict(results, "fine-tuning")
-        assert found.status == status
-        assert found.text.startswith(begins)
+    put(results, NCA, 50.0, means=dict(zip(measurements, means, strict=True)))
+    assert verdict(results, name).status == status
 
 
 @pytest.mark.parametrize(
@@ -325,17 +304,8 @@ def test_five_shots_have_to_be_better_for_both_networks(worse: str, what: str, t
     assert f"{short} 5-shot minus 1-shot training, m+n=8, batch 128, {classifier}, 1-shot: −" in found.text
 
 
-def test_a_comparison_says_by_which_classifier(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    for method, mean in (("nca", 66.0), ("prototypical", 60.0), ("matching", 61.0)):
-        put(results, PRESETS[f"{DATASET}-{method}"], mean)
-    found = verdict(results, "nca-on-test").text
-    for what in ("NCA minus PN, centroid", "NCA minus MN, soft"):
-        assert all(f"{what}, {shot}-shot: +" in found for shot in (1, 5))
-
-
 def test_dropblock_is_judged_on_one_architecture() -> None:
-    without, with_it = (choice_config(DATASET, CHOICES[number]) for number in (0, 3))
+    without, with_it = (choice_config(DATASET, choice) for choice in ("NCA", "NCA, DropBlock"))
     assert differences(without, with_it) == {"backbone": ("resnet12", "resnet12-dropblock")}
     small = [QUICK.change(config) for config in (without, with_it)]
     assert differences(*small) == {"backbone": ("conv4-32", "conv4-32-dropblock")}
@@ -356,8 +326,8 @@ def test_what_does_not_help_and_costs_says_so(
 ) -> None:
     results = Results(tmp_path)
     means = {Measurement("val", 1, "centroid"): 60.0 + one_shot, Measurement("val", 5, "centroid"): 60.0 + five_shot}
-    put(results, choice_config(DATASET, CHOICES[0]), 60.0)
-    put(results, choice_config(DATASET, CHOICES[3]), 60.0, means=means)
+    put(results, choice_config(DATASET, "NCA"), 60.0)
+    put(results, choice_config(DATASET, "NCA, DropBlock"), 60.0, means=means)
     found = verdict(results, "dropblock")
     assert found.status == status
     assert found.text.startswith(begins)
@@ -366,8 +336,8 @@ def test_what_does_not_help_and_costs_says_so(
 def test_a_projection_is_to_help_on_one_dataset_alone(tmp_path: Path) -> None:
     results = Results(tmp_path)
     (claim,) = (one for one in CLAIMS if one.name == "projection")
-    for number, mean in ((1, 62.0), (0, 60.0)):
-        put(results, choice_config("mini-imagenet", CHOICES[number]), mean, seeds=SEEDS)
+    for choice, mean in (("NCA, projection to 128", 62.0), ("NCA", 60.0)):
+        put(results, choice_config("mini-imagenet", choice), mean, seeds=SEEDS)
     assert claim.check(Found(results, PAPER, SEEDS), "mini-imagenet").status == "confirmed"
 
 

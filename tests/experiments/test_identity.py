@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from made_up import make_up
 
 from nearshot.data.augment import Augmentation
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.jobs import jobs_of, rename_run_folders, run_lock
-from nearshot.experiments.scales import OWN, QUICK, scale_named
+from nearshot.experiments.scales import scale_named
 from nearshot.training import PRESETS, TrainConfig
 
 COMMITTED = Path(__file__).parents[2] / "results"
@@ -72,34 +71,11 @@ def test_runs_that_differ_in_one_setting_differ_in_their_identity() -> None:
 @pytest.mark.parametrize("scale", FOUND)
 def test_all_committed_results_are_found_by_the_recipes_that_want_them(scale: str) -> None:
     results = Results(COMMITTED)
-    wanted = {
-        name: jobs_of([recipe], "all", scale_named(scale), range(3))  # type: ignore[arg-type]
-        for name, recipe in RECIPES.items()
-    }
+    wanted = {name: jobs_of([recipe], "all", scale_named(scale), range(3)) for name, recipe in RECIPES.items()}
     found = Counter(name for name, jobs in wanted.items() for job in jobs if results.get(job.config, scale) is not None)
     assert found == FOUND[scale]
     files = COMMITTED.glob(f"{scale}/*/*.json")
     assert sorted(file.stem for file in files) == sorted(one.id for one in results.of_scale(scale))
-
-
-@pytest.mark.parametrize("scale", [QUICK, replace(QUICK, name=OWN)], ids=["quick", "own"])
-def test_a_result_is_found_by_its_settings_whatever_its_file_is_called(scale: object, tmp_path: Path) -> None:
-    make_up(tmp_path, ["schedule"], scale)  # type: ignore[arg-type]
-    job = jobs_of([RECIPES["schedule"]], None, scale, [0])[0]  # type: ignore[arg-type]
-    path = Results(tmp_path).path(job.config, job.scale)
-    content = json.loads(path.read_text())
-    del content["config"]["least_images"], content["config"]["augmentation"]["hue"]  # as an older version wrote it
-    old = path.with_name("0123456789abcdef.json")
-    path.unlink()
-    old.write_text(json.dumps(content | {"id": old.stem}))
-    results = Results(tmp_path)
-    found = results.get(job.config, job.scale)
-    assert found is not None
-    assert (found.id, found.config) == (job.id, job.config)
-    results.put(found)
-    assert path.is_file()
-    assert not old.exists()
-    assert json.loads(path.read_text())["id"] == job.id
 
 
 def test_run_folders_of_an_earlier_version_are_renamed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +15,27 @@ from hypothesis import strategies as st
 from made_up import make_up
 from rich.console import Console
 from tiny import prepare_tiny
-from tiny_jobs import CPU, tiny_job
+from tiny_jobs import CPU, ThisProcess, ended, tiny_job
 
 from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments import RECIPES, Results, reproduce
 from nearshot.experiments.costs import SECONDS_TO_MEASURE, describe_cost, estimates, seconds_left
-from nearshot.experiments.executors.base import ThisProcess
-from nearshot.experiments.jobs import Job, JobPlan, chosen_jobs, do, jobs_of, plan_of
+from nearshot.experiments.jobs import (
+    AGAIN,
+    DONE,
+    MEASURE,
+    SKIPPED,
+    STATES,
+    TRAIN,
+    Job,
+    JobPlan,
+    chosen_jobs,
+    describe_plan,
+    do,
+    jobs_of,
+    plan_of,
+)
 from nearshot.experiments.measurement import TREATMENTS
 from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.results import Measurement, RunResult
@@ -49,14 +63,16 @@ def with_more(job: Job) -> Job:
 def test_jobs_are_classified_by_what_is_left(done: Path, tmp_path: Path) -> None:
     results, runs = Results(done / "results"), done / "runs"
     first, second = tiny_job(), tiny_job(seed=1)
-    assert plan_of([first, second], results, runs) == JobPlan(runs, done=(first,), trained=(second,))
-    assert plan_of([with_more(first)], results, runs) == JobPlan(runs, measured=(with_more(first),))
-    assert plan_of([first], results, runs).sentences() == []
+    nothing: JobPlan = {state: [] for state in STATES}
+    assert plan_of([first, second], results, runs) == nothing | {DONE: [first], TRAIN: [second]}
+    assert plan_of([with_more(first)], results, runs) == nothing | {MEASURE: [with_more(first)]}
+    assert describe_plan(plan_of([first], results, runs), runs) == []
     gone = plan_of([with_more(first)], results, tmp_path)
     skipped = plan_of([with_more(first)], results, tmp_path, train_again=False)
-    assert (skipped.left, skipped.skipped) == ((), gone.again)
-    jobs = tuple(tiny_job(seed) for seed in range(9))
-    said = JobPlan(runs, jobs[:1], jobs[1:2], jobs[2:3], jobs[3:], jobs[:2]).sentences()
+    assert gone[AGAIN]
+    assert skipped == nothing | {SKIPPED: gone[AGAIN]}
+    jobs = [tiny_job(seed) for seed in range(9)]
+    said = describe_plan(dict(zip(STATES, (jobs[:1], jobs[1:2], jobs[2:3], jobs[3:], jobs[:2]), strict=True)), runs)
     assert [text.split(" ", 2)[0] for text in said] == ["11", "1", "6", "2"]
     assert all(job.name in said[2] for job in jobs[3:8])
     assert said[2].endswith(" and 1 more).")
@@ -69,11 +85,10 @@ def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(do
     results = Results(tmp_path / "results")
     before = results.get(tiny_job().config, "tiny")
     assert before is not None
-    (again,) = plan_of([with_more(tiny_job())], results, tmp_path / "runs").again
+    (again,) = plan_of([with_more(tiny_job())], results, tmp_path / "runs")[AGAIN]
     assert set(again.measurements) == {*before.measurements, MORE}
-    executor = ThisProcess(results, tmp_path / "runs", done / "data", CPU)
-    executor.start(again)
-    assert [problem for _, problem in executor.ended()] == [None]
+    executor = ThisProcess(results, tmp_path / "runs", done / "data")
+    assert executor.submit(again).result() is None
     after = results.get(again.config, "tiny")
     assert after is not None
     assert all(after.has(one) for one in (*before.measurements, MORE))
@@ -85,7 +100,7 @@ def test_a_finished_run_is_measured_without_its_checkpoint_but_not_on_other_data
     run = tmp_path / "runs" / job.id
     (run / "checkpoint.pt").unlink()
     weights = {path: path.read_bytes() for path in (run / "weights").iterdir()}
-    assert plan_of([job], Results(done / "results"), tmp_path / "runs").measured
+    assert plan_of([job], Results(done / "results"), tmp_path / "runs")[MEASURE]
     result = do(job, run, data_dir=done / "data", hardware=CPU, show=False)
     assert result.has(MORE)
     assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights
@@ -118,8 +133,8 @@ def test_the_command_says_what_it_trains_again_or_skips_and_writes_a_summary(tmp
     results, said = make_up(tmp_path / "results", ["classifiers"], QUICK), io.StringIO()
 
     class Nowhere(ThisProcess):
-        def start(self, job: Job) -> None:
-            self._ended.append((job, "nowhere to train"))
+        def submit(self, job: Job) -> Future[str | None]:
+            return ended("nowhere to train")
 
     executor, console = Nowhere(results, tmp_path / "runs"), Console(file=said, width=1000)
     options = ReproductionOptions(train_again=False, results=results.folder, runs=tmp_path / "runs")

@@ -13,11 +13,11 @@ from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
+from tiny_jobs import ThisProcess
 
 from nearshot.cli import main
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
 from nearshot.experiments.costs import TRAINING_IMAGES, images_of
-from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.identity import resolved
 from nearshot.experiments.jobs import do, jobs_of
 from nearshot.experiments.reproduce import ReproductionOptions
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(name: str, folder: Path, data: Path) -> Reproduction:
     results, runs = folder / "results", folder / "runs"
-    place = ThisProcess(Results(results), runs, data, Hardware(accelerator="cpu"))
+    place = ThisProcess(Results(results), runs, data)
     options = ReproductionOptions(seeds=1, results=results, runs=runs, data_dir=data)
     return reproduce([name], options, scale=TINY_SCALE, executor=place, console=Console(quiet=True))
 

@@ -77,7 +77,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
 @pytest.fixture
 def no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are empty: matplotlib takes most of a page's time."""
-    monkeypatch.setattr("nearshot.experiments.report.render._image_of", lambda figure: "data:,")
+    monkeypatch.setattr("nearshot.experiments.report.render.image_of", lambda figure: "data:,")
 
 
 def test_the_page_needs_nothing_but_itself(page: Page) -> None:
@@ -199,12 +199,11 @@ def test_no_results_say_what_to_do(tmp_path: Path) -> None:
 def test_scales_are_known_by_their_names() -> None:
     for scale in (PAPER, QUICK, smaller(32), smaller(steps=3), smaller(32, 3), smaller(steps=3, quick=True)):
         known = scale_named(scale.name)
-        assert known is not None
         assert (known.name, known.label) == (scale.name, scale.label)
-        config = RECIPES["schedule"].wanted("cifar-fs")[0].config
+        config = next(iter(RECIPES["schedule"].wanted("cifar-fs")))
         assert known.change(config) == scale.change(config)
-    assert scale_named("papers") is None
-    assert scale_named("px") is None
+    assert not scale_named("papers").has_recipes
+    assert not scale_named("px").has_recipes
 
 
 @pytest.mark.usefixtures("no_drawings")
@@ -266,7 +265,7 @@ def test_what_is_good_is_taken_and_the_rest_is_named(runs: Path, tmp_path: Path)
     assert sum("method=own-spread-" in name for name in names) == 2
     assert len(names) == 3
     assert any("a loss of one's own" in note for note in table.notes)
-    page = write_report(results, tmp_path / "report.html", scales=[SCALE]).read_text()
+    page = write_report(results, tmp_path / "report.html").read_text()
     assert found[0].config.method_name in page
     assert "runs of your own, each with its own settings; not a reproduction" in page
     for wrong in ("results", "nowhere"):  # no run, no folder

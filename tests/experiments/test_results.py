@@ -17,7 +17,7 @@ from tiny import prepare_tiny
 
 from nearshot.cli import main
 from nearshot.experiments import RECIPES
-from nearshot.experiments.jobs import Job, do, jobs_of, plan_of
+from nearshot.experiments.jobs import TRAIN, Job, do, jobs_of, plan_of
 from nearshot.experiments.results import LeftOutWarning, Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import QUICK
 from nearshot.training import RunFolder, train
@@ -53,11 +53,11 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
         (["--gpus-per-run", "0"], 1),
     ],
 )
-def test_a_result_knows_how_many_shared_its_gpu(words: list[str], n_sharing: int) -> None:
-    content = {"format": "nearshot-result", "version": 1, "id": "", "scale": "", "history": []}
+def test_a_result_knows_how_many_shared_its_gpu(words: list[str], n_sharing: int, tmp_path: Path) -> None:
+    content = next(iter(make_up(tmp_path, ["supcon"], QUICK))).content
     environment = {"command": ["nearshot", "reproduce", *words]}
     assert RunResult(content | {"environment": environment}).n_sharing == n_sharing
-    assert RunResult(content).n_sharing == 1
+    assert RunResult(content | {"environment": {}}).n_sharing == 1
     assert RunResult(content | {"environment": environment, "n_sharing": 3}).n_sharing == 3  # if it says so itself
     assert RunResult(content | {"job_seconds": 100.0}).training_seconds == 100  # as older results have it
 
@@ -145,7 +145,7 @@ def test_a_damaged_result_is_named_once_and_counts_as_not_done(how: Callable[[st
     with pytest.warns(LeftOutWarning) as warned:
         plan = plan_of(jobs, results, tmp_path / "runs")
     assert len(list(results)) == len(list(results.of_scale("quick"))) == len(jobs) - 1  # without another word
-    assert [job.id for job in plan.trained] == [path.stem]
+    assert [job.id for job in plan[TRAIN]] == [path.stem]
     (said,) = [str(one.message) for one in warned]
     assert said.startswith(f"{path} is damaged or")
 

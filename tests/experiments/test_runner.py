@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,10 @@ from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
-from tiny_jobs import CPU, QUIET, tiny_job
+from tiny_jobs import QUIET, ThisProcess, ended, tiny_job
 
 from nearshot.errors import InputError, MissingExtraError, NearshotError
 from nearshot.experiments import RECIPES, reproduce
-from nearshot.experiments.costs import TimeLimit
-from nearshot.experiments.executors.base import ThisProcess
 from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.executors.ray import RayCluster, do_on_node
 from nearshot.experiments.jobs import Job, jobs_of
@@ -127,24 +127,28 @@ def test_control_c_and_sigterm_save_and_the_same_call_resumes(
 def test_small_jobs_share_a_process_and_one_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) -> None:
     jobs = [*(job_of(SHORT, seed=seed) for seed in range(2)), job_of(LONG), job_of(SHORT, dataset="missing")]
     executor = machine(tmp_path, data_dir, small=True)
-    executor.slots, executor.n_at_once = executor.slots[:1], 1
-    processes = []
-    start = executor.start
+    executor.workers, executor.n_at_once = executor.workers[:1], 1
+    executor._free = queue.SimpleQueue()
+    executor._free.put(executor.workers[0])
+    processes: list[Any] = []
+    submit = executor.submit
 
-    def listening(job: Job) -> None:
-        start(job)
-        processes.append(executor.slots[0].process)
+    def listening(job: Job) -> Future[str | None]:
+        future = submit(job)
+        future.add_done_callback(lambda _: processes.append(executor.workers[0].process))
+        return future
 
-    executor.start = listening  # type: ignore[method-assign]
+    executor.submit = listening  # type: ignore[method-assign]
+    executor.prepare = lambda jobs: None  # type: ignore[method-assign]  # it would refuse the last one
     metrics = executor.runs / jobs[2].id / "metrics.jsonl"
-    after_epochs(metrics, 2, lambda: processes[2] and processes[2].kill())
+    after_epochs(metrics, 2, lambda: os.kill(executor.workers[0].process.pid, signal.SIGKILL))
     outcome = run_jobs(jobs, executor, console=QUIET)
     assert outcome.done == jobs[:2]
     assert outcome.failed[0].text == "ended by signal 9"
     assert "'missing'" in outcome.failed[1].text
     assert outcome.failed[1].log.is_file()
     assert processes[0] is processes[1] is processes[2] is not processes[3]
-    assert [one.poll() for one in processes if one is not None] == [-9, -9, -9, 0]  # none is left
+    assert all(one.poll() is not None for one in processes)  # none is left
     assert all("epoch 2/2" in executor.log_of(job).read_text() for job in jobs[:2])
     commands = [result.content["environment"]["command"] for result in executor.results]
     assert commands[0] == [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
@@ -156,12 +160,12 @@ def test_small_jobs_share_gpus(part: float, n_at_once: int, tmp_path: Path, monk
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     executor = machine(tmp_path, gpus_per_run=part)
     assert executor.n_at_once == n_at_once
-    assert [slot.gpu for slot in executor.slots] == ["0", "1"] * (n_at_once // 2)
+    assert [worker.gpu for worker in executor.workers] == ["0", "1"] * (n_at_once // 2)
 
 
 def test_gpus_can_be_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert [slot.gpu for slot in machine(tmp_path, gpus_per_run=0).slots] == [""]
+    assert [worker.gpu for worker in machine(tmp_path, gpus_per_run=0).workers] == [""]
     for share in (-0.5, 1.5, 0.001):
         with pytest.raises(InputError, match=f"gpus_per_run.*{share:g}"):
             machine(tmp_path, gpus_per_run=share)
@@ -170,23 +174,25 @@ def test_gpus_can_be_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 class Pretended(ThisProcess):
     """All jobs are done at once."""
 
-    def start(self, job: Job) -> None:
-        self._ended.append((job, None))
+    def submit(self, job: Job) -> Future[str | None]:
+        return ended()
 
 
-def test_jobs_that_would_take_too_long_are_left(tmp_path: Path) -> None:
+def test_jobs_that_would_take_too_long_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [job_of(SHORT, seed=seed) for seed in range(4)]
     minutes = {job.id: many for job, many in zip(jobs, (4, 100, 6, 7), strict=True)}
-    limit = TimeLimit(20 * 60, lambda some: [60.0 * minutes[job.id] for job in some])
+    monkeypatch.setattr(
+        "nearshot.experiments.runner.seconds_left", lambda some, *_: [60.0 * minutes[job.id] for job in some]
+    )
     console = Console(file=(said := io.StringIO()), force_terminal=True, color_system=None, width=200)
     executor = Pretended(Results(tmp_path / "results"), tmp_path / "runs")
-    outcome = run_jobs(jobs, executor, console=console, limit=limit)
+    outcome = run_jobs(jobs, executor, console=console, minutes=20)
     assert outcome.done == [jobs[0], jobs[2], jobs[3]]
     assert outcome.left == [jobs[1]]
-    assert "1 done, 0 running, 2 left" in said.getvalue()
-    assert "1 for another time" in said.getvalue()
-    limit.began -= 14 * 60
-    assert limit.allowed(jobs) == [jobs[0]]
+    assert "2 done, 1 running, 0 left, 1 for another time" in said.getvalue()
+    again = run_jobs(jobs, executor, console=QUIET, minutes=5)
+    assert again.done == [jobs[0]]
+    assert again.left == jobs[1:]
 
 
 def test_with_little_time_no_run_is_started_and_tables_show_what_is_available(tmp_path: Path) -> None:
@@ -199,7 +205,7 @@ def test_with_little_time_no_run_is_started_and_tables_show_what_is_available(tm
     )
     done = reproduce(["schedule"], options, scale=scale, console=Console(file=said))
     assert len(done.outcome.left) == 3
-    assert "Not started" in said.getvalue()
+    assert "Not done" in said.getvalue()
     assert [table.name for table in done.tables] == ["schedule-glyphs"]
     assert not (tmp_path / "data").exists()
 
@@ -239,9 +245,9 @@ def test_a_wrong_argument_is_one_clear_sentence(given: dict[str, Any], message: 
 
 
 def on_node(folder: Path, data_dir: Path) -> tuple[dict[str, Any] | None, str | None, list[str]]:
-    task = ThisProcess(Results(folder), folder.parent, data_dir, CPU).task_of(tiny_job())
-    command = ["nearshot", "reproduce", "--on", "ray"]
-    content, problem, log, _ = do_on_node(task | {"run_folder": str(folder), "command": command})
+    task = ThisProcess(Results(folder), folder.parent, data_dir).task_of(tiny_job())
+    command = ("nearshot", "reproduce", "--on", "ray")
+    content, problem, log, _ = do_on_node(replace(task, run_folder=folder, command=command))
     assert log == (folder / "log.txt").read_text().rstrip("\n")
     return content, problem, log.splitlines()
 

@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tiny import prepare_tiny
-from tiny_jobs import QUIET, tiny_job
+from tiny_jobs import QUIET, ThisProcess, tiny_job
 
-from nearshot.experiments.costs import TimeLimit
-from nearshot.experiments.executors.base import ThisProcess
+from nearshot.errors import NearshotError
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import LOCK, LOCKED, Job, LockedRunError, is_locked, run_lock
+from nearshot.experiments.jobs import LOCK, LOCKED, is_locked, run_lock
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import run_jobs
 
@@ -96,24 +95,23 @@ def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
 @pytest.mark.slow
 def test_a_worker_that_comes_too_late_is_no_failure(tmp_path: Path) -> None:
     machine, job = LocalMachine(Results(tmp_path / "results"), tmp_path / "runs", tmp_path / "data"), tiny_job()
-    ended: list[tuple[Job, str | None]] = []
     with run_lock(machine.runs / job.id):
-        machine.start(job)
-        until(lambda: bool(ended.extend(machine.ended()) or ended))  # type: ignore[func-returns-value]
-    machine.close()
-    assert ended == [(job, LOCKED)]
+        assert machine.submit(job).result(120) == LOCKED
+    machine.stop()
     assert machine.log_of(job).read_text() == ""
 
 
-def test_a_locked_run_is_not_awaited_beyond_the_time_limit(executor: ThisProcess) -> None:
+def test_a_locked_run_is_not_awaited_beyond_the_time_limit(
+    executor: ThisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, runs, said = tiny_job(), executor.runs, io.StringIO()
-    limit = TimeLimit(0.5, lambda jobs: [0.1 for _ in jobs])
+    monkeypatch.setattr("nearshot.experiments.runner.seconds_left", lambda jobs, *_: [0.1 for _ in jobs])
     with run_lock(runs / job.id):
         assert is_locked(runs / job.id)
-        with pytest.raises(LockedRunError), run_lock(runs / job.id):
+        with pytest.raises(NearshotError, match=LOCKED), run_lock(runs / job.id):
             pass
-        outcome = run_jobs([job], executor, console=Console(file=said), limit=limit)
-    assert (outcome.elsewhere, outcome.left, outcome.done, outcome.failed) == ([job], [], [], [])
+        outcome = run_jobs([job], executor, console=Console(file=said), minutes=0.01)
+    assert (outcome.left, outcome.done, outcome.failed) == ([job], [], [])
     assert said.getvalue().count(WAITING) == 1
     assert not is_locked(runs / job.id)
     assert not is_locked(runs / "never")

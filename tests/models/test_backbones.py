@@ -16,7 +16,7 @@ from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, bui
 from nearshot.models.backbone import average_over_places
 from nearshot.models.kernels import can_fuse, fuse
 from nearshot.models.kernels.ops import kernels_run
-from nearshot.models.layers import DropBlock
+from nearshot.models.layers import DropBlock, fold_batch_norms
 from nearshot.models.timm import TimmBackbone, _can_reach
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
@@ -57,6 +57,22 @@ def test_multi_layer_features_are_the_pooled_stages(name: str) -> None:
     assert backbone.multi_layer(images(), stages=[1]).shape == (2, backbone.stage_dims[0])
     with pytest.raises(InputError, match=f"{name} has stages 1 to 4, not 5"):
         backbone.multi_layer(images(), stages=[5])
+
+
+@every_backbone
+def test_batch_norms_folded_into_convolutions_change_nothing(name: str) -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone(name, input_size=32)
+    for module in backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for values in (module.weight, module.bias, module.running_mean, module.running_var):
+                assert values is not None
+                nn.init.uniform_(values, 0.5, 1.5)
+    with torch.inference_mode():
+        expected, folded = backbone.eval()(images()), fold_batch_norms(backbone)
+        torch.testing.assert_close(folded(images()), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+    assert any(isinstance(module, nn.BatchNorm2d) for module in backbone.modules())
 
 
 @every_backbone

@@ -23,7 +23,10 @@ COUNTS = {"n_rows", "width", "n_places", "height", "n_channels", "n_programs"}
 
 @pytest.mark.slow
 def test_the_kernels_compile_and_do_not_count_in_16_bits(tmp_path: Path) -> None:
-    """Integers of 16 bits, two in a register, came out wrong on an H200, though the PTX was right."""
+    """Integers of 16 bits, two in a register, came out wrong on an H200, though the PTX was right.
+
+    A product of two that is 32 bits wide, as Triton 3.6 makes for addresses, came out right.
+    """
     surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     pytest.importorskip("triton")
     done = subprocess.run(
@@ -38,7 +41,7 @@ def test_the_kernels_compile_and_do_not_count_in_16_bits(tmp_path: Path) -> None
     assert len(compiled) == 10
     for name, ptx in compiled.items():
         assert "ld.global" in ptx
-        assert not re.findall(r"\b(?:add|sub|mul|mad|div|rem)[.\w]*\.[su]16(?:x2)?\b", ptx), name
+        assert not re.findall(r"\b(?:add|sub|mul|mad|div|rem)(?!\.wide)[.\w]*\.[su]16(?:x2)?\b", ptx), name
 
 
 def ptx(kernel: Any, dtype: str, num_warps: int, constants: dict[str, Any]) -> str:

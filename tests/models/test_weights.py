@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 import nearshot
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.evaluation import Accuracy
-from nearshot.io import atomic_write
+from nearshot.io import atomic_write, read_tensors
 from nearshot.models import BACKBONES, build_backbone, load_backbone, read_notes, save_backbone
 from nearshot.models.weights import PUBLISHED, published_file
 
@@ -34,9 +34,7 @@ def saved(tmp_path: Path) -> Path:
 
 def damaged(path: Path, **changes: Any) -> Path:
     """Write the file again with other metadata or tensors."""
-    tensors = safetensors.torch.load_file(path)
-    with safetensors.safe_open(path, "pt") as file:
-        metadata = file.metadata()
+    metadata, tensors = read_tensors(path)
     spec = json.loads(metadata["spec"]) | changes.pop("spec", {})
     metadata = metadata | {"spec": json.dumps(spec)} | changes.pop("metadata", {})
     tensors = {k: v for k, v in (tensors | changes.pop("tensors", {})).items() if v is not None}

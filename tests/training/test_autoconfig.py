@@ -47,14 +47,14 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     assert main(command) == 0
     log = capsys.readouterr().err.splitlines()
     changes = [line for line in shown.splitlines() if "instead of" in line]
-    assert [("batch_size 72" in one, "validation_way 2" in one) for one in changes] == [(True, False), (False, True)]
+    assert [("batch_size 48" in one, "validation_way 2" in one) for one in changes] == [(True, False), (False, True)]
     assert set(changes) <= set(log)
     begun = (run / "config.json").read_text()
     written = json.loads(begun)
-    assert (written["batch_size"], written["validation_way"], written["validation_queries"]) == (72, 2, 7)
+    assert (written["batch_size"], written["validation_way"], written["validation_queries"]) == (48, 2, 7)
     assert {name: settings[name] for name in TRAIN_SETTINGS} == {name: written[name] for name in TRAIN_SETTINGS}
 
-    for option, message in (("--batch-size=512", "72"), ("--validation-way=5", "at most 2")):
+    for option, message in (("--batch-size=512", "Use batch_size 48"), ("--validation-way=5", "at most 2")):
         assert main([*command, "--dry-run", option]) == 1  # a given setting is obeyed or refused
         assert message in capsys.readouterr().err
 
@@ -183,12 +183,6 @@ def test_episodes_fit_or_the_error_names_the_given_settings(
         make_batches(config, labels_of(*sizes), [], n_ranks=n_ranks)
 
 
-@given(sizes=st.lists(st.integers(2, 40), min_size=2, max_size=8), batch_size=st.integers(4, 40))
-def test_episodes_are_no_larger_than_the_settings(sizes: list[int], batch_size: int) -> None:
-    config, _ = adapted(sizes, {}, config=replace(EPISODIC, batch_size=batch_size))
-    assert config.shape.batch_size <= batch_size
-
-
 @pytest.mark.parametrize(
     ("given", "sizes", "n_ranks", "message"),
     [
@@ -232,8 +226,6 @@ def test_an_epoch_of_few_images_has_several_steps(sizes: list[int], batch_size: 
     assert config.batch_size == batch_size
     assert [f"batch_size {batch_size} instead of 512" in one for one in messages] == [True] * (batch_size != 512)
     assert adapted(sizes, {"batch_size": 90}, config=TrainConfig())[0].batch_size == 90  # a given size stays
-    with pytest.raises(InputError, match="3 images, too few for 8 devices"):
-        adapted([2, 1], {}, n_ranks=8, config=TrainConfig())
 
 
 def test_skipped_classes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,12 +304,6 @@ def test_a_tiny_class_does_not_ruin_a_measurement(
         assert f"'kind {number}' ({sizes[number]} image" in cast(list[str], messages)[0]
 
 
-def test_given_ways_are_not_changed_in_vain() -> None:
-    assert fitting([3, 3, 3], 5, (1, 5), 15, auto=["shots", "n_query"]) == (5, (1, 5), 15, 1, [])
-    assert fitting([*[30] * 4, 2], 5, (1, 5), 15, auto=["least_images"])[3:] == (1, [])  # the tiny class is needed
-    assert fitting([4, 4, 4], 3, (5,), 1)[1] == (3,)
-
-
 def test_splits_that_are_too_small_are_refused_together() -> None:
     check_splits({"training": labels_of(1, 1), "validation": labels_of(2, 2), "test": labels_of(2, 1, 2)})
     with pytest.raises(InputError, match=r"training split .* has 1; the validation split .* has 1\..* last epoch"):
@@ -325,3 +311,20 @@ def test_splits_that_are_too_small_are_refused_together() -> None:
     with pytest.raises(InputError, match="test split .* has 0") as refused:
         check_splits({"test": labels_of(1, 1, 1)})
     assert "validation" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("n_classes", "n_images"), [(6, 30), (12, 6)])  # of which training gets 4 and 8 classes
+def test_too_few_classes_or_images_are_refused_unless_forced(
+    n_classes: int, n_images: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = prepare_tiny(tmp_path, n_classes=n_classes, n_images=n_images)["train"]
+    assert len(store.class_names) < 5 or len(store) < 50
+    command = ["train", "--dataset", "tiny", "--data-dir", str(tmp_path), *QUICK, "--dry-run"]
+    assert main(command) == 1
+    err = capsys.readouterr().err
+    assert f"{len(store.class_names)} and {len(store)}" in err
+    assert "nearshot predict" in err
+    assert main([*command, "--allow-few-images"]) == 0
+    config = replace(TINY, validation_shots=(1,), validation_queries=1)
+    with pytest.raises(InputError, match="allow_few_images"):
+        train(config, folder=tmp_path / "run", data_dir=tmp_path, show=False)

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny import prepare_tiny
 
 from nearshot.cli import main
@@ -99,7 +97,7 @@ def test_an_older_run_is_measured_with_a_warning_and_its_answer_is_not_given_to_
     said = list[str]()
     assert evaluate_run(run, ASKED, data_dir=split_anew, tell=said.append)
     assert len(said) == 1
-    assert all(part in said[0] for part in ("tiny", str(run), there, here, "test split"))
+    assert all(part in said[0] for part in ("tiny", str(run), there, here))
     assert evaluate_weights(without_note(run), ASKED, data_dir=split_anew)
     (run / "aside").rename(run / RECORD)
     with pytest.raises(LeakError):
@@ -172,13 +170,7 @@ def test_the_datasets_that_nearshot_knows_share_classes_where_they_share_names(s
     assert TrainingClasses("my-photos", ("n00000001",)).doubt(store) is None
 
 
-@given(st.text(), st.lists(st.text()))
-def test_any_names_survive_the_metadata(dataset: str, names: list[str]) -> None:
-    there = TrainingClasses(dataset, tuple(names))
-    assert TrainingClasses.of_notes(there.as_note(), "weights.safetensors") == there
-
-
-@pytest.mark.parametrize("content", ['{"dataset": "tiny"}', '{"dataset": 1, "classes": []}', '{"classes": [1]}', "{"])
+@pytest.mark.parametrize("content", ['{"dataset": "tiny"}', "[]", "{"])
 def test_a_record_that_cannot_be_read_is_not_taken_for_none(content: str, run: Path, data_dir: Path) -> None:
     weights = without_note(run, training_classes=content)
     with pytest.raises(FileFormatError, match=f"'training_classes' of {weights}"):

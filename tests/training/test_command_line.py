@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from nearshot.cli.train import parse
 from nearshot.errors import InputError
 from nearshot.models import build_backbone, save_backbone
 from nearshot.training import PRESETS, TrainConfig
+from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 
 QUICK = ["--backbone", "conv4-32", "--epochs", "2", "--batch-size", "32", "--n-shot", "2", "--images-per-class", "4"]
 QUICK += ["--validation-episodes", "20", "--validation-way", "2"]
@@ -23,7 +25,12 @@ def test_the_defaults_depend_on_the_preset() -> None:
     assert parse(["--preset=cifar-fs-nca", "--epochs", "3"]).config.epochs == 3
     assert parse(["--epochs", "3", "--preset", "cifar-fs-nca"]).config.dataset == "cifar-fs"
     assert parse([]).config == PRESETS["glyphs-nca"]
-    assert parse(["--dataset", "photos"]).config == TrainConfig(dataset="photos")
+    assert parse(["--dataset", "cifar-fs"]).config == TrainConfig(dataset="cifar-fs")
+    assert parse(["--dataset", "photos"]).config == replace(PHOTOS, dataset="photos")
+    assert parse(["--dataset", "cifar-fs", "--init", "auto"]).config == replace(PHOTOS, dataset="cifar-fs")
+    scratch = replace(PHOTOS_FROM_SCRATCH, dataset="photos")
+    assert parse(["--dataset", "photos", "--init", "none"]).config == scratch
+    assert parse(["--dataset", "photos", "--backbone", "resnet12"]).config == replace(scratch, backbone="resnet12")
     assert parse(["--n_shot", "3", "--output", "n-way"]).for_episodes == ("--n-shot",)
     assert "n_shot" not in parse(["--dataset", "photos", "--n_shot=3", "--validation-shots", "1", "5"]).auto
     with pytest.raises(InputError, match="'cifar-nca'.*cifar-fs-nca"):
@@ -60,7 +67,7 @@ def test_a_dry_run_prints_the_plan_and_trains_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "--dataset", "tiny", *QUICK, "--data-dir", str(data_dir), "--dry-run"]
-    assert main(arguments) == 0
+    assert main([*arguments, "--batches", "shuffled"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out[: out.index("\n}") + 2])["batch_size"] == 32
     assert "2 epochs of 6 steps: 12 steps, 384 images" in out

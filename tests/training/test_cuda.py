@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from settings import TINY
+from torch import Tensor
 
 from nearshot.data.loader import ImageFeed
 from nearshot.models import build_backbone
@@ -33,6 +34,7 @@ VARIANTS = {name: replace(TINY, method=name) for name in METHODS} | {
     "learnt temperature": replace(TINY, learn_temperature=True),
     "adam": replace(TINY, optimiser="adam", learning_rate=1e-3),
     "nesterov": replace(TINY, nesterov=True),
+    "average": replace(TINY, ema_decay=0.9),
 }
 
 
@@ -49,17 +51,23 @@ def step_of(config: TrainConfig, hardware: Hardware = PLAIN) -> Step:
     return Step(hardware.fabric(exact), hardware, exact, Learner(exact, SIDE, N_CLASSES))
 
 
+def values_of(step: Step) -> list[Tensor]:
+    """The weights, and their average where there is one, with its statistics."""
+    average = [] if step.average is None else [*step.average.parameters(), *step.average.buffers()]
+    return [*step.learner.parameters(), *average]
+
+
 def check_same_steps(config: TrainConfig, hardware: Hardware) -> None:
     """Compare four steps, eager and captured, to float32's rounding, which grows step by step."""
     plain, other = step_of(config), step_of(config, hardware)
     take_other = captured(other, BATCHES[0].cuda(), LABELS.cuda())
-    for parameter, twin in zip(plain.learner.parameters(), other.learner.parameters(), strict=True):
-        assert torch.equal(parameter, twin)
+    for value, twin in zip(*map(values_of, (plain, other)), strict=True):
+        assert torch.equal(value, twin)
     for images in BATCHES.cuda():
         expected = float(plain(images, LABELS.cuda()))
         assert float(take_other(images, LABELS.cuda())) == pytest.approx(expected, rel=1e-3)
-    for parameter, twin in zip(plain.learner.parameters(), other.learner.parameters(), strict=True):
-        torch.testing.assert_close(twin, parameter, rtol=1e-2, atol=1e-3)
+    for value, twin in zip(*map(values_of, (plain, other)), strict=True):
+        torch.testing.assert_close(twin, value, rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -78,7 +86,9 @@ def test_a_fast_step_does_what_a_plain_one_does(fast: Hardware, backbone: str) -
 
 @ignore_torch
 @pytest.mark.parametrize("compiles", [False, True])
-@pytest.mark.parametrize("changes", [{}, {"micro_batch": 8}, {"learn_temperature": True}, {"optimiser": "adam"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"micro_batch": 8}, {"learn_temperature": True}, {"optimiser": "adam"}, {"ema_decay": 0.9}]
+)
 def test_a_run_on_a_gpu_trains_and_is_resumed(
     changes: dict[str, object], compiles: bool, data_dir: Path, tmp_path: Path
 ) -> None:

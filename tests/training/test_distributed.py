@@ -40,6 +40,8 @@ def test_two_processes_are_one(folders: tuple[Path, Path], name: str) -> None:
         assert two["loss"] == pytest.approx(one["loss"], rel=tolerance)
         assert two.get("positive_pairs") == one.get("positive_pairs")
     first, second = (read_checkpoint(folder / name / "checkpoint.pt") for folder in folders)
+    assert (first["average"] is not None) == bool(CONFIGS[name].ema_decay)
+    first, second = (state | {"learner": state["learner"] | (state["average"] or {})} for state in (first, second))
     for key, expected in first["learner"].items():
         if name == "in-parts" and ("running" in key or "num_batches" in key):
             continue  # each process has the statistics of its own images

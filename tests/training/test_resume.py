@@ -34,7 +34,7 @@ def check_equal(one: Path, other: Path) -> None:
     assert files == sorted(file.name for file in (other / "weights").iterdir())
     first, second = (read_checkpoint(folder / "checkpoint.pt") for folder in (one, other))
     assert first.keys() == second.keys()
-    for name in ("learner", "optimiser", "sampler", "generator", "log_temperature", "random", "progress"):
+    for name in ("learner", "optimiser", "average", "sampler", "generator", "log_temperature", "random", "progress"):
         check_same(first[name], second[name], name)
     for file in files:
         mine, yours = (safetensors.torch.load_file(folder / "weights" / file) for folder in (one, other))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.training import RunFolder, TrainConfig
+from nearshot.training import PRESETS, RunFolder, TrainConfig
+from nearshot.training.assembly import default_folder
 from nearshot.training.classes import TrainingClasses
-from nearshot.training.run_folder import best_epoch, describe_environment
+from nearshot.training.run_folder import best_epoch, describe_environment, folder_name
 
 CLASSES = TrainingClasses("tiny", ("otter", "seal"))
 
@@ -50,14 +52,6 @@ def test_a_resumed_run_keeps_its_earlier_environments(tmp_path: Path) -> None:
     assert run.read("environment.json") == {"device": "fourth", "earlier": earlier}
     assert run.read_trained_on() == CLASSES
     assert run.read_config() == TrainConfig()
-
-
-def test_automatic_settings_are_restored(tmp_path: Path) -> None:
-    run, asked = RunFolder(tmp_path), TrainConfig(batch_size=512, seed=7)
-    assert run.restore_settings(asked, ["batch_size"]) is None  # there is no checkpoint
-    run.checkpoint.touch()
-    run.write("config.json", TrainConfig(batch_size=64, seed=1).as_dict())
-    assert run.restore_settings(asked, ["batch_size"]) == TrainConfig(batch_size=64, seed=7)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -107,3 +101,21 @@ def test_the_environment_has_no_absolute_paths(monkeypatch: pytest.MonkeyPatch) 
     assert environment["torch"] == torch.__version__
     assert environment["device"]
     assert "\n" not in environment["device"]
+
+
+def test_folders_have_short_names_and_longer_names_of_older_versions_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    preset = PRESETS["cifar-fs-nca"]
+    assert folder_name(preset) == "cifar-fs-nca"
+    assert folder_name(replace(preset, seed=2)) == "cifar-fs-nca-seed2"
+    assert folder_name(TrainConfig(dataset="/home/me/my photos")) == "my-photos-nca"
+    changes = [replace(preset, temperature=value, seed=seed) for value in (0.5, 2.0) for seed in (0, 1)]
+    names = {folder_name(config) for config in (preset, *changes)}
+    assert len(names) == 5
+    assert all(name.startswith("cifar-fs-nca") and len(name) <= 24 for name in names)
+    assert default_folder(changes[0]) == Path("runs") / folder_name(changes[0])
+    older = Path("runs") / "cifar-fs-nca,temperature=0.5"
+    older.mkdir(parents=True)
+    assert default_folder(changes[0]) == older

@@ -117,6 +117,27 @@ def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(step.log_temperature, log_temperature, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("decay", [0.5, 0.95])
+def test_the_average_is_that_of_a_loop_over_the_steps(decay: float) -> None:
+    """Weights and statistics of batch norm, number by number; the first steps weigh more than 1 − decay."""
+    config = replace(TINY, ema_decay=decay)
+    step = make_step(config)
+    assert step.average is not None
+    expected = {name: value.double() for name, value in step.learner.backbone.state_dict().items()}
+    for number in range(1, 13):
+        step(*batch(config))
+        share = max(1 - decay, 9 / (9 + number))
+        for name, value in step.learner.backbone.state_dict().items():
+            expected[name] = (1 - share) * expected[name] + share * value.double()
+    for name, value in step.average.backbone.state_dict().items():
+        if "num_batches" not in name:
+            torch.testing.assert_close(value.double(), expected[name], rtol=1e-5, atol=1e-6, msg=name)
+    live = step.learner.backbone.state_dict()
+    assert any(not torch.allclose(value.double(), live[name].double()) for name, value in expected.items())
+    assert not step.average.backbone.training
+    assert not any(value.requires_grad for value in step.average.parameters())
+
+
 def factors(n_steps: int, *, warm_up: float = 0.0, **settings: Any) -> list[float]:
     config = TrainConfig(epochs=n_steps, warm_up=warm_up, **settings)  # an epoch is a step
     return [learning_rate_factor(step, n_steps, config) for step in range(n_steps)]

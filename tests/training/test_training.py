@@ -20,6 +20,7 @@ from torch import Tensor
 
 import nearshot
 from nearshot.data import Store
+from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
 from nearshot.evaluation import embed, evaluate_features
 from nearshot.losses import nca_loss
@@ -27,8 +28,9 @@ from nearshot.models import build_backbone, save_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file_name
 from nearshot.runs.network import TrainedRun
 from nearshot.training import METHODS, Hardware, OwnLoss, TrainConfig, TrainResult, train
+from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import EVALUATION_SETTINGS
-from nearshot.training.checkpoint import Progress
+from nearshot.training.checkpoint import Progress, read_checkpoint
 from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.logging import RunLog
 from nearshot.training.methods import Composition, compositions, resolve_method
@@ -53,6 +55,22 @@ def test_every_method_trains_and_its_loss_falls(name: str, train_tiny: TrainTiny
     assert result.finished
     assert set(result.best) == {"1-shot centroid", "1-shot soft", "5-shot centroid", "5-shot soft"}
     assert result.best["5-shot centroid"].protocol.split == "val"
+
+
+@pytest.mark.parametrize(
+    ("changes", "warns"),
+    [
+        ({"augmentation": Augmentation()}, True),
+        ({"augmentation": Augmentation(), "input_size": 32}, False),  # magnified in evaluation too
+        ({"augmentation": Augmentation(), "input_size": 11, "backbone": "resnet12"}, False),  # a median crop has 11.8
+        ({"augmentation": Augmentation(crop="padded")}, False),
+        ({"augmentation": Augmentation(scale=(0.5, 1.0))}, False),
+    ],
+    ids=str,
+)
+def test_published_crops_of_small_images_are_warned_of(changes: dict[str, Any], warns: bool, data_dir: Path) -> None:
+    plan = RunPlan(replace(TINY, **changes), Hardware(accelerator="cpu"), data_dir=data_dir, launch=False)
+    assert ["16×16" in message and "--crop padded" in message for message in plan.messages] == [True] * warns
 
 
 def test_a_run_folder_describes_the_run(run: Path, data_dir: Path) -> None:
@@ -84,6 +102,15 @@ def test_weights_load_and_give_the_accuracy_that_was_logged(run: Path, data_dir:
     features = embed(backbone, (images - mean) / std)
     accuracy = evaluate_features(features, store.labels, n_way=2, n_episodes=50, centre=backbone.spec.training_mean)
     assert accuracy.mean == pytest.approx(best["mean"], abs=0.5)
+
+
+def test_the_average_of_the_weights_is_what_is_saved(train_tiny: TrainTiny) -> None:
+    folder = train_tiny(ema_decay=0.9).folder
+    state = read_checkpoint(folder / "checkpoint.pt")
+    saved = nearshot.load_backbone(folder / "weights" / f"epoch-{TINY.epochs:04d}.safetensors").state_dict()
+    for name, value in saved.items():
+        assert torch.equal(value, state["average"][f"backbone.{name}"])
+    assert not all(torch.equal(value, state["learner"][f"backbone.{name}"]) for name, value in saved.items())
 
 
 def test_a_run_is_measured_with_the_epochs_that_were_best(run: Path, data_dir: Path) -> None:

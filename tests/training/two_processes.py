@@ -19,7 +19,7 @@ BASE = replace(TINY, epochs=2, sync_batch_norm=True, learning_rate=0.01)
 CONFIGS = {
     "nca": replace(BASE, learn_temperature=True),
     "prototypical": replace(BASE, method="prototypical", projection=16),
-    "simpleshot": replace(BASE, method="simpleshot", nesterov=True),
+    "simpleshot": replace(BASE, method="simpleshot", nesterov=True, ema_decay=0.9),
     "in-parts": replace(BASE, method="matching", sync_batch_norm=False, micro_batch=4),
     "subsampled": replace(BASE, epochs=1, keep_positives=0.5, keep_negatives=0.2),
 }

@@ -102,6 +102,7 @@ class Server:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.decoders = anyio.CapacityLimiter(DECODERS)
+        self.is_ending: Callable[[], bool] = lambda: False
 
     def make_app(self, token: str, port: int) -> Starlette:
         """Return the ASGI application."""
@@ -151,7 +152,7 @@ class Server:
         """Everything that the page shows; with ?after=3, once there is a newer version than 3."""
         after = request.query_params.get("after", "")
         for _ in range(POLLS if after.isdecimal() else 0):
-            if self.session.version > int(after) or await request.is_disconnected():
+            if self.session.version > int(after) or self.is_ending() or await request.is_disconnected():
                 break
             await anyio.sleep(POLL_SECONDS)
         return JSONResponse(await anyio.to_thread.run_sync(page_state, self.session))
@@ -320,28 +321,43 @@ def _plain_cell(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def serve(session: Session, *, port: int = 0, open_browser: bool = True, tell: Callable[[str], None]) -> None:
-    """Serve the app until Ctrl-C; `tell` gets the address."""
-    with socket.socket() as listener:
+def listen(port: int = 0) -> socket.socket:
+    """Return a socket of this computer that accepts connections; port 0 is any that is free."""
+    listener = socket.socket()
+    try:
         if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except (OSError, OverflowError) as error:
-            raise InputError(f"port must be free, between 0 and 65535 (got {port}: {error}). Use --port 0.") from error
+        listener.bind((HOST, port))
         listener.listen()  # a browser may connect before the server answers
-        port, token = listener.getsockname()[1], secrets.token_urlsafe(24)
-        address = f"http://{HOST}:{port}/?token={token}"
-        app = Server(session).make_app(token, port)
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
-        )
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise InputError(f"port must be free, from 0 to 65535 (got {port}: {error}). Leave it out for any.") from error
+    return listener
+
+
+def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:
+    """Return a server for a session, and the address of its page, with a new token."""
+    token = secrets.token_urlsafe(24)
+    routes = Server(session)
+    app = routes.make_app(token, port)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
+    routes.is_ending = lambda: server.should_exit
+    return server, f"http://{HOST}:{port}/?token={token}"
+
+
+def serve(session: Session, *, port: int = 0, open_browser: bool = True, tell: Callable[[str], None]) -> None:
+    """Serve the app until Ctrl-C; `tell` gets the address."""
+    with listen(port) as listener:
+        server, address = make_server(session, listener.getsockname()[1])
         session.start()
         try:
             tell(address)
             if open_browser:  # some browsers return only when they are closed
                 threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         finally:
             session.stop()
 

@@ -16,7 +16,7 @@ from nearshot.errors import InputError, NearshotError
 
 if TYPE_CHECKING:
     from nearshot.data.images import Pixels
-    from nearshot.estimator import FewShotClassifier
+    from nearshot.estimator import Embedder, FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
 BACKBONE = "auto"
@@ -41,8 +41,9 @@ class ClassifierOptions:
     nearshot train."""
     input_size: Annotated[int | None, _option("the backbone's own", "PIXELS")] = None
     """The side that images are resized to; smaller is faster."""
-    classifier: Annotated[str | None, _option("centroid", "NAME")] = None
-    """centroid: nearest class mean; soft: all images count, near ones most; knn: the nearest images vote."""
+    classifier: Annotated[str | None, _option("auto, which is ridge", "NAME")] = None
+    """ridge: ridge regression, the most accurate on photos; centroid: nearest class mean; soft: all images count, near
+    ones most; knn: the nearest images vote."""
     n_neighbors: Annotated[int | None, _option("the size of the smallest class", "INT", "--neighbours")] = None
     """How many images vote in knn."""
     unknown_rate: Annotated[float | None, _option("every image gets a class", "FRACTION")] = None
@@ -73,7 +74,7 @@ class ClassifierOptions:
                     )
                 return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
             if self.n_neighbors is not None and self.classifier != "knn":
-                raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'centroid'}).")
+                raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'auto'}).")
             if self.unknown_label is not None and self.unknown_rate is None:
                 raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
             found = read_support(support)
@@ -123,9 +124,14 @@ def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterat
     """Read images at the size of the classifier's backbone; the entry of an unreadable image is its error."""
     from nearshot.estimator.image_inputs import read_each  # noqa: PLC0415
 
+    return read_each(list(paths), embedder_of(classifier).square)
+
+
+def embedder_of(classifier: FewShotClassifier) -> Embedder:
+    """Return the embedder of a classifier; a classifier of features is an error."""
     if classifier.embedder_ is None:
         raise InputError("This bundle classifies features, not images: it has no backbone.")
-    return read_each(list(paths), classifier.embedder_.square)
+    return classifier.embedder_
 
 
 def _warn_about(found: SupportFolder, *, rejects: bool) -> None:

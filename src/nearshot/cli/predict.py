@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
 from nearshot.app.copies import check_folder, copy_into_classes
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, find_queries, read_squares
-from nearshot.cli._scores import score_lines, true_label
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries
+from nearshot.cli._scores import score_lines, true_labels
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
@@ -78,6 +79,8 @@ class Predict:
         if self.copy_to is not None:
             check_folder(self.copy_to)
         classifier = self.options.make_classifier(self.support)
+        classes = [str(label) for label in classifier.classes_.tolist()]
+        truths = true_labels(paths, self.images, classes) if self.score else {}
         bad: list[Path] = []
         labels: dict[Path, str] = {}
         answers = _noting(_answers(classifier, paths, self.nearest, bad), labels)
@@ -89,8 +92,7 @@ class Predict:
             print_message(f"{len(bad):,} of {counted(len(paths), 'image')} could not be read.")
         if self.score:
             report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
-            truths = {path: true_label(path, self.images) for path in labels}
-            for line in score_lines(labels, truths, [str(label) for label in classifier.classes_.tolist()]):
+            for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
         failures = [] if self.copy_to is None else _copy(labels, self.copy_to)
         if bad or locked or failures:
@@ -117,13 +119,16 @@ def _copy(labels: Mapping[Path, str], folder: Path) -> list[str]:
 
 def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int, bad: list[Path]) -> Answers:
     """Yield an answer per image, while later ones are being read; add unreadable images to `bad`."""
-    squares = read_squares(paths, classifier)
+    from nearshot.estimator.explanation import explain_answers  # noqa: PLC0415 (imports scikit-learn)
+
+    fitted = classifier._ready()
+    features = embedder_of(classifier).stream(paths)
     # A progress bar would mix with lines on the same terminal.
     show = sys.stderr.isatty() and not sys.stdout.isatty()
     for start in with_progress(range(0, len(paths), BATCH_SIZE), "predicting", show=show):
-        some = [(path, next(squares)) for path in paths[start : start + BATCH_SIZE]]
+        some = [(path, next(features)) for path in paths[start : start + BATCH_SIZE]]
         good = [one for _, one in some if not isinstance(one, NearshotError)]
-        explained = iter(classifier.explain(good, n_neighbors) if good else [])
+        explained = iter(explain_answers(fitted, fitted.prepare(np.stack(good)), n_neighbors) if good else [])
         for path, one in some:
             if isinstance(one, NearshotError):
                 bad.append(path)

@@ -17,7 +17,7 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import describe_cost
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import Job, chosen_jobs, jobs_of, plan_of, rename_run_folders
+from nearshot.experiments.jobs import AGAIN, DONE, TRAIN, Job, chosen_jobs, jobs_of, plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
 from nearshot.experiments.results import LeftOutWarning, Results
@@ -89,13 +89,11 @@ class Reproduce(ReproductionOptions):
             console.print(f"Nothing has been run yet for: {', '.join(done.not_run)}.")
         if done.files:
             console.print(f"{counted(len(done.files), 'file')} in {done.files[0].parent}.")
-        failed, stopped = done.outcome.failed, done.outcome.stopped
+        failed = done.outcome.failed
         for failure in failed:
             console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
-        for job in stopped:
-            console.print(f"Stopped: {job.name}; the same command resumes it.")
-        if failed or stopped:
-            raise NearshotError(f"{len(failed)} runs failed, {len(stopped)} were stopped. Run the command again.")
+        if failed:
+            raise NearshotError(f"{counted(len(failed), 'run')} failed. The same command tries again.")
 
     def _executor(self, scale: Scale) -> Executor:
         where = (Results(self.results), self.runs, self.data_dir)
@@ -119,7 +117,6 @@ class Reproduce(ReproductionOptions):
 
     def _list(self, scale: Scale, console: Console) -> None:
         """Print the recipes, or the runs that --only chooses, and what is left to do."""
-        rename_run_folders(self.runs)
         results, n_seeds = Results(self.results), self.n_seeds(scale)
         n_at_once = LocalMachine(results, self.runs, small=True).n_at_once if scale.is_small else 1
         recipes = chosen_recipes(self.names, self.dataset, scale)
@@ -131,17 +128,15 @@ class Reproduce(ReproductionOptions):
             if not jobs:
                 return "nothing to run"
             plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
-            cost = describe_cost((*plan.trained, *plan.again), results, n_at_once)
-            again = f", {len(plan.again)} to train again" if plan.again else ""
-            return f"{len(plan.done)} of {counted(len(jobs), 'run')} done{again}{f'; left: {cost}' if cost else ''}"
+            cost = describe_cost((*plan[TRAIN], *plan[AGAIN]), results, n_at_once)
+            again = f", {len(plan[AGAIN])} {AGAIN}" if plan[AGAIN] else ""
+            return f"{len(plan[DONE])} of {counted(len(jobs), 'run')} done{again}{f'; left: {cost}' if cost else ''}"
 
         jobs = jobs_for(*recipes)
         if self.only:
             jobs = chosen_jobs(jobs, self.only)
             plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
-            names = {"done": plan.done, "trained, more to measure": plan.measured, "to train": plan.trained}
-            names |= {"to train again": plan.again, "skipped": plan.skipped}
-            states = {job.id: name for name, alike in names.items() for job in alike}
+            states = {job.id: name for name, alike in plan.items() for job in alike}
             entries = [Entry(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
             about_all = "Without --list, those that are not done are run."
         else:

@@ -15,14 +15,18 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli import description
-from nearshot.errors import look_up
+from nearshot.cli._warnings import print_warnings
+from nearshot.data.datasets import SOURCES
+from nearshot.errors import InputError, look_up
 from nearshot.text import counted, print_line
-from nearshot.training import PRESETS, Hardware, TrainConfig, train
+from nearshot.training import PRESETS, Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
 from nearshot.training.methods import batch_kind, compositions
+from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 
 STOPPED = 143  # the shell's status of a process that SIGTERM ended, so that nobody takes the run for finished
+BASIC = ("dataset", "init", "backbone")  # decide which defaults the other settings have
 EPISODE_SETTINGS = ("n_way", "n_shot", "n_query", "images_per_class")
 
 
@@ -30,12 +34,11 @@ EPISODE_SETTINGS = ("n_way", "n_shot", "n_query", "images_per_class")
 class Train:
     """Train a network, validate it as it learns, and keep its best epochs in a run's folder.
 
-    Without a preset, batches and episodes that you do not choose adapt to the images that there are; each change is
-    logged.
+    On your own photos, training starts from a trained network (--init), and keeps it if no epoch is better. Without a
+    preset, batches and episodes that you do not choose adapt to the images that there are; each change is logged.
 
-    Examples: nearshot train --preset glyphs-nca;
-    nearshot train --preset cifar-fs-prototypical --batch-size 256 --seed 1;
-    nearshot train --preset cifar-fs-nca --resume; nearshot train --dataset ./my-photos --epochs 50
+    Examples: nearshot train --dataset ./my-photos; nearshot train --resume --output runs/my-photos-nca;
+    nearshot train --preset glyphs-nca; nearshot train --preset cifar-fs-prototypical --batch-size 256 --seed 1
     """
 
     config: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
@@ -46,13 +49,16 @@ class Train:
     such as cifar-fs-nca. Other options change them, and --help then shows their values. Without a preset or dataset,
     glyphs-nca is used, which takes a minute or two."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """The run's folder; by default runs/ and a name made from the differences to a preset."""
+    """The run's folder; by default runs/ and a short name of the dataset, the method and the seed."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     resume: bool = False
-    """Resume from the run's checkpoint; the result is the same as without the interruption."""
+    """Resume from the run's checkpoint; the result is the same as without the interruption. With --output, the run's
+    own settings are read, and no other option is needed."""
     overwrite: bool = False
     """Replace a run in the same folder."""
+    allow_few_images: bool = False
+    """Train on fewer than 5 classes or 50 images of your own, which is otherwise refused."""
     checkpoint_seconds: float = 10.0
     """The least time between two checkpoints, which are written at the end of an epoch. A killed run loses at most this
     and the epoch that it was in."""
@@ -70,24 +76,34 @@ class Train:
             message = f"No effect of {' and '.join(self.for_episodes)}: {kind} batches have no episodes."
             print_line(Console(stderr=True), message)
         where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
+        where["allow_few_images"] = self.allow_few_images
         if self.dry_run:
-            _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
+            with print_warnings(others=True):
+                plan = RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where)
+            _describe(plan, console)
             return
         where |= {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb, "overwrite": self.overwrite}
-        result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
+        with print_warnings(others=True):
+            result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         if result.rank:
             return  # the first rank reports for all
         folder = quote(str(result.folder))
         if not result.finished:
-            console.print(f"Stopped and saved in {result.folder}. Run the same command with --resume to resume.")
+            data_dir = "" if self.data_dir is None else f" --data-dir {quote(str(self.data_dir))}"
+            console.print(f"Stopped and saved. To resume: nearshot train --resume --output {folder}{data_dir}")
             if result.best:
-                data_dir = "" if self.data_dir is None else f" --data-dir {quote(str(self.data_dir))}"
                 console.print(f"To measure it so far: nearshot evaluate {folder} --split val{data_dir}")
             raise SystemExit(STOPPED)
         for name, accuracy in result.best.items():
-            console.print(f"{name}: {accuracy} % on the validation split, best at epoch {result.best_epochs[name]}")
+            level = f"chance {100 / accuracy.protocol.n_way:.4g} %"
+            if name in result.initial:
+                level += f", before training {result.initial[name]:.2f} %"
+            epoch = result.best_epochs[name]
+            console.print(f"{name}: {accuracy} % on the validation split ({level}), best at epoch {epoch}")
+        if result.best and not any(result.best_epochs.values()):
+            console.print("No epoch is better than the initial network, which is kept as epoch 0.")
         console.print(f"The run is in {result.folder}. Next: nearshot evaluate {folder}")
 
 
@@ -99,22 +115,40 @@ def parse(arguments: list[str]) -> Train:
     >>> parse(["--dataset", "./my-photos", "--batch-size", "64", "--validation-way=2", "--epochs", "3"]).auto
     ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
     """
-    kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str}
-    names = ("preset", "dataset", *dict.fromkeys(EPISODE_SETTINGS + TRAIN_SETTINGS))
-    options: Any = make_dataclass("Options", [(name, kinds[name] | None, None) for name in names])
+    kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str, "output": Path}
+    names = ("preset", "output", *BASIC, *dict.fromkeys(EPISODE_SETTINGS + TRAIN_SETTINGS))
+    fields: list[Any] = [(name, kinds[name] | None, None) for name in names]
+    options: Any = make_dataclass("Options", [*fields, ("resume", bool, False)])
     try:
         with redirect_stderr(io.StringIO()):
             found, _ = tyro.cli(options, args=arguments, add_help=False, return_unknown_args=True)
     except SystemExit:  # an option is wrong, of which the parser of all options will tell
         found = options()
     given = {name: value for name, value in asdict(found).items() if value is not None}
-    preset = given.get("preset", None if "dataset" in given else "glyphs-nca")
+    begun = RunFolder(given.get("output", "")) if found.resume and "output" in given else None
+    if begun is not None and (begun.path / "config.json").is_file():
+        config, adapts = begun.read_config(), False
+    else:
+        config, adapts = _default_config(given), "preset" not in given
     default = Train(
-        config=TrainConfig() if preset is None else look_up(PRESETS, preset, "preset"),
-        auto=() if "preset" in given else tuple(name for name in TRAIN_SETTINGS if name not in given),
+        config=config,
+        auto=tuple(name for name in TRAIN_SETTINGS if name not in given) if adapts else (),
         for_episodes=tuple(f"--{name.replace('_', '-')}" for name in EPISODE_SETTINGS if name in given),
     )
     return tyro.cli(Train, prog="nearshot train", args=arguments, default=default, description=description(Train))
+
+
+def _default_config(given: dict[str, Any]) -> TrainConfig:
+    """Return the settings of the preset; or those for one's own photos, for fine-tuning, or for a known dataset."""
+    if "preset" in given or not given.keys() & {"dataset", "init"}:
+        return look_up(PRESETS, given.get("preset", "glyphs-nca"), "preset")
+    is_own = given.get("dataset", TrainConfig().dataset) not in SOURCES
+    init = given.get("init", "auto" if is_own and "backbone" not in given else "none")
+    if init == "none":
+        return PHOTOS_FROM_SCRATCH if is_own else TrainConfig()
+    if "backbone" in given:
+        raise InputError(f"init brings its own backbone: leave out --backbone {given['backbone']}, or use --init none.")
+    return replace(PHOTOS, init=init)
 
 
 def _describe(plan: RunPlan, console: Console) -> None:

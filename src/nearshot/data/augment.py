@@ -3,7 +3,8 @@
 Each image draws its own crop, flip and colours; one `grid_sample` cuts, resizes and flips all crops. The distribution
 of the random resized crop is the widely used one (torchvision's): an area drawn uniformly from `scale`, a ratio drawn
 log-uniformly from `ratio`, up to ten tries to fit it, else the largest centred crop that the ratio's bounds allow.
-A padded crop has the size of the image: the image is shifted by up to `padding` pixels each way, over black.
+A padded crop has the size of the image: the image is shifted by up to `padding` pixels each way, over black. A padded
+random crop is the random resized crop of the image with that border; its area is still a share of the image's.
 
 Nothing here is copied from the host or waits for the device, so that an accelerator can run it in a captured graph:
 numbers enter as scalars of an operation, never as a tensor made from a list.
@@ -24,6 +25,7 @@ from nearshot.errors import InputError
 
 __all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue"]
 
+CROPS = ("random", "centre", "padded", "padded-random")
 TRIES = 10
 LUMINANCE = (0.299, 0.587, 0.114)  # as Pillow and ITU-R 601-2 have it
 
@@ -34,7 +36,8 @@ class Augmentation:
 
     Attributes:
         crop: "random" for a random resized crop, "centre" for the centre, "padded" for a random crop of the image's own
-            size, after a black border was put around it. Of an image that is not square, crops have its shorter side.
+            size, after a black border was put around it, and "padded-random" for a random resized crop of the image
+            with that border. Of an image that is not square, centre and padded crops have its shorter side.
         scale: the range of a random crop's share of the image's area.
         ratio: the range of a random crop's width over its height.
         flip: the probability of a horizontal flip; 0 where left and right mean something, as in writing.
@@ -42,7 +45,7 @@ class Augmentation:
         contrast: the same for contrast.
         saturation: the same for saturation.
         hue: by how much of the circle of hues they may be turned: drawn from [−h, h], where 0.5 is half of it.
-        padding: for a padded crop, the width of the border in pixels of the prepared image.
+        padding: for padded crops, the width of the border in pixels of the prepared image.
     """
 
     crop: str = "random"
@@ -57,8 +60,8 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
-        if self.crop not in ("random", "centre", "padded"):
-            raise InputError(f"crop must be 'random', 'centre' or 'padded', not {self.crop!r}.")
+        if self.crop not in CROPS:
+            raise InputError(f"crop must be {', '.join(map(repr, CROPS[:-1]))} or {CROPS[-1]!r}, not {self.crop!r}.")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise InputError(f"scale must be a range inside (0, 1], not {self.scale}.")
         if not 0 < self.ratio[0] <= self.ratio[1]:
@@ -109,10 +112,11 @@ def augment(
         top, left = (height - side) // 2, (width - side) // 2
         whole = planes[:, :, top : top + side, left : left + side]  # no resizing needed
         return _jitter(whole, augmentation, draw).contiguous(memory_format=torch.channels_last)
-    if augmentation.crop == "random":
-        boxes = random_boxes(height, width, augmentation, draw)
-    elif augmentation.crop == "padded":
+    if augmentation.crop.startswith("padded"):
         planes = F.pad(planes, (augmentation.padding,) * 4)
+    if augmentation.crop.endswith("random"):
+        boxes = random_boxes(planes.shape[2], planes.shape[3], augmentation, draw, area=height * width)
+    elif augmentation.crop == "padded":
         room = _constant((planes.shape[2] - side + 1, planes.shape[3] - side + 1), planes)
         boxes = F.pad((draw(2) * room).floor(), (0, 2), value=side)  # (image, 4): top, left and twice the side
     else:
@@ -122,11 +126,16 @@ def augment(
     return _jitter(result, augmentation, draw).contiguous(memory_format=torch.channels_last)
 
 
-def random_boxes(height: int, width: int, augmentation: Augmentation, draw: Callable[..., Tensor]) -> Tensor:
-    """Draw crops as (top, left, height, width) in whole pixels, (box, 4); `draw(*shape)` gives (box, *shape)."""
+def random_boxes(
+    height: int, width: int, augmentation: Augmentation, draw: Callable[..., Tensor], *, area: int | None = None
+) -> Tensor:
+    """Draw crops as (top, left, height, width) in whole pixels, (box, 4); `draw(*shape)` gives (box, *shape).
+
+    Their sizes are shares of `area`, by default that of the image.
+    """
     fractions = draw(4, TRIES).unbind(1)  # four of (box, try)
     low, high = augmentation.scale
-    areas = height * width * (low + (high - low) * fractions[0])  # (box, try)
+    areas = (area or height * width) * (low + (high - low) * fractions[0])  # (box, try)
     low, high = (math.log(bound) for bound in augmentation.ratio)
     ratios = torch.exp(low + (high - low) * fractions[1])
     widths, heights = (areas * ratios).sqrt().round(), (areas / ratios).sqrt().round()

@@ -39,7 +39,7 @@ HASH_BYTES = 16
 # The part of the manifest that a fingerprint covers, beside the pixels, labels and names.
 FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolation")
 REQUIRED = {"dataset": str, "split": str, "n_images": int, "side": int, "class_names": list, "broken": list}
-REQUIRED |= {"version": int, "fingerprint": str}
+REQUIRED |= {"version": int, "fingerprint": str, "fit": str, "interpolation": str}
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
@@ -173,7 +173,7 @@ class Store:
         file = self.folder / "labels.npy"
         try:
             labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+        except Exception:
             raise self._damaged(file, "is missing or damaged") from None
         n_images, n_classes = len(self.images), len(self.class_names)
         has_labels = isinstance(labels, np.ndarray) and labels.dtype == np.int64 and labels.shape == (n_images,)

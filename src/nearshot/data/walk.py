@@ -1,14 +1,12 @@
-"""Walk folders and match patterns, with a record of what was skipped.
+"""Walk folders, with a record of what was skipped.
 
-Links to folders are not followed, since they can form a cycle. A link is followed only if it is the given path itself,
-or if a level of a pattern matches it. Hidden files and folders are skipped, unless a pattern names them.
+Links to folders are not followed, since they can form a cycle, unless the link is the given path itself. Hidden files
+and folders are skipped.
 """
 
 from __future__ import annotations
 
 import errno
-import fnmatch
-import glob
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -37,33 +35,24 @@ class Skipped:
         """Return one sentence for each kind of skipped folder: how many, an example, and why."""
         said = [about_linked(self.linked)] if self.linked else []
         if self.locked:
-            said.insert(0, f"{_left_out(list(self.locked), 'folder')}: {next(iter(self.locked.values()))}.")
+            said.insert(0, f"{_skipped(list(self.locked), 'folder')}: {next(iter(self.locked.values()))}.")
         return said
 
 
 def about_linked(links: Sequence[Path]) -> str:
     """Return the sentence about links to folders that were not followed."""
-    return f"{_left_out(links, 'linked folder')}: a link is followed only where it is given itself."
+    return f"{_skipped(links, 'linked folder')}: a link is followed only where it is given itself."
 
 
 def locked_error(place: str | Path, reason: str | None) -> InputError:
     """Return the error for a path that cannot be read."""
-    return InputError(f"{place} cannot be read: {reason}. Allow it, or leave it out.")
+    return InputError(f"{place} cannot be read: {reason}. Allow reading it, or remove it from what you give.")
 
 
 def files_under(folder: Path, skipped: Skipped) -> list[Path]:
     """Return the files in a folder, at any depth, sorted."""
     found = [above / name for above, names in walk(folder, skipped) for name in names]
     return sorted(path for path in found if _is_file(path, skipped))
-
-
-def files_matching(pattern: Path, skipped: Skipped) -> list[Path]:
-    """Return the files that match a pattern, sorted: *, ? and [abc] as in a shell, ** for folders at any depth."""
-    matches = [Path(pattern.anchor)]
-    parts = pattern.parts[1 if pattern.anchor else 0 :]
-    for part in (*parts, "*") if parts[-1] == "**" else parts:
-        matches = [match for folder in matches for match in _matching(folder, part, skipped)]
-    return sorted({match for match in matches if _is_file(match, skipped)})
 
 
 def walk(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[str]]]:
@@ -76,20 +65,6 @@ def walk(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[str]]]:
         yield Path(above), [name for name in names if not name.startswith(".") and name != "Thumbs.db"]
 
 
-def _matching(folder: Path, part: str, skipped: Skipped) -> list[Path]:
-    """Return what one level of a pattern matches in a folder; a plain name is not checked yet."""
-    if part == "**":
-        return [above for above, _ in walk(folder, skipped)]
-    if not glob.has_magic(part):
-        return [folder / part]
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except OSError as error:
-        skipped.note(folder, error)
-        return []
-    return [folder / name for name in fnmatch.filter(names, part) if name[0] != "." or part[0] == "."]
-
-
 def _is_file(path: Path, skipped: Skipped) -> bool:
     """Return whether a path is a file. A broken link counts, so that reading it gives the error."""
     try:
@@ -100,7 +75,7 @@ def _is_file(path: Path, skipped: Skipped) -> bool:
     return os.path.isfile(path) or not os.path.exists(path)  # noqa: PTH110, PTH113 (Path's own raise)
 
 
-def _left_out(folders: Sequence[Path], what: str) -> str:
+def _skipped(folders: Sequence[Path], what: str) -> str:
     if len(folders) == 1:
-        return f"The {what} {folders[0]} is left out"
-    return f"{len(folders):,} {what}s are left out, such as {folders[0]}"
+        return f"The {what} {folders[0]} is skipped"
+    return f"{len(folders):,} {what}s are skipped, such as {folders[0]}"

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.state import ClassifierSettings, Fitted, Learnt
-from nearshot.io import write_tensors
+from nearshot.estimator.support import AUTO
+from nearshot.io import read_tensors, write_tensors
 from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
 
@@ -36,6 +36,8 @@ def write_bundle(fitted: Fitted, path: str | Path) -> None:
     if classes.dtype == object and all(isinstance(one, str) for one in classes):
         classes = classes.astype(str)
     parameters = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings._asdict().items()}
+    if settings.classifier == "auto":
+        parameters["classifier"] = AUTO.name  # whatever "auto" stands for when the file is read
     if not (settings.centre is None or isinstance(settings.centre, str)):
         parameters["centre"] = "array"
     if classes.dtype.kind not in LABEL_KINDS or not isinstance(parameters["unknown_label"], str | int | float):
@@ -73,12 +75,7 @@ def read_bundle(path: str | Path) -> tuple[Learnt, dict[str, Any], Backbone | No
     path = Path(path)
     if not path.is_file():
         raise InputError(f"There is no classifier file {path}.")
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FileFormatError(f"{path} is not a safetensors file, or is damaged: {error}.") from error
+    metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise FileFormatError(f"{path} is a safetensors file, but not a classifier saved by nearshot.")
     if metadata.get("version") != VERSION:

@@ -16,14 +16,23 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from nearshot.errors import FileFormatError, InputError, look_up
+from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
 from nearshot.estimator.image_inputs import are_images, image_list, name_of, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from, held_out_scores
-from nearshot.estimator.state import NUMBERS, Array, ClassifierSettings, Fitted, Labelled, are_mixed, learn
-from nearshot.evaluation.classifiers import CLASSIFIERS
+from nearshot.estimator.state import (
+    NUMBERS,
+    Array,
+    ClassifierSettings,
+    Fitted,
+    Labelled,
+    are_mixed,
+    learn,
+    warn_about_repeated_images,
+)
+from nearshot.estimator.support import classifier_of
 from nearshot.evaluation.ties import first_best
 from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
@@ -41,9 +50,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             a list of paths, Pillow images and uint8 arrays. "auto": the best installed for photographs, which is
             `efficientnet-lite0` with the extra `photos`; features, (image, dim), are used unchanged. None: `X` are
             features.
-        classifier: a name in `nearshot.evaluation.CLASSIFIERS`: "centroid" (nearest class mean), "soft" (soft
-            assignment) or "knn" (votes of the nearest images, ties to the nearest), as in Section 2.3 of the paper, or
-            one of your own. Ties go to the first class and the first image, so an answer does not depend on the batch.
+        classifier: a name in `nearshot.evaluation.CLASSIFIERS`: "ridge" (ridge regression from features to classes, all
+            of which count equally), "centroid" (nearest class mean), "soft" (soft assignment) or "knn" (votes of the
+            nearest images, ties to the nearest), the last three as in Section 2.3 of the paper, or one of your own.
+            "auto" is "ridge", the most accurate on photographs (`benchmarks/photos.py`). Ties go to the first class and
+            the first image, so an answer does not depend on the batch.
         n_neighbors: how many images vote in "knn"; by default as many as the smallest class has.
         centre: the mean to subtract from features. "auto": the mean feature of the backbone's training set if it is
             stored with it, else nothing. "support": the mean of the support images; not the default, since it is noisy
@@ -81,7 +92,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         backbone: Any = "auto",
         *,
-        classifier: str = "centroid",
+        classifier: str = "auto",
         n_neighbors: int | None = None,
         centre: Literal["auto", "support"] | npt.ArrayLike | None = "auto",
         normalise: bool = True,
@@ -118,7 +129,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.unknown_label!r}): scikit-learn cannot score mixed answers. Use unknown_label={hint}.",
                 stacklevel=2,
             )
-        return self._set(learn(settings, given, embedder))
+        fitted = learn(settings, given, embedder)
+        if embedder is not None:
+            warn_about_repeated_images(fitted, embedder, image_list(X))
+        return self._set(fitted)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
         """Add labelled images of known or new classes.
@@ -138,7 +152,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             first, second = known.labels.tolist()[0], labels.tolist()[0]
             raise InputError(f"Labels must be of one type (got {first!r} before and {second!r} now).")
         features, labels = np.concatenate([known.features, features]), np.concatenate([known.labels, labels])
-        return self._set(learn(settings, (features, labels, [*known.names, *names], columns), fitted.embedder))
+        more = learn(settings, (features, labels, [*known.names, *names], columns), fitted.embedder)
+        if fitted.embedder is not None:
+            warn_about_repeated_images(more, fitted.embedder, [*known.names, *image_list(X)])
+        return self._set(more)
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
@@ -157,7 +174,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the label of each image; with `unknown_rate`, `unknown_label` for images unlike all classes."""
         fitted = self._ready()
         query = self._query(X, fitted)
-        return fitted.answers(first_best(fitted.scores(query)), fitted.novelties(query))
+        scores = fitted.scores(query)
+        return fitted.answers(first_best(scores), fitted.novelties(query, scores))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class, (image, class) in the order of `classes_`.
@@ -170,7 +188,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return how unlike all classes each image is: about 1 for images of a class, and more for others."""
         fitted = self._ready()
-        return np.asarray(fitted.novelties(self._query(X, fitted)))
+        query = self._query(X, fitted)
+        return np.asarray(fitted.novelties(query, fitted.scores(query)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return the accuracy. A rejected image is right if its label in `y` is `unknown_label`."""
@@ -223,7 +242,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not needs_backbone and backbone is not None:
             raise InputError(f"backbone must be None: {path} needs none but its own.")
         model = cls(saved or backbone or AUTO, device=device, cache_dir=cache_dir, **parameters)
-        look_up(CLASSIFIERS, model.classifier, "classifier")  # a classifier of your own, which must be registered
+        classifier_of(model.classifier)  # a classifier of your own, which must be registered
         try:
             settings = model._settings().check()
         except InputError as error:

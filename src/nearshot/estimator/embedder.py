@@ -7,7 +7,9 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,10 @@ from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, 
 from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.io import atomic_write
 from nearshot.models import IMAGENET, Backbone, Normalisation, load_backbone
+from nearshot.models.layers import fold_batch_norms
 from nearshot.progress import with_progress
 
-BATCH_SIZES = {"cuda": 256, "cpu": 32}
+BATCH_SIZES = {"cuda": 256, "cpu": 8}  # a CPU's caches hold the maps of a few images
 DEFAULT_SIZE = 224  # the side of images for a network or function without `input_size`
 MAX_CACHED = 50_000  # per network: 200 MB at 640 dimensions
 CHECK_BYTES = 16
@@ -45,7 +48,7 @@ class Embedder:
             3). An attribute `input_size` of the latter two gives the side; the default is 224.
         device: "cpu", "cuda", …; "auto" is a GPU if there is one.
         cache_dir: a folder that caches embeddings of a `Backbone` by content; None for no cache.
-        batch_size: how many images to embed at once; by default 32, and 256 on a GPU.
+        batch_size: how many images to embed at once; by default 8, and 256 on a GPU.
         copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
         input_size: the side that images are resized to; by default the network's own.
 
@@ -57,7 +60,7 @@ class Embedder:
         normalisation: the mean and standard deviation of the network's input.
         interpolation: how images are resized.
         crop: the fraction of an image's shorter side that the network sees.
-        network: the network on its device; None for a function.
+        network: the network on its device, with the batch norms of a `Backbone` folded; None for a function.
         backbone: the network or the function.
 
     >>> embedder = Embedder(lambda images: images.mean((1, 2)))
@@ -109,6 +112,7 @@ class Embedder:
             mean = spec.training_mean
             self.centre = None if mean is None else mean.detach().cpu().float().clone().numpy()
             self.key = _key(self.backbone)
+            self.network = fold_batch_norms(self.backbone)
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
@@ -129,23 +133,40 @@ class Embedder:
         images = image_list(images)
         if not images:
             raise InputError("There must be at least 1 image to embed (got 0).")
-        found: dict[int, Features | NearshotError] = {}
-        waiting: list[tuple[int, Content, Pixels]] = []
         numbers = with_progress(range(len(images)), "embedding", show=progress)
-        for number, one in zip(numbers, read_each(images, self._prepare), strict=True):
-            if isinstance(one, tuple):
-                waiting.append((number, *one))
-            else:
-                found[number] = one
-            if waiting and (len(waiting) == self.batch_size or number == len(images) - 1):
-                features = self.embed_squares(np.stack([square for _, _, square in waiting]))
-                for (place, content, _), feature in zip(waiting, features, strict=True):
-                    found[place] = feature
-                    self._keep(content.digest, feature)
-                waiting.clear()
+        return [one for _, one in zip(numbers, self.stream(images), strict=True)]
+
+    def stream(self, images: Sequence[Any]) -> Iterator[Features | NearshotError]:
+        """Yield what `attempt` returns for each image, in order, while later images are read and embedded."""
+        found: dict[int, Features | NearshotError] = {}
+        batch: list[tuple[int, Content, Pixels]] = []
+        embedding: deque[tuple[list[tuple[int, Content]], Future[Features]]] = deque()
+
+        def collect() -> None:
+            places, features = embedding.popleft()
+            for (place, content), feature in zip(places, features.result(), strict=True):
+                found[place] = feature
+                self._keep(content.digest, feature)
+
+        n_yielded = 0
+        with _Workers(self.network, self.device) as workers:
+            for number, one in enumerate(read_each(images, self._prepare)):
+                if isinstance(one, tuple):
+                    batch.append((number, *one))
+                else:
+                    found[number] = one
+                if batch and (len(batch) == self.batch_size or number == len(images) - 1):
+                    squares = np.stack([square for _, _, square in batch])
+                    places = [(place, content) for place, content, _ in batch]
+                    embedding.append((places, workers.submit(self.embed_squares, squares)))
+                    batch = []
+                while embedding and (len(embedding) > 2 * workers.n or number == len(images) - 1):
+                    collect()
+                while n_yielded in found:
+                    yield found.pop(n_yielded)
+                    n_yielded += 1
         if self.cache is not None:
             self.cache.prune()
-        return [found[number] for number in range(len(images))]
 
     def embed_squares(self, squares: Pixels) -> Features:
         """Embed images of the right size, (image, side, side, 3) uint8, in one batch and without the cache."""
@@ -177,6 +198,40 @@ class Embedder:
         except (OSError, NearshotError) as error:  # such as a full disk
             warnings.warn(f"Embeddings are not cached in {self.cache.folder}: {error}", stacklevel=2)
             self.cache = None
+
+
+class _Workers:
+    """Threads that embed batches: on a CPU as many as torch would use for one batch, each with a batch of its own.
+
+    Threads that share a batch wait for each other after every layer, which is slow where other programs run as well.
+    A network or function of the user is called by this thread alone.
+    """
+
+    def __init__(self, network: nn.Module | None, device: torch.device) -> None:
+        self.is_own = isinstance(network, Backbone)
+        self.n = torch.get_num_threads() if self.is_own and device.type == "cpu" else 1
+        self.pool = ThreadPoolExecutor(self.n, initializer=_compute_alone if self.n > 1 else None)
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        if self.n > 1:
+            torch.set_num_threads(self.n)  # MKL has one number for all threads
+
+    def submit(self, embed: Callable[[Pixels], Features], squares: Pixels) -> Future[Features]:
+        """Return the features of a batch, sooner or later."""
+        features: Future[Features] = Future()
+        if self.is_own:
+            features = self.pool.submit(embed, squares)
+        else:
+            features.set_result(embed(squares))
+        return features
+
+
+def _compute_alone() -> None:
+    torch.set_num_threads(1)  # for this thread
 
 
 def _key(backbone: Backbone) -> str:

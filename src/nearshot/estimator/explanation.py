@@ -79,7 +79,8 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
     """Explain the answers to prepared features, (query, dim), by the nearest support images."""
     learnt, classes = fitted.learnt, fitted.learnt.classes.tolist()
     distances, indices = nearest_images(query, fitted.support, n_neighbors)
-    scores, novelty = fitted.scores(query), fitted.novelties(query)
+    scores = fitted.scores(query)
+    novelty = fitted.novelties(query, scores)
     answers = first_best(scores)
     labels = fitted.answers(answers, novelty).tolist()
     probabilities = fitted.probabilities(scores).tolist()

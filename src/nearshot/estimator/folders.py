@@ -12,7 +12,7 @@ from pathlib import Path
 from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import FORMATS
 from nearshot.data.readers import is_image
-from nearshot.data.walk import Skipped, files_matching, files_under, locked_error
+from nearshot.data.walk import Skipped, files_under, locked_error
 from nearshot.errors import InputError
 from nearshot.text import counted
 
@@ -98,12 +98,11 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
         elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
             found.append(path)
         else:
-            files = files_matching(path, here)
+            matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+            files = [match for match in matches if not match.is_dir() and not match.name.startswith(".")]
             if not files:
-                here.refuse_locked()
-                where = f" ({_found_instead([], here)})" if here.linked else ""
-                raise InputError(f"No file matches {one}{where}.")
-            found += files
+                raise InputError(f"No file matches {one}.")
+            found += sorted(files)
         skipped.locked |= here.locked
         skipped.linked += here.linked
     skipped.linked = [link for link in dict.fromkeys(skipped.linked) if link not in folders]

@@ -22,14 +22,17 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
-from nearshot.estimator.support import Support, between_classes, class_scores, n_voters
+from nearshot.estimator.support import Support, between_classes, class_scores, classifier_of, fit_head, n_voters
+from nearshot.evaluation.classifiers import RIDGE, ridge_problem
 from nearshot.evaluation.ties import first_best
 from nearshot.text import counted
 
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts
 MAX_TESTED = 1000  # images in all rounds
+MAX_REFITTED = 128  # support images of "ridge" up to which it is fitted in each round
 TYPICAL = 0.055  # of the mean squared distance between classes, times 1 + 1/n for n images per class
 TYPICAL_VOTES = 0.35  # of the square root of the number of voters, for "knn"
+TYPICAL_RIDGE = 0.06  # for "ridge", whose scores are about 1 for the right class and 0 for others
 PRIOR_WIDTH = 0.7  # standard deviation of the temperature's logarithm: most are within a factor of 4
 SEARCH_WIDTH = 8.0  # in logarithms
 
@@ -40,6 +43,7 @@ class HeldOut(NamedTuple):
     scores: Tensor  # (image, class) divided by the typical temperature of the remaining images
     codes: Tensor  # (image,) their classes
     n_known: int  # the number of remaining images in the smallest class that was tested; 0 if none was
+    images: Tensor  # (image,) their indices in the support set
 
 
 def rounds(support: Support) -> Iterator[tuple[Tensor, Tensor]]:
@@ -69,24 +73,66 @@ def rounds(support: Support) -> Iterator[tuple[Tensor, Tensor]]:
 
 def held_out_scores(support: Support, classifier: str, n_neighbors: int | None = None) -> HeldOut:
     """Hold images out, round by round, and score the classes for them with the remaining images."""
-    scores, codes, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
+    scores, images, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
+    is_ridge = classifier_of(classifier) is RIDGE
+    ridge = SolvedRidge(support) if is_ridge and len(support.codes) > MAX_REFITTED else None
     for kept, tested in rounds(support):
         if not len(tested):
             continue
         known, truth = support.subset(kept), support.codes[tested]
         typical = typical_temperature(known, classifier, n_neighbors)
-        scores.append(class_scores(support.features[tested], known, classifier, n_neighbors) / typical)
-        codes.append(truth)
+        if ridge is None:
+            own = class_scores(support.features[tested], known, fit_head(classifier, known, n_neighbors))
+        else:
+            own = ridge.held_out_scores(tested, kept)
+        scores.append(own / typical)
+        images.append(tested)
         n_known.append(int(known.counts[truth].min()))
-    return HeldOut(torch.cat(scores), torch.cat(codes), min(n_known, default=0))
+    in_order = torch.cat(images)
+    return HeldOut(torch.cat(scores), support.codes[in_order], min(n_known, default=0), in_order)
+
+
+class SolvedRidge:
+    """A ridge regression on a support set that scores held-out images without another fit.
+
+    If H times the targets is the prediction, then the errors of images B that are held out are (I − H_BB)⁻¹ times their
+    errors while they were known. The weights of the images and the penalty remain those of the whole support set.
+    """
+
+    def __init__(self, support: Support) -> None:
+        order = support.codes.argsort(stable=True)
+        problem, place = ridge_problem(support.features[order], support.counts), order.argsort()
+        self.roots, rows, self.targets = problem.roots[place], problem.rows[place], problem.targets[place]
+        self.few, penalty = rows.shape[0] <= rows.shape[1], problem.penalty
+        gram = rows @ rows.T if self.few else rows.T @ rows
+        factor = torch.linalg.cholesky(gram + penalty * torch.eye(len(gram)).to(gram))
+        if self.few:  # I − H, but for the mean of the targets, is the penalty times the inverse
+            self.known = penalty * torch.cholesky_inverse(factor)
+            self.errors = self.known @ self.targets
+        else:  # H, but for the mean, is the square of this
+            self.known = torch.linalg.solve_triangular(factor, rows.T, upper=False).T
+            self.errors = self.targets - self.known @ (self.known.T @ self.targets)
+
+    def held_out_scores(self, tested: Tensor, kept: Tensor) -> Tensor:
+        """Return the scores of tested images, (image, class), by the kept images."""
+        out = torch.ones(len(self.roots), dtype=torch.bool).index_fill_(0, kept, False).nonzero()[:, 0]
+        known = self.known[out]
+        rest = known[:, out] if self.few else torch.eye(len(out)).to(known) - known @ known.T
+        mean = self.roots[out] / self.roots.norm()
+        errors = torch.linalg.solve(rest - mean @ mean.T, self.errors[out])[torch.searchsorted(out, tested)]
+        scores: Tensor = (self.targets[tested] - errors) / self.roots[tested] + 1 / self.targets.shape[1]
+        return scores
 
 
 def typical_temperature(support: Support, classifier: str, n_neighbors: int | None = None) -> float:
     """Return the temperature to expect before any image is held out.
 
     The error of a score comes from the spread of an image and that of a mean of n images, so it scales with 1 + 1/n.
-    Scores of classifiers other than "knn" are taken to be on the scale of squared distances.
+    Scores of ridge regression have a scale of their own, whatever the number of images. Those of other classifiers than
+    "knn" are taken to be on the scale of squared distances.
     """
+    if classifier_of(classifier) is RIDGE:
+        return TYPICAL_RIDGE
     if classifier == "knn":
         return TYPICAL_VOTES * math.sqrt(n_voters(support, n_neighbors))
     return TYPICAL * float(1 + (1 / support.counts.double()).mean()) * (between_classes(support) or 1.0)

@@ -22,9 +22,10 @@ from nearshot.data.images import Interpolation
 from nearshot.distances import unit_length
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.image_inputs import PREPROCESSING
+from nearshot.estimator.novelty import weigh_by_score
 from nearshot.estimator.state import Fitted
-from nearshot.estimator.support import choose_classifier
-from nearshot.evaluation.classifiers import similarities
+from nearshot.estimator.support import Head, classifier_of
+from nearshot.evaluation.classifiers import RIDGE, similarities
 from nearshot.evaluation.ties import first_best
 from nearshot.io import atomic_write, readable
 
@@ -128,11 +129,11 @@ class _Decision(nn.Module):
     def __init__(self, fitted: Fitted) -> None:
         super().__init__()
         settings, learnt, embedder = fitted.settings, fitted.learnt, fitted.embedder
-        self.classifier, points, sizes = choose_classifier(settings.classifier, fitted.support, settings.n_neighbors)
+        self.classifier, points, given = fitted.head
         self.normalise, self.n_classes = bool(settings.normalise), len(learnt.classes)
         self.temperature, self.threshold = learnt.temperature, learnt.threshold
         centre = np.zeros(points.shape[1]) if learnt.centre is None else np.array(learnt.centre, dtype=np.float64)
-        self.points, self.sizes, self.centre = nn.Buffer(points), nn.Buffer(sizes), nn.Buffer(torch.from_numpy(centre))
+        self.points, self.given, self.centre = nn.Buffer(points), nn.Buffer(given), nn.Buffer(torch.from_numpy(centre))
         self.means, self.variances = map(nn.Buffer, fitted.spread)
         self.network: nn.Module | None = None
         if embedder is not None:
@@ -150,8 +151,10 @@ class _Decision(nn.Module):
         if self.normalise:
             lost = (query == 0).all(1, keepdim=True)
             query = unit_length(query)
-        scores = self.classifier.scores(similarities(self.points, query), self.sizes)
+        scores = Head(self.classifier, self.points, self.given).scores(query)
         novelty = ((-similarities(self.means, query)).clamp(min=0) / self.variances).amin(1)
+        if self.classifier is RIDGE:
+            novelty = weigh_by_score(novelty, scores)
         if self.normalise:
             scores, novelty = torch.where(lost, 0.0, scores), torch.where(lost[:, 0], torch.inf, novelty)
         unknown = novelty > self.threshold
@@ -176,7 +179,9 @@ def _export(fitted: Fitted) -> Any:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        what = f"the classifier {fitted.settings.classifier!r}" + ("" if embedder is None else " with this backbone")
+        what = f"the classifier {classifier_of(fitted.settings.classifier).name!r}" + (
+            "" if embedder is None else " with this backbone"
+        )
         raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
     if model.ByteSize() > MAX_BYTES:
         raise InputError(f"The model takes {model.ByteSize() / 2**30:.1f} GiB; one ONNX file holds less than 2.")
@@ -263,7 +268,7 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
     values: dict[str, Any] = {
         "nearshot_version": __version__,
         "classes": [readable(str(label)) for label in learnt.classes.tolist()],
-        "classifier": settings.classifier,
+        "classifier": classifier_of(settings.classifier).name,
         "temperature": learnt.temperature,
         "centred": learnt.centre is not None,
         "normalised": bool(settings.normalise),

@@ -6,6 +6,8 @@ set, even if another thread calls `fit` or `forget` meanwhile.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -21,14 +23,22 @@ from torch import Tensor
 
 from nearshot.checks import is_integer
 from nearshot.distances import squared_euclidean
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.image_inputs import without_tensors
+from nearshot.estimator.image_inputs import read_each, without_tensors
 from nearshot.estimator.leave_one_out import choose_temperature, held_out_scores, typical_temperature
-from nearshot.estimator.novelty import Spread, choose_threshold, class_spread, held_out_novelties, novelties
-from nearshot.estimator.support import Support, class_scores, in_blocks
+from nearshot.estimator.novelty import (
+    TYPICAL_BY_SCORE,
+    Spread,
+    choose_threshold,
+    class_spread,
+    held_out_novelties,
+    novelties,
+    weigh_by_score,
+)
+from nearshot.estimator.support import Head, Support, class_scores, classifier_of, fit_head, in_blocks
 from nearshot.evaluation import prepare_features
-from nearshot.evaluation.classifiers import CLASSIFIERS
+from nearshot.evaluation.classifiers import RIDGE
 
 NUMBERS = "biuf"  # kinds of NumPy types
 SAME_IMAGE = 1e-5  # the rounding difference between two embeddings of one image, relative to the feature's length
@@ -51,7 +61,7 @@ class ClassifierSettings(NamedTuple):
 
     def check(self) -> Self:
         """Return the settings; raise an error if a value is invalid."""
-        look_up(CLASSIFIERS, self.classifier, "classifier")
+        classifier_of(self.classifier)
         if self.n_neighbors is not None:
             check_count(self.n_neighbors, "n_neighbors")
         temperature, rate = self.temperature, self.unknown_rate
@@ -99,6 +109,11 @@ class Fitted:
         return Support(self.prepare(learnt.features), torch.from_numpy(learnt.codes), len(learnt.classes))
 
     @cached_property
+    def head(self) -> Head:
+        """The classifier, fitted to the support set."""
+        return fit_head(self.settings.classifier, self.support, self.settings.n_neighbors)
+
+    @cached_property
     def spread(self) -> Spread:
         """The statistics that novelty is computed from."""
         return class_spread(self.support)
@@ -109,15 +124,16 @@ class Fitted:
 
     def scores(self, query: Tensor) -> Tensor:
         """Return the scores of the classes for prepared features, (query, class)."""
-        return class_scores(query, self.support, self.settings.classifier, self.settings.n_neighbors)
+        return class_scores(query, self.support, self.head)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return the probabilities of the classes, (query, class)."""
         return (scores / self.learnt.temperature).softmax(1)
 
-    def novelties(self, query: Tensor) -> Tensor:
-        """Return the novelty of prepared features, (query,)."""
-        return novelties(query, self.spread)
+    def novelties(self, query: Tensor, scores: Tensor) -> Tensor:
+        """Return the novelty of prepared features, (query,), whose scores are (query, class)."""
+        by_distance = novelties(query, self.spread)
+        return weigh_by_score(by_distance, scores) if self.head.classifier is RIDGE else by_distance
 
     def answers(self, codes: Tensor, novelty: Tensor) -> Array:
         """Return the labels of class indices, or the unknown label where the novelty is above the threshold."""
@@ -145,14 +161,17 @@ def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | No
     elif centre is not None:
         centre = np.asarray(without_tensors(centre), dtype=features.dtype)
     support = Support(_prepared(features, centre, settings), torch.from_numpy(codes), len(classes))
-    if embedder is not None:
-        warn_about_repeated_images(support, names, classes.tolist())
-    temperature = settings.temperature
+    temperature, rate, is_ridge = settings.temperature, settings.unknown_rate, classifier_of(how[0]) is RIDGE
+    if temperature == "auto" or (is_ridge and rate is not None):
+        held_out = held_out_scores(support, *how)
     if temperature == "auto":
-        scores, held_out_codes, _ = held_out_scores(support, *how)
-        temperature = choose_temperature(scores, held_out_codes) * typical_temperature(support, *how)
-    if settings.unknown_rate is not None:
-        threshold = choose_threshold(held_out_novelties(support), float(settings.unknown_rate))
+        temperature = choose_temperature(held_out.scores, held_out.codes) * typical_temperature(support, *how)
+    if rate is not None and is_ridge:
+        scores = held_out.scores * typical_temperature(support, *how)
+        novelty = weigh_by_score(held_out_novelties(support, held_out.images), scores)
+        threshold = choose_threshold(novelty, float(rate), TYPICAL_BY_SCORE)
+    elif rate is not None:
+        threshold = choose_threshold(held_out_novelties(support), float(rate))
     learnt = Learnt(classes, features, codes, names, columns, centre, float(temperature), threshold)
     return Fitted(settings, learnt, embedder)
 
@@ -168,23 +187,33 @@ def are_mixed(labels: Array, others: Any) -> bool:
     return (labels.dtype.kind in NUMBERS) != (np.asarray(others).dtype.kind in NUMBERS)
 
 
-def warn_about_repeated_images(support: Support, names: Sequence[str], labels: Sequence[Any]) -> None:
-    """Warn about images that are in two classes; `names` are those of images, `labels` those of classes."""
-    images = torch.arange(len(support.codes))
-    named: list[str] = []
-    n_pairs = 0
-    for rows in in_blocks(images, support):
+def warn_about_repeated_images(fitted: Fitted, embedder: Embedder, images: Sequence[Any]) -> None:
+    """Warn about support images that are in two classes; `images` are all of them, or their names.
+
+    Images are the same if the backbone sees the same pixels. Only those with nearly equal embeddings are compared. One
+    that can no longer be read is skipped.
+    """
+    support, learnt = fitted.support, fitted.learnt
+    repeated = torch.zeros(len(images), dtype=torch.bool)
+    for rows in in_blocks(torch.arange(len(images)), support):
         features, codes = support.features[rows], support.codes[rows]
         near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
-        repeated = (near & (codes[:, None] != support.codes) & (rows[:, None] < images)).nonzero()
-        n_pairs += len(repeated)
-        for row, other in repeated[: NAMED_PAIRS - len(named)].tolist():
-            pair = int(rows[row]), other
-            named.append(" and ".join(f"{names[image]} in {labels[int(support.codes[image])]!r}" for image in pair))
-    if named:
-        more = f"; and {n_pairs - len(named)} more" if n_pairs > len(named) else ""
+        repeated[rows] = (near & (codes[:, None] != support.codes)).any(1)
+    suspects = repeated.nonzero()[:, 0].tolist()
+    places: dict[bytes, list[int]] = {}
+    for place, square in zip(suspects, read_each([images[place] for place in suspects], embedder.square), strict=True):
+        if not isinstance(square, NearshotError):
+            places.setdefault(hashlib.sha256(square.tobytes()).digest(), []).append(place)
+    same = (pair for group in places.values() for pair in itertools.combinations(group, 2))
+    pairs = sorted((one, other) for one, other in same if learnt.codes[one] != learnt.codes[other])
+    if pairs:
+        labels = learnt.labels.tolist()
+        named = [
+            " and ".join(f"{learnt.names[one]} in {labels[one]!r}" for one in pair) for pair in pairs[:NAMED_PAIRS]
+        ]
+        more = f"; and {len(pairs) - len(named)} more" if len(pairs) > len(named) else ""
         what = f"The same image is in two classes: {'; '.join(named)}{more}"
-        warnings.warn(f"{what}. Keep it in one of them.", stacklevel=4)
+        warnings.warn(f"{what}. Keep it in one of them.", stacklevel=3)
 
 
 def _prepared(features: Array, centre: Array | None, settings: ClassifierSettings) -> Tensor:

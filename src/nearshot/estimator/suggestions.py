@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from nearshot.errors import InputError
 from nearshot.estimator.classifier import FewShotClassifier
-from nearshot.estimator.leave_one_out import choose_temperature, held_out_scores, rounds
+from nearshot.estimator.leave_one_out import choose_temperature, held_out_scores
 
 POOL = 4  # the most doubtful images, as a multiple of the number to choose, among which variety decides
 SURE = 0.7  # the probability from which another class than the label is suspicious
@@ -32,9 +31,9 @@ def answer_features(classifier: FewShotClassifier, features: Floats) -> Answered
     """Return a fitted classifier's answers for features (image, dim) of its backbone, without embedding anything."""
     fitted = classifier._ready()
     query = fitted.prepare(features)
-    novelty = fitted.novelties(query).numpy()
-    probabilities = fitted.probabilities(fitted.scores(query)).numpy()
-    return Answered(probabilities, novelty, novelty > fitted.learnt.threshold, query.numpy())
+    scores = fitted.scores(query)
+    novelty = fitted.novelties(query, scores).numpy()
+    return Answered(fitted.probabilities(scores).numpy(), novelty, novelty > fitted.learnt.threshold, query.numpy())
 
 
 def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floats]:
@@ -44,12 +43,9 @@ def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floa
     thousand images, a thousand are tested.
     """
     fitted = classifier._ready()
-    how = fitted.settings.classifier, fitted.settings.n_neighbors
-    held_out = held_out_scores(fitted.support, *how)
-    tested = [tested for _, tested in rounds(fitted.support)]
-    images = torch.cat(tested) if tested else torch.zeros(0, dtype=torch.int64)
+    held_out = held_out_scores(fitted.support, fitted.settings.classifier, fitted.settings.n_neighbors)
     ratio = choose_temperature(held_out.scores, held_out.codes)
-    return images.numpy(), (held_out.scores / ratio).softmax(1).numpy()
+    return held_out.images.numpy(), (held_out.scores / ratio).softmax(1).numpy()
 
 
 def doubt_of(probabilities: Floats, is_novel: npt.NDArray[np.bool_]) -> Floats:
@@ -76,10 +72,10 @@ def label_next(directions: Floats, n: int, doubt: Floats | None = None) -> Indic
     if len(directions) == 0:
         return np.zeros(0, np.int64)
     if doubt is None:
-        nearest_first = np.square(directions - directions.mean(0)).sum(1).argsort(kind="stable")
-        return nearest_first[k_centres(directions[nearest_first], n)]
-    pool = np.argsort(-doubt, kind="stable")[: POOL * n]
-    return pool[k_centres(directions[pool], n)]
+        pool = np.argsort(np.square(directions - directions.mean(0)).sum(1), kind="stable")
+    else:
+        pool = np.argsort(-doubt, kind="stable")[: POOL * n]
+    return np.asarray(pool[k_centres(directions[pool], n)])
 
 
 def k_centres(points: Floats, n: int) -> Indices:

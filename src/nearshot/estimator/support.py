@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError, look_up
-from nearshot.evaluation.classifiers import CLASSIFIERS, KNN, Classifier, knn, similarities
+from nearshot.evaluation.classifiers import CLASSIFIERS, KNN, RIDGE, Classifier, knn, similarities
 
+AUTO = RIDGE  # chosen on photographs of flowers and on CIFAR-FS by `benchmarks/photos.py`
 PAIRS_AT_ONCE = 1 << 22  # distances held at a time: 32 MiB of float64
 
 
@@ -58,24 +59,40 @@ def n_voters(support: Support, n_neighbors: int | None) -> int:
     return min(n_neighbors or int(support.counts.min()), len(support.codes))
 
 
-def choose_classifier(name: str, support: Support, n_neighbors: int | None) -> tuple[Classifier, Tensor, Tensor]:
-    """Return a classifier, the points that it compares queries with, (point, dim), and the class sizes.
+class Head(NamedTuple):
+    """A classifier that has seen its support set."""
 
-    The points are the class means or the support images, grouped by class. `n_neighbors` applies to k-NN only.
-    """
-    classifier = look_up(CLASSIFIERS, name, "classifier")
+    classifier: Classifier
+    points: Tensor  # (point, dim) that queries are compared with: class means, support images, or fitted points
+    given: Tensor  # the second argument of the classifier's scores: the number of points of each class, or offsets
+
+    def scores(self, query: Tensor) -> Tensor:
+        """Score every class for every query, (query, class); the highest score wins."""
+        return self.classifier.scores(similarities(self.points, query), self.given)
+
+
+def fit_head(name: str, support: Support, n_neighbors: int | None = None) -> Head:
+    """Fit the classifier of that name to a support set; `n_neighbors` applies to k-NN only."""
+    classifier = classifier_of(name)
     if classifier is KNN:
         classifier = knn(n_voters(support, n_neighbors))
     if classifier.prototypes:
-        return classifier, support.means, torch.ones_like(support.counts)
-    return classifier, support.features[support.codes.argsort(stable=True)], support.counts
+        return Head(classifier, support.means, torch.ones_like(support.counts))
+    images = support.features[support.codes.argsort(stable=True)]  # grouped by class
+    if classifier.fit is None:
+        return Head(classifier, images, support.counts)
+    return Head(classifier, *classifier.fit(images, support.counts))
 
 
-def class_scores(query: Tensor, support: Support, name: str, n_neighbors: int | None = None) -> Tensor:
-    """Score every class for every query, (query, class), by the classifier of that name; the highest score wins."""
-    classifier, points, sizes = choose_classifier(name, support, n_neighbors)
-    scores = torch.cat([classifier.scores(similarities(points, rows), sizes) for rows in in_blocks(query, support)])
-    expected, got = (len(query), support.n_classes), tuple(scores.shape)
+def classifier_of(name: str) -> Classifier:
+    """Return the classifier of a name in `CLASSIFIERS`, or the one that "auto" stands for."""
+    return AUTO if name == "auto" else look_up(CLASSIFIERS, name, "classifier")
+
+
+def class_scores(query: Tensor, support: Support, head: Head) -> Tensor:
+    """Score every class for every query, (query, class), in blocks that fit in memory."""
+    scores = torch.cat([head.scores(rows) for rows in in_blocks(query, support)])
+    expected, got, name = (len(query), support.n_classes), tuple(scores.shape), head.classifier.name
     if got != expected:
         raise InputError(f"The classifier {name!r} must return scores of shape {expected}, (query, class) (got {got}).")
     return scores

@@ -1,4 +1,4 @@
-"""The classifiers of Section 2.3, each defined once, as class scores computed from similarities.
+"""The classifiers of Section 2.3, and ridge regression, each defined once: class scores computed from similarities.
 
 The episode engine, `FewShotClassifier` and the ONNX export all answer through these definitions. To add a classifier,
 add an entry to `CLASSIFIERS`:
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from nearshot.errors import InputError, look_up
 from nearshot.evaluation.ties import TIE, n_behind, tied_nearest
 
 ClassifierName = str  # a key of CLASSIFIERS; not a Literal, since users add entries
+PENALTY = 1.0  # of a ridge regression, relative to the mean squared distance of an image from the mean
+SMALLEST_PENALTY = 1e-30  # for features that are all zero
+
 FeatureClassifier = Callable[[Tensor, Tensor], Tensor]
 """A function of `support` (episode, class, shot, dim) and `query` (episode, query, dim) that returns scores
 (episode, query, class). A `Classifier` is one."""
@@ -37,23 +40,33 @@ class Classifier:
     `scores` must treat each query on its own, so that the protocol is inductive. To be exported to ONNX, it must use
     tensor operations whose shapes depend on the shapes of its arguments only, not on their values.
 
+    A classifier with `fit` learns from the support images first. Any linear classifier can be written this way: the
+    scores w·q + b of weights w are, but for ‖q‖², which all classes share, the similarities to the points w/2 plus an
+    offset for each class.
+
     Attributes:
         name: the name in results and messages.
         scores: a function of `similarities` (…, query, point), minus the squared distances, and `class_sizes` (class,)
             int64, the number of points of each class. Points are grouped by class: first all of class 0, then all of
             class 1, and so on. It returns scores (…, query, class).
         prototypes: whether the points are the class means, one per class, rather than the support images.
+        fit: a function of the support images (…, point, dim), grouped by class, and `class_sizes`. It returns the
+            points (…, point, dim) to compare queries with, and the second argument of `scores` in place of the sizes.
     """
 
     name: str
     scores: Callable[[Tensor, Tensor], Tensor]
     prototypes: bool = False
+    fit: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def __call__(self, support: Tensor, query: Tensor) -> Tensor:
         """Return the scores (…, query, class) of `query` (…, query, dim) for `support` (…, class, shot, dim)."""
         points = support.mean(-2, keepdim=True) if self.prototypes else support
         class_sizes = torch.full(points.shape[-3:-2], points.shape[-2], device=points.device)
-        return self.scores(similarities(points.flatten(-3, -2), query), class_sizes)
+        points = points.flatten(-3, -2)
+        if self.fit is not None:
+            points, class_sizes = self.fit(points, class_sizes)
+        return self.scores(similarities(points, query), class_sizes)
 
 
 def similarities(points: Tensor, query: Tensor) -> Tensor:
@@ -136,8 +149,59 @@ def knn(k: int | None = None, ties: Literal["nearest", "first"] = "nearest") -> 
     return Classifier(name, partial(_knn_scores, k=k, ties=ties))
 
 
+class RidgeProblem(NamedTuple):
+    """A ridge regression from images to class membership, in which all classes count equally."""
+
+    mean: Tensor  # (…, 1, dim) the mean of the class means
+    roots: Tensor  # (point, 1) the square roots of the images' weights
+    rows: Tensor  # (…, point, dim) the images around the mean, times the roots
+    targets: Tensor  # (point, class) membership around its mean, times the roots
+    penalty: Tensor  # (…, 1, 1)
+
+
+def ridge_problem(support: Tensor, class_sizes: Tensor) -> RidgeProblem:
+    """Return the regression for support images (…, point, dim) grouped by class.
+
+    An image of a class of n images weighs 1/n, so that a class is not less likely for having few images. The penalty
+    scales with the features, and does not depend on where their origin is.
+    """
+    n_points, n_classes = support.shape[-2], len(class_sizes)
+    classes = class_of_points(class_sizes, n_points)
+    weights = (n_points / (n_classes * class_sizes.to(support)))[classes][:, None]  # 1 on average
+    mean = (weights * support).sum(-2, keepdim=True) / n_points
+    roots = weights.sqrt()
+    rows = roots * (support - mean)
+    members = (classes[:, None] == torch.arange(n_classes, device=support.device)).to(support)
+    # If all images are equal, only rounding is left of the rows, and the second term decides.
+    rounding = (4 * torch.finfo(support.dtype).eps) ** 2 * support.square().sum((-2, -1), keepdim=True)
+    penalty = (PENALTY * rows.square().sum((-2, -1), keepdim=True) + rounding) / n_points
+    return RidgeProblem(mean, roots, rows, roots * (members - 1 / n_classes), penalty.clamp(min=SMALLEST_PENALTY))
+
+
+def _fit_ridge(support: Tensor, class_sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the points (…, class, dim) and offsets (…, 1, class) whose scores are those of the ridge regression."""
+    mean, _, rows, targets, penalty = ridge_problem(support, class_sizes)
+    few = rows.shape[-2] <= rows.shape[-1]  # then the system of the images is smaller than that of the dimensions
+    gram = rows @ rows.mT if few else rows.mT @ rows
+    factor = torch.linalg.cholesky(gram + penalty * torch.eye(gram.shape[-1]).to(gram))
+    wanted = targets.expand(*gram.shape[:-2], *targets.shape) if few else rows.mT @ targets
+    solved = torch.cholesky_solve(wanted, factor)
+    weights = (rows.mT @ solved if few else solved).mT  # (…, class, dim)
+    return mean + weights / 2, weights.square().sum(-1)[..., None, :] / 4
+
+
+def _ridge_scores(similarities: Tensor, offsets: Tensor) -> Tensor:
+    """Return the predictions of the regression: about 1 for the class of the query, and 0 for others.
+
+    They add up to 1 over the classes, which tells what the similarities have besides, the same for all classes.
+    """
+    scores = similarities + offsets
+    return scores - scores.mean(-1, keepdim=True) + 1 / scores.shape[-1]
+
+
 CENTROID, SOFT, KNN = Classifier("centroid", _centroid_scores, prototypes=True), Classifier("soft", _soft_scores), knn()
-CLASSIFIERS: dict[str, Classifier] = {"centroid": CENTROID, "soft": SOFT, "knn": KNN}
+RIDGE = Classifier("ridge", _ridge_scores, fit=_fit_ridge)
+CLASSIFIERS: dict[str, Classifier] = {"centroid": CENTROID, "soft": SOFT, "knn": KNN, "ridge": RIDGE}
 """The classifiers by name. Add an entry to use it wherever a classifier is named."""
 
 

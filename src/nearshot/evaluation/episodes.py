@@ -18,18 +18,17 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
-from nearshot.io import write_tensors
+from nearshot.io import read_tensors, write_tensors
 
 FORMAT, VERSION = "nearshot-episodes", "1"
 
@@ -188,16 +187,12 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
     They are checked against the `labels` (image,) and the fingerprint of the dataset split.
     """
     path = Path(path)
-    try:
-        with safe_open(path, "pt") as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-                raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
-            support, query = file.get_tensor("support"), file.get_tensor("query")
-    except SafetensorError as error:
-        raise FileFormatError(f"{path} is not an episodes file, or is damaged: {error}.") from error
-    except OSError:
-        raise InputError(f"There is no episodes file {path}.") from None
+    if not path.is_file():
+        raise InputError(f"There is no episodes file {path}.")
+    metadata, tensors = read_tensors(path)
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION or tensors.keys() != {"support", "query"}:
+        raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
+    support, query = tensors["support"], tensors["query"]
     if metadata.get("fingerprint") != fingerprint:
         raise FileFormatError(
             f"{path} has episodes of the dataset with fingerprint {metadata.get('fingerprint')!r}, not {fingerprint!r}."

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from nearshot.distances import full_precision
 from nearshot.errors import FileFormatError, InputError, LeakError
-from nearshot.io import write_tensors
+from nearshot.io import read_tensors, write_tensors
 
 FORMAT, VERSION = "nearshot-features", "1"
 SAFE_LENGTH = 1e-15
@@ -168,9 +166,9 @@ def load_features(path: str | Path) -> FeatureSet:
     try:
         metadata, tensors = _read(path)
         class_names = tuple(map(str, json.loads(metadata.get("class_names", "[]"))))
-    except (SafetensorError, ValueError, OSError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, FileFormatError):
-            raise
+    except FileFormatError:
+        raise
+    except Exception as error:  # NumPy's reader of .npz files raises many kinds
         raise FileFormatError(f"{path} is not a features file, or is damaged: {error}.") from error
     for name in ("features", "labels"):
         if name not in tensors:
@@ -199,11 +197,10 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     with path.open("rb") as opened:
         is_archive = opened.read(2) == b"PK"  # as every `.npz` file
     if not is_archive:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-                raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
-            return metadata, {name: file.get_tensor(name) for name in NAMES if name in file.keys()}  # noqa: SIM118
+        metadata, tensors = read_tensors(path)
+        if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+            raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
+        return metadata, tensors
     with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
         found = {name: arrays[name] for name in NAMES if name in arrays.files}
     for name, array in found.items():

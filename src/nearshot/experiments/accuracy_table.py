@@ -11,7 +11,8 @@ from nearshot.experiments.paper import Number
 from nearshot.experiments.paper_configs import SHOTS
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Cell, Row, Table, beside, cell
+from nearshot.experiments.scales import Scale
+from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked
 from nearshot.training import TrainConfig
 
 PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
@@ -19,11 +20,15 @@ BOTH_SHOTS = tuple(f"{shot}-shot" for shot in SHOTS)
 
 
 class AccuracyRow(NamedTuple):
-    """A row: its first cells, the run and measurement of each column, and the paper's numbers where it prints them."""
+    """A row: its first cells, the run and measurement of each column, and the paper's numbers where it prints them.
 
-    labels: tuple[Cell | str, ...]
+    A row without any run is the paper's alone, and only shown at its scale.
+    """
+
+    labels: tuple[str | Callable[[Scale], str], ...]
     sides: Sequence[Side | None]
     paper: Sequence[Number | None] = ()
+    doubtful: bool = False  # whether the paper's numbers are: a note says why
 
 
 def both_shots(config: TrainConfig, split: str = "val", classifier: str = "centroid") -> list[Side]:
@@ -46,26 +51,26 @@ class AccuracyTable:
     paired: bool = False  # its paired difference from the first row stands beside each accuracy
     notes: Callable[[Found], tuple[str, ...]] = lambda found: ()
 
-    def wanted(self, dataset: str) -> list[Wanted]:
-        """Return the runs that it needs."""
-        measurements: dict[TrainConfig, list[Measurement]] = {}
+    def wanted(self, dataset: str) -> Wanted:
+        """Return the runs that it needs, and what to measure of them."""
+        wanted: dict[TrainConfig, list[Measurement]] = {}
         for line in self.lines(dataset):
             for config, one in filter(None, line.sides):
-                measurements.setdefault(config, []).append(one)
-        return [Wanted(config, tuple(many) if self.measured else ()) for config, many in measurements.items()]
+                wanted.setdefault(config, []).extend([one] if self.measured else [])
+        return wanted
 
-    def table(self, found: Found, dataset: str, before: Sequence[Row] = ()) -> Table:
-        """Return the table; `before` are rows above its own."""
+    def table(self, found: Found, dataset: str) -> Table:
+        """Return the table."""
         on = found.on(dataset)
         where = like(self.place[0], dataset, self.place[1]) if self.place else ""
         more = ("paper", "difference") * self.with_paper + ("paired difference",) * self.paired
-        lines = self.lines(dataset)
+        lines = [line for line in self.lines(dataset) if any(line.sides) or found.scale.is_papers]
         return Table(
             self.name.format(on=on),
             self.title.format(on=on, where=where),
             found.label,
             (*self.labels, *(heading for column in self.columns for heading in (column, *more))),
-            (*before, *(self._row(found, line, lines[0]) for line in lines)),
+            tuple(self._row(found, line, lines[0]) for line in lines),
             self.notes(found),
         )
 
@@ -79,7 +84,11 @@ class AccuracyTable:
         cells: list[Cell] = []
         for side, against, number in zip(line.sides, first.sides, paper, strict=True):
             ours = None if side is None else found.pooled(*side)
-            cells += beside([ours], [number]) if self.with_paper else (cell(ours),)
+            cells.append(cell(ours if self.with_paper or side else number))
+            if self.with_paper:
+                beside = cell(number), difference(ours, number)
+                cells += map(marked, beside) if line.doubtful else beside
             if self.paired:
                 cells.append(paired_cell(paired_difference(found, "", side, against) if side and against else None))
-        return (*line.labels, *cells)
+        labels = (label(found.scale) if callable(label) else label for label in line.labels)
+        return (*labels, *cells)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.identity import batches_of
@@ -43,13 +41,12 @@ def estimates(jobs: Sequence[Job], results: Results, device: str | None = None) 
     By the median of earlier runs; if any are from the device that is named, only they count.
     """
     known = list(results.of_scale(jobs[0].scale)) if jobs else []
+    known = [run for run in known if run.job_seconds and images_of(run.config)]
+    known = [run for run in known if run.device == device] or known
     rates: dict[tuple[str, int | None], list[float]] = {}
-    devices: dict[tuple[str, int | None], str] = {}
-    for run in [one for one in known if one.device == device] or known:
-        seconds = (run.training_seconds or 0.0) + (run.measuring_seconds or 0.0)
-        if seconds and images_of(run.config):
-            rates.setdefault(_kind(run.config), []).append(images_of(run.config) * run.n_sharing / seconds)
-            devices[_kind(run.config)] = f"{run.device}, as before"
+    for run in known:
+        rates.setdefault(_kind(run.config), []).append(images_of(run.config) * run.n_sharing / run.job_seconds)
+    devices = {_kind(run.config): f"{run.device}, as before" for run in known}
     found = []
     for config in (job.config for job in jobs):
         kind, side = _kind(config), config.input_size or 84
@@ -89,24 +86,6 @@ def seconds_left(jobs: Sequence[Job], executor: Executor, device: str) -> list[f
             share = max(1 - run.metrics.read_text().count("\n") / job.config.epochs, 1 / job.config.epochs)
         left.append((SECONDS_TO_MEASURE if has_weights(run) else share * seconds) * executor.n_sharing)
     return left
-
-
-@dataclass
-class TimeLimit:
-    """A limit for jobs together, from now on: jobs that would not end in time by an estimate are not started."""
-
-    seconds: float
-    estimate: Callable[[Sequence[Job]], Sequence[float]]
-    began: float = field(default_factory=time.monotonic)
-
-    @property
-    def left(self) -> float:
-        """The seconds that are left."""
-        return self.seconds - (time.monotonic() - self.began)
-
-    def allowed(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs that would probably end in time if they were started now."""
-        return [job for job, seconds in zip(jobs, self.estimate(jobs), strict=True) if seconds <= self.left]
 
 
 def rough_duration(seconds: float) -> str:

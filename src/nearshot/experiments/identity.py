@@ -61,11 +61,12 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
     if config.schedule != "steps":
         unused.update(("milestones", "decay"))
     settings = {setting: value for setting, value in config.as_dict().items() if setting not in unused}
-    if config.augmentation.crop != "padded":
+    if not config.augmentation.crop.startswith("padded"):
         del settings["augmentation"]["padding"]
     return settings | {"method": name, "batches": batches, "warm_up": config.warm_up_epochs}
 
 
+@functools.lru_cache(10_000)
 def run_id(config: TrainConfig) -> str:
     """Return a short hash of the resolved settings that differ from the defaults.
 

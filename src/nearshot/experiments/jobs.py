@@ -16,7 +16,7 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.recipe import Recipe
-from nearshot.experiments.results import DAMAGED, Measurement, Results, RunResult, result_of
+from nearshot.experiments.results import Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
 from nearshot.io import FileLock
 from nearshot.runs.network import TrainedRun
@@ -27,15 +27,11 @@ from nearshot.training.checkpoint import check_same_training
 from nearshot.training.run_folder import run_name
 
 LOCKED = "Another process holds the lock of this run."
+STOPPED = "It was stopped and saved a checkpoint; the same command resumes it."
+STATES = ("done", "trained, more to measure", "to train", "to train again", "skipped")
+DONE, MEASURE, TRAIN, AGAIN, SKIPPED = STATES
 LOCK = ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
-
-
-class InterruptedJobError(NearshotError):
-    """A job received a signal to stop and saved a checkpoint."""
-
-
-class LockedRunError(NearshotError):
-    """Another process holds the lock of a run."""
+JobPlan = dict[str, list["Job"]]  # by what is left to do, one of STATES
 
 
 @dataclass(frozen=True)
@@ -63,17 +59,6 @@ class Job:
         result = results.get(self.config, self.scale)
         return result is not None and all(result.has(one) for one in self.measurements)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the job as JSON can hold it."""
-        names = {"measurements": [one.name for one in self.measurements], "wanted_by": list(self.wanted_by)}
-        return vars(self) | {"config": self.config.as_dict()} | names
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Job:
-        """Return the job of the values that `as_dict` returned."""
-        config, measurements = TrainConfig.from_dict(values["config"]), map(Measurement.named, values["measurements"])
-        return cls(config, values["scale"], tuple(measurements), tuple(values["wanted_by"]), values["adapted_episodes"])
-
 
 def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds: Iterable[int]) -> list[Job]:
     """Return the jobs of some recipes. Equal runs are one job.
@@ -83,12 +68,13 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
     jobs: dict[str, Job] = {}
     for seed in seeds:
         for recipe in recipes:
-            for wanted in (one for chosen in recipe.on(dataset, scale) for one in recipe.wanted(chosen)):
-                new = Job(replace(scale.change(wanted.config), seed=seed), scale.name, (), (), scale.adapted_episodes)
+            wanted = (one for chosen in recipe.on(dataset, scale) for one in recipe.wanted(chosen).items())
+            for config, measurements in wanted:
+                new = Job(replace(scale.change(config), seed=seed), scale.name, (), (), scale.adapted_episodes)
                 old = jobs.get(new.id, new)
-                measurements = tuple(dict.fromkeys(old.measurements + wanted.measurements))
+                both = tuple(dict.fromkeys((*old.measurements, *measurements)))
                 names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
-                jobs[new.id] = replace(old, measurements=measurements, wanted_by=names)
+                jobs[new.id] = replace(old, measurements=both, wanted_by=names)
     return list(jobs.values())
 
 
@@ -107,60 +93,49 @@ def chosen_jobs(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
     return list(chosen.values())
 
 
-@dataclass(frozen=True)
-class JobPlan:
-    """Jobs by what is left to do: nothing, to measure further, to train or resume, and to train again.
-
-    The last have a result, but more is to be measured and the weights are gone. The run is trained again and everything
-    measured again, or the job is skipped.
-    """
-
-    runs: Path
-    done: tuple[Job, ...] = ()
-    measured: tuple[Job, ...] = ()
-    trained: tuple[Job, ...] = ()
-    again: tuple[Job, ...] = ()
-    skipped: tuple[Job, ...] = ()
-
-    @property
-    def left(self) -> tuple[Job, ...]:
-        """All jobs to do; measuring first, since it is quick."""
-        return (*self.measured, *self.trained, *self.again)
-
-    def sentences(self) -> list[str]:
-        """Return what is going to happen, one sentence each; none if all is done."""
-        if not self.left and not self.skipped:
-            return []
-        n_all = len(self.done) + len(self.left) + len(self.skipped)
-        said = [f"{counted(n_all, 'run')}: {len(self.done)} done, {len(self.trained)} to train."]
-        about = {
-            "to measure further; the weights are available": self.measured,
-            f"to train AGAIN: there are results, but more is to be measured, and the weights are not in {self.runs}. "
-            "Everything is measured again; earlier results are moved to folders named earlier": self.again,
-            "skipped: there are results, but to measure more they would have to be trained again": self.skipped,
-        }
-        for what, jobs in about.items():
-            if jobs:
-                said.append(f"{counted(len(jobs), 'run')} {what} ({format_list([job.name for job in jobs], str)}).")
-        return said
-
-
 def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_again: bool = True) -> JobPlan:
-    """Classify jobs by what is left to do; unless `train_again`, runs whose weights are gone are skipped."""
-    done, measured, trained, again = [], [], [], []
+    """Group jobs by what is left to do.
+
+    A run that has a result, of which more is to be measured and whose weights are gone, is trained again and everything
+    measured again; unless `train_again`, it is skipped.
+    """
+    plan: JobPlan = {state: [] for state in STATES}
     for job in jobs:
         result = results.get(job.config, job.scale)
         if job.is_done(results):
-            done.append(job)
+            plan[DONE].append(job)
         elif has_weights(RunFolder(Path(runs) / job.id)):
-            measured.append(job)
+            plan[MEASURE].append(job)
         elif result is None:
-            trained.append(job)
+            plan[TRAIN].append(job)
         else:
             both = tuple(dict.fromkeys((*job.measurements, *result.measurements)))
-            again.append(replace(job, measurements=both))
-    plan = JobPlan(Path(runs), tuple(done), tuple(measured), tuple(trained), tuple(again))
-    return plan if train_again else replace(plan, again=(), skipped=plan.again)
+            plan[AGAIN if train_again else SKIPPED].append(replace(job, measurements=both))
+    return plan
+
+
+def jobs_left(plan: JobPlan) -> list[Job]:
+    """Return all jobs to do; measuring first, since it is quick."""
+    return [*plan[MEASURE], *plan[TRAIN], *plan[AGAIN]]
+
+
+def describe_plan(plan: JobPlan, runs: str | Path) -> list[str]:
+    """Return what is going to happen, one sentence each; none if all is done."""
+    n_all = sum(map(len, plan.values()))
+    if n_all == len(plan[DONE]):
+        return []
+    said = [f"{counted(n_all, 'run')}: {len(plan[DONE])} done, {len(plan[TRAIN])} to train."]
+    about = {
+        MEASURE: "to measure further; the weights are available",
+        AGAIN: f"to train AGAIN: there are results, but more is to be measured, and the weights are not in {runs}. "
+        "Everything is measured again; earlier results are moved to folders named earlier",
+        SKIPPED: "skipped: there are results, but to measure more they would have to be trained again",
+    }
+    for state, what in about.items():
+        if plan[state]:
+            names = format_list([job.name for job in plan[state]], str)
+            said.append(f"{counted(len(plan[state]), 'run')} {what} ({names}).")
+    return said
 
 
 def do(
@@ -186,7 +161,7 @@ def do(
         where: dict[str, Any] = {"folder": run_folder, "data_dir": data_dir, "hardware": hardware, "show": show}
         outcome = train(config, **where, resume=not run.is_finished, overwrite=run.is_finished)
         if not outcome.finished:
-            raise InterruptedJobError(f"{job.name} was stopped. Run the same command to resume it.")
+            raise NearshotError(STOPPED)
     trained_at = time.perf_counter()
     device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
@@ -211,7 +186,7 @@ def rename_run_folders(runs: Path) -> None:
     for file in sorted(runs.glob("*/config.json")):
         try:
             name = run_id(RunFolder(file.parent).read_config())
-        except DAMAGED:
+        except NearshotError:
             continue
         is_old = re.fullmatch(r"[0-9a-f]{16}", file.parent.name) and file.parent.name != name
         if is_old and not (runs / name).exists() and not is_locked(file.parent):
@@ -227,7 +202,7 @@ def run_lock(run_folder: Path) -> Iterator[None]:
         raise InputError(f"The run folder {run_folder} cannot be created: {error.strerror}.") from error
     lock = FileLock(run_folder / LOCK)
     if not lock.acquire():
-        raise LockedRunError(LOCKED)
+        raise NearshotError(LOCKED)
     try:
         yield
     finally:

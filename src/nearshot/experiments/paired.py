@@ -13,7 +13,7 @@ import torch
 from nearshot.evaluation import Accuracy, Comparison, compare
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Cell, Interval, cell, signed
+from nearshot.experiments.tables import Cell, cell, signed
 from nearshot.training import TrainConfig
 
 SAME = 1.0  # the paper calls differences within this many points equal
@@ -186,6 +186,11 @@ def paired_cell(one: PairedDifference | None, *, with_seeds: bool = False) -> Ce
     text = f"{signed(one.difference)} ± {one.interval95:.2f}"
     if with_seeds and one.by_seed:
         text += f" ({', '.join(map(signed, one.by_seed))})"
-    over = "episodes" if one.n_seeds == 1 else "training seeds"
-    interval = Interval(one.interval95, over, one.by_seed or (one.difference,))
-    return Cell(text, one.difference, interval=interval)
+    by_seed = one.by_seed or (one.difference,)
+    details: dict[str, float | str] = {
+        "±": one.interval95,
+        "± is over": "episodes" if one.n_seeds == 1 else "training seeds",
+        "seeds": len(by_seed),
+        "by seed": " ".join(map(str, by_seed)),
+    }
+    return Cell(text, one.difference, details=details)

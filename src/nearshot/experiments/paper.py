@@ -9,32 +9,32 @@ from nearshot.episode_shape import EpisodeShape
 
 
 class Number(NamedTuple):
-    """An accuracy of the paper in per cent, half its 95 % interval, and the text if it has not two digits.
+    """An accuracy of the paper in per cent with half its 95 % interval, as printed.
 
-    >>> str(Number(51.05)), str(Number(62.84, 0.13)), str(Number.as_printed("72.0 ± 0.7"))
-    ('51.05', '62.84 ± 0.13', '72.0 ± 0.7')
+    >>> Number("72.0 ± 0.7").mean, Number("72.0 ± 0.7").digits, str(Number("51.05"))
+    (72.0, 1, '51.05')
     """
 
-    mean: float
-    interval95: float | None = None
-    printed: str | None = None
+    printed: str
 
-    @classmethod
-    def as_printed(cls, text: str) -> Number:
-        """Return a number with the digits that it has in print, such as "72.0 ± 0.7"."""
-        mean, _, interval = text.partition(" ± ")
-        number = cls(float(mean), float(interval) if interval else None)
-        return number if str(number) == text else number._replace(printed=text)
+    @property
+    def mean(self) -> float:
+        """The accuracy without its interval."""
+        return float(self.printed.partition(" ± ")[0])
+
+    @property
+    def interval95(self) -> float | None:
+        """Half the 95 % interval, where one is printed."""
+        interval = self.printed.partition(" ± ")[2]
+        return float(interval) if interval else None
 
     @property
     def digits(self) -> int:
         """How many digits after the point it has."""
-        return len(str(self).split(" ± ")[0].partition(".")[2])
+        return len(self.printed.partition(" ± ")[0].partition(".")[2])
 
     def __str__(self) -> str:
-        if self.printed is not None:
-            return self.printed
-        return f"{self.mean:.2f}" if self.interval95 is None else f"{self.mean:.2f} ± {self.interval95:.2f}"
+        return self.printed
 
 
 Shots = tuple[Number, Number]  # 1-shot, 5-shot
@@ -55,8 +55,8 @@ def _row(
     batch_size: int, setup: tuple[int, int] | None, one: float, five: float, pairs: tuple[int, int, int], *, ci: str
 ) -> BatchSizeRow:
     shape = None if setup is None else EpisodeShape.from_batch(batch_size, *setup)
-    first, second = (float(f"0.{digits}") for digits in ci.split())
-    return BatchSizeRow(batch_size, shape, (Number(one, first), Number(five, second)), *pairs)
+    first, second = (Number(f"{mean:.2f} ± 0.{digits}") for mean, digits in zip((one, five), ci.split(), strict=True))
+    return BatchSizeRow(batch_size, shape, (first, second), *pairs)
 
 
 # Appendix E, Table "Number of positives and negatives used in the experiments of Figure 2".
@@ -182,12 +182,12 @@ def _by_dataset(text: str) -> dict[str, dict[str, Any]]:
     """Return the numbers of a table by row and dataset: 1-shot and 5-shot, None for a dash; two spaces between columns.
 
     >>> _by_dataset("PN  –  78.3 ± 0.14")["PN"]["mini-imagenet"]
-    (None, Number(mean=78.3, interval95=0.14, printed='78.3 ± 0.14'))
+    (None, Number(printed='78.3 ± 0.14'))
     """
     table = {}
     for line in text.strip().splitlines():
         name, *cells = re.split(" {2,}", line.strip())
-        numbers = [None if cell == "–" else Number.as_printed(cell) for cell in cells]
+        numbers = [None if cell == "–" else Number(cell) for cell in cells]
         shots = zip(DATASETS, zip(numbers[::2], numbers[1::2], strict=True), strict=False)
         table[name] = {dataset: both for dataset, both in shots if both[1] is not None}
     return table
@@ -240,7 +240,7 @@ ADAPTATION: dict[str, dict[str, tuple[Number | None, Number]]] = _by_dataset("""
     NCA multi-layer + support set  –             79.79 ± 0.08  –             85.66 ± 0.32
 """)
 # Appendix C: miniImageNet, test split.
-SUPCON: Shots = (Number(51.05), Number(63.36))
+SUPCON: Shots = (Number("51.05"), Number("63.36"))
 
 # Appendix I: miniImageNet, test split; implementation, architecture.
 PN_IMPLEMENTATIONS: dict[tuple[str, str], Shots] = {

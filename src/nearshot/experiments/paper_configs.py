@@ -19,13 +19,3 @@ def figure_config(
     """Return the settings of Figures 2 to 4: 120 epochs, no projection, no temperature."""
     shape: dict[str, Any] = {"batch_size": batch_size, "n_shot": shot, "images_per_class": images_per_class}
     return replace(PRESETS[f"{dataset}-prototypical"], method=method, epochs=120, steps_per_epoch=None, **shape)
-
-
-def episodes_of(config: TrainConfig) -> TrainConfig:
-    """Return NCA on batches of fixed composition, row 3 of Figure 4."""
-    return replace(config, method="nca", batches="episodes")
-
-
-def simpleshot_schedule(config: TrainConfig) -> TrainConfig:
-    """Return the settings with SimpleShot's schedule instead of the paper's."""
-    return replace(config, epochs=90, milestones=(0.5, 0.73), weight_decay=1e-4)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Self
 
 from nearshot.episode_shape import EpisodeShape
@@ -16,15 +17,8 @@ from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
 ALL = "all"  # of a recipe's datasets
+Wanted = Mapping[TrainConfig, Sequence[Measurement]]  # runs for every seed, and what to measure beyond validation
 STANDS_FOR = "cifar-fs"  # a scale with a dataset of its own has the settings and statements of this one
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A run that a recipe needs for every seed, and what to measure of it beyond validation."""
-
-    config: TrainConfig
-    measurements: tuple[Measurement, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +33,11 @@ class FoundAccuracy(PooledAccuracy):
         return super().about_seeds(self.n_asked if n_asked is None else n_asked)
 
 
+@lru_cache(10_000)  # tables and claims ask for the same runs again and again
+def _with_seed(scale: Scale, config: TrainConfig, seed: int) -> TrainConfig:
+    return replace(scale.change(config), seed=seed)
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
     """The available results of a scale and some seeds: what a recipe's outputs are made from.
@@ -46,7 +45,6 @@ class Found:
     Attributes:
         episode: the episode that `pairs` draws.
         n_asked: how many seeds were requested, if `seeds` are only those that were run.
-        looked_up: the results by configuration, seed and scale, so that each is looked up once.
     """
 
     results: Results
@@ -54,7 +52,6 @@ class Found:
     seeds: tuple[int, ...]
     episode: EpisodeShape | None = None
     n_asked: int | None = None
-    looked_up: dict[tuple[TrainConfig, int, str], RunResult | None] = field(default_factory=dict, repr=False)
 
     def of_seeds_that_ran(self, configs: Iterable[TrainConfig]) -> Self:
         """Return this without the seeds that no run has, unless that is all of them; the label says how many."""
@@ -64,13 +61,8 @@ class Found:
 
     def runs(self, config: TrainConfig) -> list[RunResult]:
         """Return the available results of a configuration, one per seed."""
-        found = []
-        for seed in self.seeds:
-            key = config, seed, self.scale.name
-            if key not in self.looked_up:
-                changed = replace(self.scale.change(config), seed=seed)
-                self.looked_up[key] = self.results.get(changed, self.scale.name)
-            found.append(self.looked_up[key])
+        configs = (_with_seed(self.scale, config, seed) for seed in self.seeds)
+        found = (self.results.get(one, self.scale.name) for one in configs)
         return [result for result in found if result is not None]
 
     def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:
@@ -107,14 +99,14 @@ class Recipe:
     Attributes:
         title: what it is, with the paper's table, figure or section.
         datasets: the datasets that it can be run on; the paper has it on the first, at least.
-        wanted: the runs that it needs on a dataset.
+        wanted: the runs that it needs on a dataset, and what to measure of each beyond validation.
         tables: its tables, from the available results; and its figures.
     """
 
     name: str
     title: str
     datasets: tuple[str, ...]
-    wanted: Callable[[str], Sequence[Wanted]]
+    wanted: Callable[[str], Wanted]
     tables: Callable[[Found, str], Sequence[Table]]
     figures: Callable[[Found, str], Sequence[Figure]] = field(default=lambda found, dataset: ())
 
@@ -151,7 +143,7 @@ class RecipeOutputs:
 
 def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
     """Return the tables and figures of a recipe on a dataset: the only place where results become tables."""
-    configs = [one.config for one in recipe.wanted(dataset)]
+    configs = recipe.wanted(dataset)
     there = found.of_seeds_that_ran(configs)
     changed = [found.scale.change(config) for config in configs]
     wanted = {run_id(replace(config, seed=seed)): None for seed in there.seeds for config in changed}

@@ -19,11 +19,20 @@ from nearshot.devices import chosen_device
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, NearshotError, look_up
 from nearshot.experiments.claims import claims_as_table
-from nearshot.experiments.costs import TimeLimit, seconds_left
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine, n_cores
 from nearshot.experiments.identity import validation_id
-from nearshot.experiments.jobs import JobPlan, chosen_jobs, jobs_of, plan_of, rename_run_folders
+from nearshot.experiments.jobs import (
+    AGAIN,
+    DONE,
+    JobPlan,
+    chosen_jobs,
+    describe_plan,
+    jobs_left,
+    jobs_of,
+    plan_of,
+    rename_run_folders,
+)
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
@@ -187,7 +196,6 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
         run = RunFolder(path.parent)
         try:
             result = result_of(run, scale.name if _fits(run.read_config(), scale) else OWN, {})
-            result.check()
         except DAMAGED as error:
             warnings.warn(f"{path.parent} is skipped: {reason_of(error)}.", LeftOutWarning, stacklevel=2)
             continue
@@ -207,35 +215,31 @@ def _fits(config: TrainConfig, scale: Scale) -> bool:
 
 def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, minutes: float | None) -> Outcome:
     """Log the plan, run it, and write a summary with its duration."""
-    for sentence in plan.sentences():
+    for sentence in describe_plan(plan, executor.runs):
         print_line(console, sentence)
-    if not plan.left:
-        return Outcome(done=list(plan.done))
+    jobs, n_done = jobs_left(plan), len(plan[DONE])
+    if not jobs:
+        return Outcome(done=plan[DONE])
     device = torch.device("cpu") if executor.accelerator == "cpu" else chosen_device()
-    began, environment, limit = time.perf_counter(), describe_environment(device), None
-    if minutes is not None:
-        limit = TimeLimit(60 * minutes, lambda jobs: seconds_left(jobs, executor, str(environment["device"])))
-    if isinstance(executor, LocalMachine):
-        executor.prepare(plan.left if limit is None else limit.allowed(plan.left))
+    began, environment = time.perf_counter(), describe_environment(device)
     try:  # runs take hours, and their results come last
         summary.parent.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=summary.parent).close()
     except OSError as error:
         raise NearshotError(f"Results cannot be written to {summary.parent}: {error.strerror}.") from error
-    outcome = run_jobs([*plan.done, *plan.left], executor, console=console, limit=limit)
-    seconds, n_new = time.perf_counter() - began, len(outcome.done) - len(plan.done)
-    print_line(console, f"Done: {n_new} of {counted(len(plan.left), 'run')} in {seconds / 60:.1f} minutes.")
+    everything, device_name = [*plan[DONE], *jobs], str(environment["device"])
+    outcome = run_jobs(everything, executor, console=console, minutes=minutes, device=device_name)
+    seconds, n_new = time.perf_counter() - began, len(outcome.done) - n_done
+    print_line(console, f"Done: {n_new} of {counted(len(jobs), 'run')} in {seconds / 60:.1f} minutes.")
     if outcome.left:
-        print_line(console, f"Not started, as the time was too short: {counted(len(outcome.left), 'run')}.")
-    if outcome.elsewhere:
-        print_line(console, f"Still locked by another process: {counted(len(outcome.elsewhere), 'run')}.")
+        print_line(console, f"Not done, as the time was too short: {counted(len(outcome.left), 'run')}.")
     content = {
         "seconds": round(seconds, 1),
-        "done_before": len(plan.done),
+        "done_before": n_done,
         "done": n_new,
-        "trained_again": len(plan.again),
+        "trained_again": len(plan[AGAIN]),
         "failed": len(outcome.failed),
-        "left": len(outcome.left) + len(outcome.elsewhere),
+        "left": len(outcome.left),
         "at_once": executor.n_at_once,
         "cores": n_cores(),
         "environment": environment,

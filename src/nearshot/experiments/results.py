@@ -80,6 +80,8 @@ class Measurement:
 class RunResult:
     """The result of a run: its settings, its log and its accuracies, each with all episodes.
 
+    A content that tables or the report could not read is an error, one of `DAMAGED`.
+
     Attributes:
         by_class: accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; older results have none.
         training_seconds: with start-up and validation, in older results also measuring; None if the run was resumed.
@@ -91,19 +93,20 @@ class RunResult:
             raise FileFormatError("This is not a result.")
         if content.get("version") != VERSION:
             raise FileFormatError(f"This is a result of format {content.get('version')}, not {VERSION}.")
+        wrong = [name for name, kinds in NEEDED.items() if not isinstance(content.get(name), kinds)]
+        if wrong:
+            raise FileFormatError(f"{wrong[0]!r} is missing or of the wrong type")
         self.content = content
         self.scale: str = content["scale"]
         self.history: list[dict[str, Any]] = content["history"]
-        self.device = str(content.get("environment", {}).get("device", "an unknown device"))
+        self.device = str(content["environment"].get("device", "an unknown device"))
         self.by_class: dict[str, dict[str, float]] = content.get("by_class", {})
         self.training_seconds: float | None = content.get("training_seconds", content.get("job_seconds"))
         self.measuring_seconds: float | None = content.get("measuring_seconds")
+        self._check()
 
-    def check(self) -> None:
-        """Raise an error if anything that tables and reports read is missing or of the wrong type."""
-        wrong = [name for name, kinds in NEEDED.items() if not isinstance(self.content.get(name), kinds)]
-        if wrong:
-            raise FileFormatError(f"{wrong[0]!r} is missing or of the wrong type")
+    def _check(self) -> None:
+        """Raise an error if anything that tables and reports read is of the wrong type."""
         if self.id and not (isinstance(self.seed, int) and isinstance(self.config.dataset, str)):
             raise FileFormatError("a setting is of the wrong type")
         for one in self.measurements:
@@ -135,11 +138,16 @@ class RunResult:
         return float(self.content["seconds"])
 
     @property
+    def job_seconds(self) -> float:
+        """The duration of training and measuring, as far as it is known; 0 if the run was resumed."""
+        return (self.training_seconds or 0.0) + (self.measuring_seconds or 0.0)
+
+    @property
     def n_sharing(self) -> int:
         """How many runs shared the GPU; in older results the option of the command tells."""
         if "n_sharing" in self.content:
             return int(self.content["n_sharing"])
-        command = " ".join(map(str, self.content.get("environment", {}).get("command") or []))
+        command = " ".join(map(str, self.content["environment"].get("command") or []))
         found = re.search(r"--gpus-per-run[ =]([\d.]+)", command)
         return runs_per_gpu(float(found[1])) if found else 1
 
@@ -162,10 +170,7 @@ class RunResult:
 
 
 class Results:
-    """A folder of results, SCALE/DATASET/ID.json. Unreadable files give a warning and count as missing.
-
-    A result is found by the settings in it. A file may have any name, such as that of an earlier version.
-    """
+    """A folder of results, SCALE/DATASET/ID.json. Unreadable files give a warning and count as missing."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -179,19 +184,16 @@ class Results:
 
     def get(self, config: TrainConfig, scale: str) -> RunResult | None:
         """Return a run's result, or None if it is missing."""
-        path = self._find(self.path(config, scale))
+        path = self.path(config, scale)
         return self._read(path) if path.is_file() else None
 
     def put(self, result: RunResult) -> None:
         """Write a result atomically, merged with earlier measurements of the same run."""
         path = self.path(result.config, result.scale)
         path.parent.mkdir(parents=True, exist_ok=True)
-        old = self._find(path)
-        content = self._merged(old, result) | {"id": result.id}
+        content = self._merged(path, result)
         with atomic_write(path) as file:
             file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
-        if old != path:
-            old.unlink()
 
     def __iter__(self) -> Iterator[RunResult]:
         yield from self.of_scale("*")
@@ -199,16 +201,6 @@ class Results:
     def of_scale(self, scale: str) -> Iterator[RunResult]:
         """Yield the results of a scale."""
         yield from filter(None, map(self._read, sorted(self.folder.glob(f"{scale}/*/*.json"))))
-
-    def _find(self, path: Path) -> Path:
-        """Return the file that holds the result of a path: itself, or one with the same settings and another name."""
-        if path.is_file():
-            return path
-        for other in sorted(path.parent.glob("*.json")):
-            result = self._read(other)
-            if result and path.stem.startswith(result.id) and self.path(result.config, result.scale) == path:
-                return other
-        return path
 
     def _merged(self, path: Path, result: RunResult) -> dict[str, Any]:
         """Return a result with earlier measurements of the same run, perhaps for another recipe.
@@ -248,8 +240,7 @@ class Results:
 
 def _read_result(path: Path) -> RunResult | None:
     try:
-        result = RunResult(json.loads(path.read_text()))
-        result.check()
+        return RunResult(json.loads(path.read_text()))
     except DAMAGED as error:
         warnings.warn(
             f"{path} is damaged or of a newer nearshot ({reason_of(error)}) and counts as not done. Training the run "
@@ -258,7 +249,6 @@ def _read_result(path: Path) -> RunResult | None:
             stacklevel=4,
         )
         return None
-    return result
 
 
 def reason_of(error: Exception) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import statistics
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from nearshot.experiments.costs import TimeLimit, rough_duration
+from nearshot.experiments.costs import rough_duration, seconds_left
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.jobs import LOCKED, Job, is_locked
 from nearshot.text import print_line
@@ -23,7 +25,6 @@ from nearshot.training.signals import handling
 __all__ = ["Failure", "Outcome", "run_jobs"]
 
 SECONDS_BETWEEN_TABLES = 0.5
-SECONDS_BETWEEN_CHECKS = 5.0  # of runs that other processes hold
 
 
 @dataclass(frozen=True)
@@ -37,141 +38,128 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """The jobs by how they ended; those in `elsewhere` are still held by another process."""
+    """The jobs by how they ended; `left` are those for which the time was too short, here or in another process."""
 
     done: list[Job] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
-    stopped: list[Job] = field(default_factory=list)
     left: list[Job] = field(default_factory=list)
-    elsewhere: list[Job] = field(default_factory=list)
 
 
-def run_jobs(jobs: Sequence[Job], executor: Executor, *, console: Console, limit: TimeLimit | None = None) -> Outcome:
+def run_jobs(
+    jobs: Sequence[Job], executor: Executor, *, console: Console, minutes: float | None = None, device: str = ""
+) -> Outcome:
     """Run all jobs that are not done. A job that fails does not stop the rest; Ctrl-C and SIGTERM leave all resumable.
 
     A run locked by another process, such as the same command in another window, is skipped, then awaited. If that
     process ends without a result, the job runs here.
 
-    Jobs are started in their order. Those that would not end within the limit are not started.
+    Jobs are started in their order. Those that would probably not end within `minutes` on the device are not started.
     """
-    queue = _Queue(jobs, executor, console, limit)
+    queue = _Queue(jobs, executor, console, minutes, device)
+    executor.prepare(queue.in_time())
     with (
         Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
         handling(lambda number, frame: sys.exit(128 + number), signal.SIGTERM),  # clusters send it; as on Ctrl-C
     ):
         try:
-            while queue.has_work:
+            while queue.running or queue.in_time():
                 queue.start_jobs()
-                time.sleep(0.05)
-                queue.collect()
-                queue.show(live)
-        except BaseException:  # no process stays behind, whatever ended this
+                live.update(queue.table())
+                queue.wait()
+        finally:  # no process stays behind, whatever ended this
             executor.stop()
-            raise
-        finally:
-            executor.close()
     queue.outcome.left += queue.waiting
-    queue.outcome.elsewhere += [job for job, _ in queue.held.values()]
     return queue.outcome
 
 
 class _Queue:
-    """Jobs that wait, run, are held by other processes, or ended."""
+    """Jobs that wait, run or ended."""
 
-    def __init__(self, jobs: Sequence[Job], executor: Executor, console: Console, limit: TimeLimit | None) -> None:
-        self.n_jobs, self.executor, self.console, self.limit = len(jobs), executor, console, limit
+    def __init__(
+        self, jobs: Sequence[Job], executor: Executor, console: Console, minutes: float | None, device: str
+    ) -> None:
+        self.n_jobs, self.executor, self.console, self.device = len(jobs), executor, console, device
+        self.deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
         # Each is asked once: another process may finish one meanwhile.
         is_done = {job.id: job.is_done(executor.results) for job in jobs}
         self.outcome = Outcome(done=[job for job in jobs if is_done[job.id]])
         self.waiting = [job for job in jobs if not is_done[job.id]]
-        self.allowed = self._in_time()
-        self.running: dict[str, tuple[Job, float]] = {}  # since when
-        self.held: dict[str, tuple[Job, float]] = {}  # by other processes; when to check again
-        self.were_held: set[str] = set()
+        self.running: dict[Future[str | None], tuple[Job, float]] = {}  # since when
+        self.were_locked: set[str] = set()
         self.seconds: list[float] = []  # that jobs took
-        self.next_table = time.monotonic()
+        self._estimate()
 
-    def _in_time(self) -> list[Job]:
-        return list(self.waiting) if self.limit is None else self.limit.allowed(self.waiting)
+    def _estimate(self) -> None:
+        """Estimate how long each job takes, if there is a limit; with each run that ends, more is known."""
+        self.expected: dict[str, float] = {}
+        if self.deadline < math.inf:
+            seconds = seconds_left(self.waiting, self.executor, self.device)
+            self.expected = {job.id: one for job, one in zip(self.waiting, seconds, strict=True)}
 
-    @property
-    def has_work(self) -> bool:
-        """Whether there is a job to start or to wait for; other processes are not awaited beyond the limit."""
-        is_time = self.limit is None or self.limit.left > 0
-        return bool(self.allowed or self.running or (self.held and is_time))
+    def in_time(self) -> list[Job]:
+        """Return the waiting jobs that would probably end in time if they were started now."""
+        left = self.deadline - time.monotonic()
+        return [job for job in self.waiting if self.expected.get(job.id, 0.0) <= left]
 
     def start_jobs(self) -> None:
-        """Start jobs for which there is room and time."""
-        while self.allowed and len(self.running) < self.executor.n_at_once:
-            job = self.allowed.pop(0)
-            self.waiting.remove(job)
-            if job.is_done(self.executor.results) or is_locked(self.executor.runs / job.id):
-                self._hold(job)
+        """Start jobs for which there is room and time; leave those to other processes that they hold."""
+        for job in self.in_time():
+            if len(self.running) >= self.executor.n_at_once:
+                return
+            if job.is_done(self.executor.results):
+                self.waiting.remove(job)
+                self._end(job, None, "by another process")
+            elif is_locked(self.executor.runs / job.id):
+                self._leave(job)
             else:
-                self.running[job.id] = (job, time.monotonic())
-                self.executor.start(job)
+                self.waiting.remove(job)
+                self.running[self.executor.submit(job)] = (job, time.monotonic())
 
-    def collect(self) -> None:
-        """Move jobs that ended, here and in other processes, and those that other processes gave up."""
-        before = len(self.waiting), len(self.running)
-        for job, problem in self.executor.ended():
-            seconds = time.monotonic() - self.running.pop(job.id)[1]
+    def wait(self) -> None:
+        """Wait for a while, and move the jobs that ended."""
+        if not self.running:
+            time.sleep(SECONDS_BETWEEN_TABLES)
+        for future in wait(self.running, SECONDS_BETWEEN_TABLES, FIRST_COMPLETED).done:
+            job, started = self.running.pop(future)
+            problem, seconds = future.result(), time.monotonic() - started
             if problem == LOCKED:
-                self._hold(job)
+                self.waiting.append(job)
+                self._leave(job)
             else:
                 self.seconds.append(seconds)
                 self._end(job, problem, f"in {seconds:.0f} s")
-        for job, next_check in list(self.held.values()):
-            if job.is_done(self.executor.results):
-                del self.held[job.id]
-                self._end(job, None, "by another process")
-            elif time.monotonic() >= next_check:
-                del self.held[job.id]
-                if is_locked(self.executor.runs / job.id):
-                    self._hold(job)
-                else:
-                    self.waiting.append(job)
-        if (len(self.waiting), len(self.running)) != before:
-            self.allowed = self._in_time()
+            self._estimate()
 
-    def _hold(self, job: Job) -> None:
+    def _leave(self, job: Job) -> None:
         """Leave a job to another process, and say so once."""
-        self.held[job.id] = (job, time.monotonic() + SECONDS_BETWEEN_CHECKS)
-        if job.id not in self.were_held and not job.is_done(self.executor.results):
+        if job.id not in self.were_locked:
             print_line(self.console, f"{job.name} is locked by another process; waiting for it.")
-        self.were_held.add(job.id)
+        self.were_locked.add(job.id)
 
     def _end(self, job: Job, problem: str | None, how: str) -> None:
         if problem is None:
             self.outcome.done.append(job)
-        elif problem == "":
-            self.outcome.stopped.append(job)
         else:
             self.outcome.failed.append(Failure(job, problem, self.executor.log_of(job)))
         if not self.console.is_terminal:  # where the live table is not shown
-            state = "done" if problem is None else "stopped" if problem == "" else "failed"
+            state = "done" if problem is None else "failed"
             print_line(self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {state} {how}")
 
-    def show(self, live: Live) -> None:
-        """Show a table of the running jobs, at most twice a second."""
-        now = time.monotonic()
-        if now < self.next_table:
-            return
-        self.next_table = now + SECONDS_BETWEEN_TABLES
-        n_left, n_later = len(self.allowed), len(self.waiting) - len(self.allowed)
+    def table(self) -> Table:
+        """Return a table of the running jobs."""
+        n_left = len(self.in_time())
         seconds = statistics.fmean(self.seconds or [0.0]) * (len(self.running) + n_left) / self.executor.n_at_once
-        parts = [f"{len(self.outcome.done)} done", f"{len(self.running)} running", f"{n_left} left"]
-        parts += [f"{len(self.held)} in another process"] if self.held else []
+        numbers = {"done": len(self.outcome.done), "running": len(self.running), "left": n_left}
+        others = {"for another time": len(self.waiting) - n_left, "failed": len(self.outcome.failed)}
+        parts = [f"{number} {what}" for what, number in (numbers | others).items() if number or what in numbers]
         parts += [f"about {rough_duration(seconds)} to go"] if seconds else []
-        parts += [f"{n_later} for another time"] if n_later else []
-        parts += [f"{len(self.outcome.failed)} failed"] if self.outcome.failed else []
         table = Table(title=", ".join(parts))
         for heading in ("running", "for", "since", "last message"):
             table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
         for job, started in self.running.values():
             message = _last_line(self.executor.log_of(job))
-            table.add_row(job.name, ", ".join(job.wanted_by), f"{now - started:.0f} s", message)
-        live.update(table)
+            table.add_row(job.name, ", ".join(job.wanted_by), f"{time.monotonic() - started:.0f} s", message)
+        return table
 
 
 def _last_line(log: Path) -> str:

@@ -16,6 +16,7 @@ __all__ = ["ADAPTED_EPISODES", "OWN", "PAPER", "PAPER_SIZE", "QUICK", "Scale", "
 ADAPTED_EPISODES = 600  # adapting takes as long as hundreds of plain episodes
 PAPER_SIZE = 84
 OWN = "own"  # the folder of runs of no scale, which are in no table of the paper
+OWN_LABEL = "runs of your own, each with its own settings; not a reproduction"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Scale:
         is_papers: whether its numbers may be compared with the paper's as a reproduction.
         adapted_episodes: the number of episodes for networks and features that adapt to each.
         is_small: whether one CPU core is enough for a run.
+        has_recipes: whether its runs are in tables; others are only listed.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Scale:
     adapted_episodes: int = ADAPTED_EPISODES
     is_small: bool = False
     n_seeds: int = 3
+    has_recipes: bool = True
 
 
 def _quick(config: TrainConfig) -> TrainConfig:
@@ -101,10 +104,13 @@ def smaller(input_size: int | None = None, steps: int | None = None, quick: bool
     return replace(scale, name=name, label=label, change=few_steps, is_papers=False, n_seeds=1)
 
 
-def scale_named(name: str) -> Scale | None:
-    """Return the scale of a folder's name, such as 32px-20-steps, or None for one that `smaller` does not make."""
+def scale_named(name: str) -> Scale:
+    """Return the scale of a folder's name, such as 32px-20-steps; one that `smaller` does not make has no recipes."""
+    if name == OWN:
+        return Scale(name, OWN_LABEL, lambda config: config, has_recipes=False)
     parts = re.fullmatch(r"(?:paper|(?P<quick>quick)|(?P<size>\d+)px)(?:-(?P<steps>\d+)-steps)?", name)
     if parts is None:
-        return None
+        label = f"{name}: an unknown scale; not a reproduction"
+        return Scale(name, label, lambda config: config, has_recipes=False)
     size, steps = (int(parts[key]) if parts[key] else None for key in ("size", "steps"))
     return smaller(size, steps, quick=parts["quick"] is not None)

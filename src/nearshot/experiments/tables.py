@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,9 @@ from nearshot.io import atomic_write
 MISSING = "–"
 SHORTER = {"difference": "diff.", "paired difference": "paired", "row": "#"}  # headings in a terminal
 LEAST_TEXT = 10  # columns for a text in a terminal
-INTERVALS = ("±", "± between seeds", "± as the paper has it", "seeds")  # in CSV, after an accuracy
-OF_DIFFERENCES = ("±", "± is over", "seeds", "by seed")  # in CSV, after a difference of two trainings
 LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
 )
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Half the 95 % interval of a difference between two accuracies, what it is over, and each seed's difference."""
-
-    half: float
-    over: str
-    by_seed: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -45,28 +34,18 @@ class Cell:
 
     Attributes:
         accuracy: the accuracy that it shows, which has the runs behind it.
-        interval: of a difference between two of our accuracies.
+        details: further columns in CSV, such as intervals, for a number that is ours.
     """
 
     text: str
     value: float | None = None
     accuracy: PooledAccuracy | None = field(default=None, repr=False, compare=False)
-    interval: Interval | None = field(default=None, repr=False, compare=False)
+    details: Mapping[str, float | str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_ours(self) -> bool:
         """Whether it shows a result of ours."""
-        return self.accuracy is not None or self.interval is not None
-
-    def further(self, kinds: Sequence[str]) -> list[float | str]:
-        """Return the values of further columns in CSV; empty where there are none."""
-        accuracy, interval = self.accuracy, self.interval
-        if kinds == OF_DIFFERENCES and interval is not None:
-            return [interval.half, interval.over, len(interval.by_seed), " ".join(map(str, interval.by_seed))]
-        if kinds != INTERVALS or accuracy is None:
-            return [""] * len(kinds)
-        between = "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95
-        return [accuracy.interval95, between, accuracy.paper95, len(accuracy.per_seed)]
+        return self.accuracy is not None or bool(self.details)
 
     def __str__(self) -> str:
         return self.text
@@ -112,9 +91,10 @@ class Table:
             title=Text(f"{self.title}\n{self.label}"), caption=caption, box=box.SIMPLE_HEAD, **frame, **left
         )
         texts = [[str(item).replace("± ", "±") for item in row] for row in self.rows]
-        for place, (heading, is_number) in enumerate(zip(self.headings, self._numbers(), strict=True)):
+        for place, heading in enumerate(self.headings):
             title = SHORTER.get(heading, heading)
             longest = max(len(word) for text in (title, *(row[place] for row in texts)) for word in (*text.split(), ""))
+            is_number = place in self.number_columns
             width, side = (longest, "right") if is_number else (min(longest, LEAST_TEXT), "left")
             shown.add_column(Text(title), justify=side, overflow="fold", min_width=width)  # type: ignore[arg-type]
         for row in texts:
@@ -123,7 +103,7 @@ class Table:
 
     def as_markdown(self) -> str:
         """Return Markdown."""
-        rule = ["---:" if is_number else "---" for is_number in self._numbers()]
+        rule = ["---:" if place in self.number_columns else "---" for place in range(len(self.headings))]
         lines = [" | ".join(line) for line in (self.headings, rule, *(map(str, row) for row in self.rows))]
         body = "\n".join(f"| {line} |" for line in lines)
         notes = "".join(f"\n\n{note}" for note in self.notes)
@@ -134,7 +114,7 @@ class Table:
         lines = [" & ".join(str(item).translate(LATEX) for item in row) + r" \\" for row in self.rows]
         head = " & ".join(heading.translate(LATEX) for heading in self.headings) + r" \\"
         caption = " ".join((f"{self.title}. {self.label}.", *self.notes)).translate(LATEX)
-        columns = "".join("r" if is_number else "l" for is_number in self._numbers())
+        columns = "".join("r" if place in self.number_columns else "l" for place in range(len(self.headings)))
         body = "\n".join([r"\toprule", head, r"\midrule", *lines, r"\bottomrule"])
         return (
             f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
@@ -149,21 +129,18 @@ class Table:
         columns: list[list[float | str]] = []
         for place, name in enumerate(_unique(self.headings)):
             items = [item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows]
-            kinds: tuple[str, ...] = ()
-            if any(item.interval for item in items):
-                kinds = OF_DIFFERENCES
-            elif self.headings[place] != "difference" and any(item.accuracy for item in items):
-                kinds = INTERVALS
             columns.append([name, *(str(item) if item.value is None else item.value for item in items)])
-            further = zip(*(item.further(kinds) for item in items), strict=True)
-            columns += [[f"{name} {kind}", *values] for kind, values in zip(kinds, further, strict=True)]
+            details = dict.fromkeys(detail for item in items for detail in item.details)
+            columns += [[f"{name} {detail}", *(item.details.get(detail, "") for item in items)] for detail in details]
         columns.append(["scale and seeds", *[self.label] * len(self.rows)])
         buffer = io.StringIO()
         csv.writer(buffer, lineterminator="\n").writerows(zip(*columns, strict=True))
         return buffer.getvalue()
 
-    def _numbers(self) -> list[bool]:
-        return [any(isinstance(row[i], Cell) for row in self.rows) for i in range(len(self.headings))]
+    @property
+    def number_columns(self) -> set[int]:
+        """The places of the columns that hold numbers."""
+        return {place for row in self.rows for place, item in enumerate(row) if isinstance(item, Cell)}
 
     def write(self, folder: Path) -> list[Path]:
         """Write Markdown, LaTeX and CSV; return the files."""
@@ -212,7 +189,15 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     """Return an accuracy with its interval; a dash for None."""
     if accuracy is None:
         return Cell(MISSING)
-    return Cell(str(accuracy), accuracy.mean, accuracy if isinstance(accuracy, PooledAccuracy) else None)
+    if isinstance(accuracy, Number):
+        return Cell(str(accuracy), accuracy.mean)
+    details: dict[str, float | str] = {
+        "±": accuracy.interval95,
+        "± between seeds": "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95,
+        "± as the paper has it": accuracy.paper95,
+        "seeds": len(accuracy.per_seed),
+    }
+    return Cell(str(accuracy), accuracy.mean, accuracy, details)
 
 
 def signed(number: float, digits: int = 2) -> str:
@@ -230,8 +215,3 @@ def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
 def marked(item: Cell) -> Cell:
     """Return a cell with an asterisk, which a note below the table explains."""
     return item if item.text == MISSING else replace(item, text=f"{item.text} *")
-
-
-def beside(ours: Sequence[PooledAccuracy | None], paper: Sequence[Number | None]) -> tuple[Cell, ...]:
-    """Return, for each pair, three cells: ours, the paper's, the difference."""
-    return tuple(item for a, b in zip(ours, paper, strict=True) for item in (cell(a), cell(b), difference(a, b)))

@@ -16,13 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, InputError, did_you_mean
-from nearshot.io import write_tensors
+from nearshot.io import read_tensors, write_tensors
 from nearshot.models.backbone import Backbone, Interpolation, Normalisation
 from nearshot.models.efficientnet_lite import VARIANTS, load_pretrained
 from nearshot.models.recommended import AUTO, auto_backbone
@@ -112,11 +110,7 @@ def load_backbone(path_or_name: str | Path, *, input_size: int | None = None) ->
 
 
 def _from_file(path: Path) -> Backbone:
-    spec = _read_spec(path)
-    try:
-        tensors = safetensors.torch.load_file(path)
-    except (SafetensorError, ValueError) as error:
-        raise FileFormatError(f"{path} is damaged: {error}.") from error
+    spec, tensors = _read(path)
     return backbone_of_content(tensors, spec, path)
 
 
@@ -144,8 +138,10 @@ def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) ->
 
 
 def read_notes(path_or_name: str | Path) -> dict[str, str]:
-    """Return the notes that were saved with a backbone: of a file, or of a published backbone by its name."""
-    return dict(_read_spec(_path_of(path_or_name))["notes"])
+    """Return the notes that were saved with a backbone: of a file, or by name; other libraries' weights have none."""
+    if str(path_or_name).startswith(TIMM_PREFIX) or path_or_name in VARIANTS:
+        return {}
+    return dict(_read(_path_of(path_or_name))[0]["notes"])
 
 
 def published_file(name: str) -> Path:
@@ -186,16 +182,11 @@ def _unwrapped(module: nn.Module) -> Backbone:
     return inner
 
 
-def _read_spec(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the description and the tensors of a file. Other formats than safetensors are not read: they run code."""
     if not path.is_file():
         raise nothing_trained(path, "weights file")
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-    except SafetensorError as error:
-        raise FileFormatError(
-            f"{path} is not a safetensors file, or is damaged ({error}). Other formats are not read: they can run code."
-        ) from error
+    metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
         found = f"{metadata.get('format')!r}, version {metadata.get('version')!r}"
         raise FileFormatError(f"{path} has the format {found}; this nearshot reads {FORMAT!r}, version {VERSION}.")
@@ -203,7 +194,7 @@ def _read_spec(path: Path) -> dict[str, Any]:
         spec = json.loads(metadata["spec"])
     except (KeyError, ValueError, RecursionError):
         spec = None
-    return _checked_spec(spec, path)
+    return _checked_spec(spec, path), tensors
 
 
 def _checked_spec(spec: Any, path: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from nearshot.evaluation import (
 from nearshot.models import load_backbone, read_notes
 from nearshot.runs.network import TrainedNetwork, TrainedRun, Unfinished, training_split
 from nearshot.training.autoconfig import check_splits, fit_episodes
-from nearshot.training.classes import TrainingClasses
+from nearshot.training.classes import NOTE, TrainingClasses
 from nearshot.training.methods import METHODS
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
@@ -152,14 +152,16 @@ def evaluate_weights(
             classes that are far smaller than the others are skipped.
         tell: called with each message, such as about lowered settings, or before many images are embedded.
     """
-    notes = {} if str(path).startswith("timm:") else read_notes(path)
+    notes = read_notes(path)
     request = replace(request, classifiers=request.classifiers or ("centroid",))
     own = notes.get("dataset")
     dataset = request.dataset or own
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
-    trained_on, training = TrainingClasses.of_notes(notes, path), None
+    trained_on, training = None, None
+    if NOTE in notes:
+        trained_on = TrainingClasses.from_json(notes[NOTE], f"The metadata {NOTE!r} of {path}")
     if trained_on is None or request.layers:  # else it is not needed, and opening a folder of pictures may prepare it
         training = training_split(own, data_dir, request.side if dataset == own else None)
     trained_on = trained_on or TrainingClasses.of_split(training)
@@ -249,13 +251,10 @@ def _prepared_anew(run: TrainedRun, request: Request, store: Store) -> str | Non
         return None
     if there == here:
         return None
-    anew = (
+    return (
         f"{store.dataset} was prepared anew since {run.run.path} was trained: its training split had the fingerprint "
         f"{there} and now has {here}."
     )
-    if request.split == "train" or run.run.read_trained_on() is not None:  # what shares a class was refused
-        return anew
-    return f"{anew} If its splits have other classes now, the network may have seen those of the {request.split} split."
 
 
 def _tell_all(tell: Tell | None, *messages: str | None) -> None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from nearshot.data import Store, open_or_prepare
-from nearshot.data.preparation import given_path
-from nearshot.data.store import are_together
+from nearshot.data.augment import Augmentation
+from nearshot.data.datasets import SOURCES
+from nearshot.data.preparation import given_path, prepared_name
+from nearshot.data.store import prepared_manifests
 from nearshot.episode_shape import ImagesByClass
-from nearshot.errors import InputError, look_up
+from nearshot.errors import InputError, NearshotError, look_up
+from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.text import format_list
-from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure
+from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_episodes
+from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
 from nearshot.training.hardware import Hardware
+from nearshot.training.initial import initial_classes, load_initial
 from nearshot.training.methods import make_batches, resolve_method
-from nearshot.training.run_folder import RunFolder, run_name
+from nearshot.training.run_folder import RunFolder, folder_name, run_name
 from nearshot.training.step import Learner
 
 
@@ -34,6 +41,7 @@ class RunPlan:
         messages: one for each change of a setting, and for a missing validation split.
         validation_queries: the queries per class of validation episodes, which may be fewer than the settings'.
         stores: the training split, and the validation split if there is one.
+        classes: the training classes, with those of the initial network.
         learner: the network with its initial weights, not yet on the device.
         hardware: the devices, with fuse, compile and graph decided.
     """
@@ -47,39 +55,58 @@ class RunPlan:
         data_dir: str | Path | None = None,
         auto: Collection[str] = (),
         resume: bool = False,
+        allow_few_images: bool = False,
         launch: bool = True,
     ) -> None:
         for name in auto:
             look_up(dict.fromkeys(TRAIN_SETTINGS), name, "automatic setting")
-        path = given_path(config.dataset)
-        config = config if path is None else replace(config, dataset=str(path.resolve()))
-        self.run = RunFolder(folder if folder is not None else Path("runs") / run_name(config))
+        config = _with_initial(_with_absolute_paths(config))
+        self.run = RunFolder(default_folder(config) if folder is None else folder)
         if resume and (restored := self.run.restore_settings(config, auto)) is not None:
             config, auto = restored, ()
         self.method = resolve_method(config, auto)
         self.fabric = hardware.fabric(config)
         if launch:
-            self.fabric.launch()
-            # The first rank prepares what is not prepared.
-            folders = on_first_rank(
-                self.fabric, lambda: {name: str(one.folder) for name, one in open_splits(config, data_dir).items()}
-            )
-            self.stores = {split: Store(folder) for split, folder in folders.items()}
-            _check_of_one_preparation(config, self.stores)
-        else:
-            self.stores = open_splits(config, data_dir)
+            try:
+                self.fabric.launch()
+            except RuntimeError as error:  # such as torch.distributed.DistNetworkError
+                raise NearshotError(f"The processes of this run could not connect: {error}") from error
+            on_first_rank(self.fabric, lambda: len(open_splits(config, data_dir)))  # prepares what is not prepared
+        self.stores = open_splits(config, data_dir)
+        if not allow_few_images and config.dataset not in SOURCES:
+            check_enough(self.stores["train"])
         self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         n_ranks, training = self.fabric.world_size, self.stores["train"]
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
         self.validation_queries = self._check_validation()
+        self.classes = self._check_classes()
         self.sampler = make_batches(self.config, training.labels, training.class_names, n_ranks=n_ranks)
         self.n_steps = self.config.epochs * len(self.sampler)
         torch.manual_seed(self.config.seed)
-        input_size = config.input_size or training.images.shape[1]
-        self.learner = Learner(self.config, input_size, len(training.class_names))
+        input_size, side = self.config.input_size, training.images.shape[1]
+        if config.init is not None and input_size is not None and side < input_size:
+            self.messages.append(
+                f"The images were prepared with side {side}, and {config.init} sees {input_size}. Larger images may "
+                f"give better results: nearshot data prepare FOLDER --side {input_size}, then --side {input_size}."
+            )
+        self._warn_of_magnified_crops(input_size or side)
+        self.learner = Learner(self.config, input_size or side, len(training.class_names))
         self.hardware = hardware.resolved(
             self.fabric.device, self.config, self.learner.backbone, n_ranks=n_ranks, n_steps=self.n_steps
         )
+
+    def _warn_of_magnified_crops(self, input_size: int) -> None:
+        """Add a message if the published crops magnify most images, though none is magnified in evaluation."""
+        crops, side = self.config.augmentation, self.stores["train"].images.shape[1]
+        if crops.crop != "random" or crops.scale != Augmentation().scale or side < input_size:
+            return
+        median_side = side * math.sqrt(sum(crops.scale) / 2)
+        if median_side < input_size:
+            self.messages.append(
+                f"Most random crops of these {side}×{side} images are magnified to {input_size}×{input_size}, which "
+                "costs accuracy: images look sharper in evaluation than in training. Prepare the files with a larger "
+                "--side if they are larger, or use --crop padded."
+            )
 
     def _check_validation(self) -> int:
         """Return the queries per class of validation episodes: those of the settings, or all that the classes have."""
@@ -87,32 +114,63 @@ class RunPlan:
         if "val" not in self.stores:
             self.messages.append("There is no validation split, so the last epoch is kept.")
             return config.validation_queries
-        n_way, n_shot, wanted = config.validation_way, max(config.validation_shots), config.validation_queries
-        sizes = ImagesByClass(self.stores["val"].labels).sizes.sort(descending=True).values
-        n_usable = int((sizes > n_shot).sum())
+        n_way, shots, most = config.validation_way, config.validation_shots, max(config.validation_shots)
+        by_class = ImagesByClass(self.stores["val"].labels)
+        n_usable = int((by_class.sizes > most).sum())
         if n_usable < n_way:
             raise InputError(
-                f"validation_way must be at most {n_usable}, the number of validation classes of more than {n_shot} "
+                f"validation_way must be at most {n_usable}, the number of validation classes of more than {most} "
                 f"images, not {n_way}. Lower validation_way or validation_shots, or give the split more classes."
             )
-        n_query = min(wanted, int(sizes[n_way - 1]) - n_shot)
-        if n_query < wanted:
-            self.messages.append(f"Validation episodes have {n_query} queries per class instead of {wanted}.")
-        return n_query
+        given: dict[str, Any] = {"n_way": n_way, "shots": shots, "n_query": config.validation_queries}
+        fitting = fit_episodes(by_class, "validation", **given, auto=("n_query",), validation=True)
+        self.messages += fitting.messages
+        return fitting.n_query
+
+    def _check_classes(self) -> TrainingClasses:
+        """Return the classes that the network will have seen; refuse validation classes among them."""
+        training, init = self.stores["train"], self.config.init
+        classes = TrainingClasses(training.dataset, training.class_names)
+        earlier = None if init is None else initial_classes(init)
+        if earlier is None:
+            return classes
+        if "val" in self.stores:
+            earlier.check_unseen(self.stores["val"], "val")
+        return classes.with_earlier(earlier)
+
+
+def default_folder(config: TrainConfig) -> Path:
+    """Return the folder of a run: runs/ and a short name. Runs of older versions keep their longer names."""
+    older = Path("runs") / run_name(config)
+    return older if older.is_dir() else Path("runs") / folder_name(config)
+
+
+def _with_absolute_paths(config: TrainConfig) -> TrainConfig:
+    path = given_path(config.dataset)
+    config = config if path is None else replace(config, dataset=str(path.resolve()))
+    if config.init is None or not Path(config.init).exists():
+        return config
+    return replace(config, init=str(Path(config.init).resolve()))
+
+
+def _with_initial(config: TrainConfig) -> TrainConfig:
+    """Return the settings with the backbone and the input size of the initial network."""
+    if config.init is None:
+        return config
+    init = auto_backbone() if config.init == AUTO else config.init
+    spec = load_initial(init).spec
+    return replace(config, init=init, backbone=spec.name, input_size=config.input_size or spec.input_size)
 
 
 def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, Store]:
     """Open the training split, and the validation split if there is one."""
-    stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=config.side)}
+    side, name = config.side, prepared_name(config.dataset, data_dir)
+    if side is None and config.init is not None and not prepared_manifests(name, data_dir):
+        side = config.input_size  # photos that are not prepared yet
+    stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=side)}
     if (stores["train"].folder.parent / "val").is_dir():
         stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
-        _check_of_one_preparation(config, stores)
         if shared := set(stores["train"].class_names) & set(stores["val"].class_names):
             classes = format_list(sorted(shared))
             raise InputError(f"The splits train and val of {config.dataset} share {classes}. Prepare it again.")
     return stores
-
-
-def _check_of_one_preparation(config: TrainConfig, stores: dict[str, Store]) -> None:
-    if not are_together({split: store.manifest for split, store in stores.items()}):
-        raise InputError(f"{config.dataset} was prepared anew while it was opened; start the training again.")

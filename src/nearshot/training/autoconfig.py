@@ -27,6 +27,7 @@ EVALUATION_SETTINGS = ("n_way", "shots", "n_query", "least_images")
 # With few images, many steps teach more than large batches: an epoch has at least this many batches, as long as they
 # have this many images, and, where batches are not episodes, this many images of each class.
 BATCHES_PER_EPOCH, LEAST_BATCH, LEAST_PER_CLASS = 4, 64, 4
+LEAST_CLASSES, LEAST_IMAGES = 5, 50  # of a training split
 TINY_CLASSES = 5  # at most one class in this many is skipped for being far smaller than the others
 HOW_TO_SPLIT = (
     "nearshot data prepare FOLDER --fractions TRAIN VAL TEST, such as 0.5 0.25 0.25, or lists of classes with "
@@ -123,6 +124,17 @@ def fit_episodes(
     return FittingEpisodes(n_way, shots, n_query, least_images, messages + changes)
 
 
+def check_enough(store: Store) -> None:
+    """Refuse a training split of so few classes or images that nothing learnt from it holds for other classes."""
+    n_classes, n_images = len(store.class_names), len(store)
+    if n_classes < LEAST_CLASSES or n_images < LEAST_IMAGES:
+        raise InputError(
+            f"Training needs at least {LEAST_CLASSES} classes and {LEAST_IMAGES} images in the training split (got "
+            f"{n_classes} and {n_images}). Classify without training: nearshot predict --support FOLDER PHOTOS. Or add "
+            "images, or train anyway with --allow-few-images (in Python, allow_few_images=True)."
+        )
+
+
 def check_splits(splits: Mapping[str, Tensor]) -> None:
     """Check that each split, of labels (image,), has two classes, of two images or more in all but training."""
     problems = []
@@ -167,11 +179,6 @@ def _with_batch_size(
         return config, []
     n_images, given = len(store), config.batch_size
     size = min(given, n_images, _enough(n_images, LEAST_PER_CLASS * len(store.class_names))) // n_ranks * n_ranks
-    if not size:
-        raise InputError(
-            f"The training split has {counted(n_images, 'image')}, too few for {n_ranks} devices to share a batch. Add "
-            "images, or use fewer devices."
-        )
     fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
     return replace(config, batch_size=size), _changes(fact, ["batch_size"], [given], [size])
 

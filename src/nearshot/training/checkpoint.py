@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import pickle
 import time
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +32,7 @@ class Progress:
         self.epoch, self.step = 1, 0  # the epochs are counted from 1, and the steps are those taken
         self.best: dict[str, dict[str, Any]] = {}  # by "5-shot centroid" and the like, with its epoch
         self.history: list[dict[str, Any]] = []
+        self.initial: dict[str, float] = {}  # the accuracies of epoch 0, the unchanged initial network
         self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
         self.made_of = [0.0, 0.0, 0.0]
 
@@ -56,6 +57,7 @@ def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]
     return {
         "learner": step.learner.state_dict(),
         "log_temperature": step.log_temperature,
+        "average": None if step.average is None else step.average.state_dict(),
         "optimiser": step.optimiser.state_dict(),
         "sampler": sampler.state_dict(),
         "device": device.type,
@@ -76,6 +78,8 @@ def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Pr
     if step.log_temperature is not None:
         with torch.no_grad():
             step.log_temperature.copy_(state["log_temperature"])
+    if step.average is not None:
+        step.average.load_state_dict(state["average"])
     of_device: tuple[str, ...] = ("lr", "fused", "foreach", "capturable")  # where and how the device computes steps
     kept = [{name: group[name] for name in of_device if name in group} for group in step.optimiser.param_groups]
     step.optimiser.load_state_dict(state["optimiser"])
@@ -141,11 +145,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"There is no checkpoint at {path} to resume from.")
     try:
+        damaged = zipfile.ZipFile(path).testzip()  # PyTorch does not look at the checksums
         state = torch.load(path, map_location="cpu", weights_only=True)
         readable = isinstance(state, dict) and state.get("format") == FORMAT and state.keys() >= NEEDED
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except Exception as error:  # the readers of archives and pickles raise many kinds
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {reason}.") from error
+    if damaged is not None:
+        raise FileFormatError(f"{path} is damaged: the checksum of its part {damaged!r} is wrong.")
     if not readable:
         raise FileFormatError(f"{path} is not a checkpoint of a training run, or is incomplete.")
     if state["version"] != VERSION:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from nearshot.data import Store
 from nearshot.data.datasets import SOURCES
@@ -42,30 +40,23 @@ class TrainingClasses:
         return None if training is None else cls(training.dataset, training.class_names)
 
     @classmethod
-    def of_notes(cls, notes: dict[str, str], path: str | Path) -> TrainingClasses | None:
-        """Return the classes in the metadata of the weights at `path`; None for weights of older versions."""
-        if NOTE not in notes:
-            return None
+    def from_json(cls, text: str, where: str) -> TrainingClasses:
+        """Return the classes of a record that `as_json` wrote; `where` names it in the error for a damaged one."""
         try:
-            return cls.from_dict(json.loads(notes[NOTE]))
-        except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"The metadata {NOTE!r} of {path} is damaged: {error}") from error
+            values = json.loads(text)
+            return cls(str(values["dataset"]), tuple(map(str, values["classes"])))
+        except (ValueError, TypeError, LookupError) as error:
+            raise FileFormatError(f"{where} is damaged: it must name a dataset and its classes.") from error
 
-    def as_note(self) -> dict[str, str]:
-        """Return the metadata of weights."""
-        return {NOTE: json.dumps(self.as_dict())}
+    def as_json(self) -> str:
+        """Return the record in a run's folder and in the metadata of its weights."""
+        return json.dumps({"dataset": self.dataset, "classes": self.class_names})
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {"dataset": self.dataset, "classes": list(self.class_names)}
-
-    @classmethod
-    def from_dict(cls, values: Any) -> TrainingClasses:
-        """Return the classes that `as_dict` described; other values raise ValueError."""
-        dataset, names = (values.get("dataset"), values.get("classes")) if isinstance(values, dict) else (None, None)
-        if not isinstance(dataset, str) or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise ValueError("it must name a dataset and its classes.")
-        return cls(dataset, tuple(names))
+    def with_earlier(self, earlier: TrainingClasses) -> TrainingClasses:
+        """Return the classes with those of an earlier training, where an equal name is the same class."""
+        if earlier.dataset != self.dataset and not {earlier.dataset, self.dataset} <= SOURCES.keys():
+            return self
+        return TrainingClasses(self.dataset, tuple(dict.fromkeys(self.class_names + earlier.class_names)))
 
     def check_unseen(self, store: Store, split: str) -> None:
         """Refuse a split that has training classes, unless it is `split="train"` of the same dataset."""

@@ -39,12 +39,13 @@ NUMBERS = ("int", "int | None", "float", "float | None", "tuple[int, ...]", "tup
 # What values must be: the settings, a predicate that holds for valid values, and the phrase of the error message.
 CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("epochs steps_per_epoch batch_size micro_batch least_images", lambda value: value >= 1, "at least 1"),
+    ("freeze", lambda value: value >= 0, "at least 0"),
     ("projection input_size side", lambda value: value >= 1, "at least 1"),
     ("validate_every validation_episodes validation_queries", lambda value: value >= 1, "at least 1"),
     ("validation_way", lambda value: value >= 2, "at least 2"),
     ("learning_rate temperature", lambda value: value > 0, "positive"),
-    ("weight_decay warm_up decay background momentum", lambda value: value >= 0, "at least 0"),
-    ("momentum", lambda value: value < 1, "under 1"),
+    ("weight_decay warm_up decay background", lambda value: value >= 0, "at least 0"),
+    ("momentum ema_decay", lambda value: 0 <= value < 1, "at least 0 and under 1"),
     ("keep_positives keep_negatives", lambda value: 0 < value <= 1, "over 0 and at most 1"),
     ("cross_entropy_weight", lambda value: 0 <= value <= 1, "between 0 and 1"),
     ("milestones", lambda values: all(0 < one < 1 for one in values), "fractions of the run, between 0 and 1"),
@@ -96,8 +97,15 @@ class TrainConfig:
     `OwnLoss`, to which the settings of the losses below do not apply."""
     backbone: str = "resnet12"
     """resnet12 (the paper's), resnet12-metaopt, conv4, conv4-32; resnet12- and conv4-32-dropblock; or timm:NAME."""
+    init: Annotated[str | None, tyro.conf.arg(metavar="NAME|RUN|FILE|none")] = None
+    """Start from a trained network: its name (efficientnet-lite0, resnet12-nca-cifar-fs, timm:NAME, or auto, the best
+    that is installed), a run's folder or a weights file. It replaces `backbone`; batch norm keeps its statistics; and
+    the unchanged network counts as epoch 0 when the best epoch is chosen. none trains from scratch. On the command
+    line, the default for your own photos is auto."""
+    freeze: int = 0
+    """With init: keep the weights of this many first stages, of four in most networks."""
     input_size: int | None = None
-    """The side of the images that the network sees; by default the side of the prepared images."""
+    """The side of the images that the network sees; by default that of `init`, or else of the prepared images."""
     side: int | None = None
     """The side of the prepared images, where the dataset was prepared in several."""
     epochs: int = 120
@@ -163,6 +171,9 @@ class TrainConfig:
     warm_up: float | None = None
     """Epochs over which the learning rate rises from zero at the start; None is a twelfth of the run, such as 10 of 120
     epochs. The paper's presets have 0."""
+    ema_decay: float = 0.0
+    """Evaluate and save an exponential moving average of the weights, with this decay per step, such as 0.999; 0 uses
+    the weights themselves."""
 
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Random changes to training images, drawn for each image."""
@@ -191,6 +202,8 @@ class TrainConfig:
         method: object = self.method
         if not isinstance(method, str | OwnLoss):
             raise InputError(f"method must be a name or an OwnLoss('my-loss', my_loss), not {method!r}.")
+        if self.init == "none":
+            object.__setattr__(self, "init", None)
         self._check_numbers()
         for names, is_valid, phrase in CHECKS:
             for name in names.split():
@@ -199,6 +212,8 @@ class TrainConfig:
                     raise InputError(f"{name} must be {phrase}, not {value}.")
         if self.warm_up_epochs > self.epochs:
             raise InputError(f"warm_up must be at most epochs, which is {self.epochs}, not {self.warm_up}.")
+        if self.freeze and self.init is None:
+            raise InputError(f"freeze needs init, a trained network (got freeze={self.freeze}, init=None).")
         if (self.n_way is None) != (self.n_query is None):
             raise InputError("n_way and n_query go together; give both, or neither.")
 

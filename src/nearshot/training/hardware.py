@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,12 +46,15 @@ class Hardware:
     graph: bool | None = None
     """Replay a step as a CUDA graph. None does so on a single GPU, except for an `OwnLoss` and for micro-batches: a
     graph repeats what the device did, not what Python decided."""
+    timeout_minutes: float = 10.0
+    """Minutes that the processes of a run wait for each other, before it stops with an error."""
     channels_last: bool = True
     """Store images and weights with the channels last: faster on a GPU, and up to three times faster on a CPU."""
 
     def fabric(self, config: TrainConfig) -> Fabric:
         """Return Fabric for this hardware and a configuration's precision."""
         from lightning_fabric import Fabric  # noqa: PLC0415 (takes seconds to import)
+        from lightning_fabric.strategies.ddp import DDPStrategy  # noqa: PLC0415
 
         accelerator = self.accelerator
         if accelerator == "auto":  # Fabric would choose mps, which has no float64 and no deterministic crops
@@ -62,13 +66,15 @@ class Hardware:
             if (self.devices, self.nodes) not in ((1, 1), (devices, nodes)):
                 given = f"{self.devices} and {self.nodes}"
                 raise InputError(f"With this torchrun, devices and nodes must be {devices} and {nodes}, not {given}.")
+        patience = timedelta(minutes=self.timeout_minutes)
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no stack traces of processes that lose each other
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         try:
             return Fabric(
                 accelerator=accelerator,
                 devices=devices,
                 num_nodes=nodes,
-                strategy="ddp" if devices * nodes > 1 else "auto",
+                strategy=DDPStrategy(timeout=patience) if devices * nodes > 1 else "auto",
                 precision="bf16-mixed" if uses_bfloat16(config.precision, accelerator) else "32-true",
             )
         except (TypeError, ValueError, RuntimeError) as error:  # the kinds that Fabric raises
@@ -82,7 +88,8 @@ class Hardware:
         `n_ranks` processes train together; `n_steps`, the length of the run, decides whether compiling pays.
         """
         waits = config.sync_batch_norm and n_ranks > 1  # for the statistics of other processes
-        fusible, capturable = can_fuse(backbone, device) and not waits, device.type == "cuda" and n_ranks == 1
+        fusible = can_fuse(backbone, device) and not waits and config.init is None  # else batch norm is frozen
+        capturable = device.type == "cuda" and n_ranks == 1
         if self.fuse and self.compile:
             raise InputError("fuse and compile exclude each other; choose one.")
         if self.fuse and not fusible:

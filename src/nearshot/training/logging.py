@@ -42,6 +42,7 @@ class RunLog:
         called: float | None = None,
     ) -> None:
         self.folder, self.history, self.n_epochs = folder, list(progress.history), config.epochs
+        self.chance = 100 / config.validation_way
         self.n_steps, self.first_step, self.n_taken = config.epochs * steps_per_epoch, progress.step, 0
         self.started = time.perf_counter()
         self.called: float | None = self.started if called is None else called
@@ -52,9 +53,6 @@ class RunLog:
         except ImportError:
             self.events = None
         else:  # curves of a resumed run end before its first epoch
-            of_older_version = folder.path / "events.out.tfevents.nearshot"
-            if of_older_version.is_file():  # TensorBoard reads files in the order of their names
-                of_older_version.rename(folder.path / "events.out.tfevents.0.nearshot")
             self.events = SummaryWriter(str(folder.path), purge_step=len(self.history) + 1)
         self.wandb = None
         if wandb is not None:
@@ -118,13 +116,18 @@ class RunLog:
         speed = f"loss {record['loss']:.4f}, {images_per_second:,.0f} images/s"
         following = min(record["epoch"] + 1, self.n_epochs)
         self.bar.update(self.task, description=f"epoch {following}/{self.n_epochs}, {speed}")
-        measured = ", ".join(f"{name} {value:.2f} %" for name, value in record.get("validation", {}).items())
+        measured = self.described(record.get("validation", {}))
         unpaired = record.get("anchors_without_positive", 0)
         self.say(
             f"epoch {record['epoch']}/{self.n_epochs}: {speed}, {left} left"
             + (f", {unpaired:.1f} anchors per batch without a positive" if unpaired else "")
-            + (f"; validation {measured}" if measured else "")
+            + (f"; {measured}" if measured else "")
         )
+
+    def described(self, validation: dict[str, float]) -> str:
+        """Return validation accuracies as text, with the accuracy of guessing; empty if there are none."""
+        accuracies = ", ".join(f"{name} {value:.2f} %" for name, value in validation.items())
+        return f"validation {accuracies} (chance {self.chance:.4g} %)" if accuracies else ""
 
 
 def import_wandb() -> Any:

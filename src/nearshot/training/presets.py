@@ -1,4 +1,4 @@
-"""The paper's settings by dataset and method, and settings for Omniglot and glyphs.
+"""The paper's settings by dataset and method, and settings for 84×84 files of miniImageNet, Omniglot and glyphs.
 
 The paper's settings are those of its comparison table, as the published experiments ran them; `docs/training.md` lists
 where they differ from the text.
@@ -20,6 +20,14 @@ __all__ = ["PRESETS", "closest_preset"]
 PAPER = TrainConfig(input_size=84, background=1e-10, warm_up=0.0)
 CIFAR_FS = replace(PAPER, dataset="cifar-fs", epochs=240)
 MINI_IMAGENET = replace(PAPER, dataset="mini-imagenet")
+# For files of 84×84, where the published crops magnify small patches. Chosen for NCA, on validation: docs/results.md.
+SMALL_FILES: dict[str, Any] = {
+    "augmentation": Augmentation(crop="padded", padding=8, brightness=0.4, contrast=0.4, saturation=0.4),
+    "weight_decay": 1e-3,
+    "ema_decay": 0.999,
+    "schedule": "constant",
+    "epochs": 100,
+}
 TIERED_IMAGENET = replace(PAPER, dataset="tiered-imagenet", epochs=150, milestones=(0.5, 0.75), steps_per_epoch=439)
 # For letters: a mirrored one may be another letter, and most are thin, so crops stay mild.
 UPRIGHT = Augmentation(scale=(0.6, 1.0), flip=0.0)
@@ -38,6 +46,27 @@ GLYPHS = TrainConfig(
     validate_every=2,
 )
 OMNIGLOT = replace(GLYPHS, dataset="omniglot", backbone="conv4", epochs=40, batch_size=512, validate_every=5)
+
+# For photos of one's own, without a preset. Chosen on validation classes of birds: docs/training.md has the figures.
+PHOTOS = TrainConfig(
+    init="auto",
+    freeze=3,
+    epochs=5,
+    batches="episodes",
+    batch_size=128,
+    images_per_class=8,
+    distance="cosine",
+    temperature=0.05,
+    optimiser="adam",
+    learning_rate=1e-4,
+    weight_decay=0.0,
+    schedule="cosine",
+    augmentation=Augmentation(scale=(0.35, 1.0)),
+    validate_every=1,
+)
+PHOTOS_FROM_SCRATCH = replace(
+    PHOTOS, init=None, freeze=0, backbone="conv4", epochs=50, learning_rate=1e-3, validate_every=5
+)
 
 COMMON: dict[str, dict[str, Any]] = {
     "nca": {},
@@ -59,6 +88,8 @@ def _all() -> dict[str, TrainConfig]:
         for name, changes in (COMMON | of_snell | SIMPLESHOT | {"supcon": SUPCON}).items():
             presets[f"{base.dataset}-{name}"] = replace(base, **changes)
     presets["mini-imagenet-nca"] = replace(MINI_IMAGENET, projection=128, temperature=0.9)
+    for name in COMMON | SIMPLESHOT:
+        presets[f"mini-imagenet-84-{name}"] = replace(presets[f"mini-imagenet-{name}"], **SMALL_FILES)
     presets["tiered-imagenet-nca"] = replace(TIERED_IMAGENET, **FIXED_COMPOSITION, batch_size=1008, temperature=0.9)
     presets["tiered-imagenet-simpleshot"] = replace(
         TIERED_IMAGENET, method="simpleshot", batch_size=1023, milestones=(0.5, 0.7), steps_per_epoch=None
@@ -71,6 +102,16 @@ def _all() -> dict[str, TrainConfig]:
 
 PRESETS: Mapping[str, TrainConfig] = MappingProxyType(_all())
 """Settings by dataset and method, such as "cifar-fs-nca"; change some with `dataclasses.replace`."""
+
+
+def preset_for_side(name: str, side: int) -> str:
+    """Return the preset to use in place of one of miniImageNet where the prepared images are no larger than its input.
+
+    >>> preset_for_side("mini-imagenet-nca", 84), preset_for_side("mini-imagenet-nca", 256)
+    ('mini-imagenet-84-nca', 'mini-imagenet-nca')
+    """
+    small = name.replace("mini-imagenet-", "mini-imagenet-84-")
+    return small if small in PRESETS and side <= (PRESETS[small].input_size or side) else name
 
 
 def closest_preset(config: TrainConfig) -> tuple[str, dict[str, tuple[Any, Any]]]:

@@ -30,12 +30,12 @@ import torch
 
 from nearshot._version import __version__, state_of_code
 from nearshot.errors import FileFormatError, InputError
-from nearshot.io import FileLock, atomic_write
+from nearshot.io import FileLock, read_json, write_json
 from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig, dataset_name
 from nearshot.training.presets import closest_preset
 
-__all__ = ["RunFolder", "best_epoch", "describe_environment", "device_name", "run_name"]
+__all__ = ["RunFolder", "best_epoch", "describe_environment", "device_name", "folder_name", "run_name"]
 
 LONGEST_NAME = 120
 CLASSES, JOB = "training_classes.json", "job.json"
@@ -57,6 +57,21 @@ def run_name(config: TrainConfig) -> str:
     return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
+def folder_name(config: TrainConfig) -> str:
+    """Return a short name for a run's folder: the preset, or the dataset and the method; then seed and other changes.
+
+    >>> folder_name(TrainConfig(dataset="photos", seed=3)), folder_name(TrainConfig(dataset="photos", epochs=9))
+    ('photos-nca-seed3', 'photos-nca-4a4d')
+    """
+    preset, different = closest_preset(config)
+    others = {name: own for name, (_, own) in different.items() if name not in ("dataset", "method", "seed")}
+    if preset == "default" or "method" in different:
+        preset = f"{dataset_name(config.dataset)}-{config.method_name}"
+    parts = [preset, *([f"seed{config.seed}"] if config.seed else [])]
+    parts += [hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:4]] if others else []
+    return "".join(letter if letter.isalnum() or letter in ".+-_" else "-" for letter in "-".join(parts))
+
+
 class RunFolder:
     """The files of a run: their paths, reading, writing, and the per-run lock."""
 
@@ -74,7 +89,7 @@ class RunFolder:
 
     def keep_weights(self, epochs: set[int], *, before: int) -> None:
         """Remove the weights of all other epochs before `before`; later ones may be among the best."""
-        for epoch in range(1, before):
+        for epoch in range(before):
             if epoch not in epochs:
                 self.weights_of(epoch).unlink(missing_ok=True)
 
@@ -85,8 +100,7 @@ class RunFolder:
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Write a JSON file atomically."""
-        with atomic_write(self.path / name) as file:
-            file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+        write_json(self.path / name, content)
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the run."""
@@ -94,13 +108,7 @@ class RunFolder:
         if not file.is_file():
             kind = "run" if name == "config.json" else "finished run"
             raise InputError(f"{self.path} is not a {kind}: it has no {name}.")
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise FileFormatError(f"{file} is damaged: {error}.") from error
-        if not isinstance(content, dict):
-            raise FileFormatError(f"{file} is damaged: it must hold a JSON object.")
-        return content
+        return read_json(file)
 
     def read_best(self) -> dict[str, dict[str, Any]]:
         """Return the best epochs of a finished run, by "5-shot centroid" and the like."""
@@ -136,11 +144,7 @@ class RunFolder:
         """Return the training classes; None for a run of an older version, which has no record."""
         if not (self.path / CLASSES).is_file():
             return None
-        content = self.read(CLASSES)
-        try:
-            return TrainingClasses.from_dict(content)
-        except ValueError as error:
-            raise FileFormatError(f"{self.path / CLASSES} is damaged: {error}") from error
+        return TrainingClasses.from_json(json.dumps(self.read(CLASSES)), str(self.path / CLASSES))
 
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make and lock the folder; return whether there is a checkpoint to resume from."""
@@ -185,7 +189,7 @@ class RunFolder:
             last = self.read("environment.json")
             before = [*last.pop("earlier", []), last]
         self.write("config.json", config.as_dict())
-        self.write(CLASSES, classes.as_dict())
+        self.write(CLASSES, json.loads(classes.as_json()))
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
 
 

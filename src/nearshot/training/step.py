@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearshot.data.augment import augment, normalise_images
 from nearshot.models import Backbone, build_backbone
 from nearshot.models.heads import LinearHead, ProjectionHead
 from nearshot.models.kernels import fuse
+from nearshot.training.average import WeightAverage
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
+from nearshot.training.initial import freeze_stages, load_initial
 from nearshot.training.methods import LossInputs, resolve_method
 
 if TYPE_CHECKING:
@@ -37,11 +40,24 @@ class Learner(nn.Module):
 
     def __init__(self, config: TrainConfig, input_size: int, n_classes: int) -> None:
         super().__init__()
-        self.backbone: Backbone = build_backbone(config.backbone, input_size=input_size)
+        self.is_pretrained = config.init is not None
+        if config.init is None:
+            self.backbone: Backbone = build_backbone(config.backbone, input_size=input_size)
+        else:
+            self.backbone = load_initial(config.init, input_size)
+            freeze_stages(self.backbone, config.freeze)
         dim = self.backbone.embedding_dim
         self.projection = None if config.projection is None else ProjectionHead(dim, config.projection)
         needs_logits = config.method == "simpleshot" or config.cross_entropy_weight > 0
         self.head = LinearHead(dim, n_classes) if needs_logits else None
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training or evaluation; batch norm keeps the statistics of a network that was trained before."""
+        super().train(mode)
+        for module in self.backbone.modules() if self.is_pretrained else ():
+            if isinstance(module, _BatchNorm):
+                module.eval()
+        return self
 
     def forward(self, images: Tensor) -> Embedded:
         """Embed normalised images, (image, 3, height, width)."""
@@ -58,6 +74,7 @@ class Step:
         optimiser: the one inside Fabric's, which has a copy of its attributes that may be out of date.
         generator: the random numbers of augmentation and pair subsampling, the same on all ranks.
         log_temperature: the logarithm of a learnt temperature, which must stay positive; None if it is not learnt.
+        average: the moving average of the backbone's weights; None without `ema_decay`.
     """
 
     def __init__(self, fabric: Fabric, hardware: Hardware, config: TrainConfig, learner: Learner) -> None:
@@ -67,6 +84,7 @@ class Step:
             synchronise_batch_norm(learner, device)
         if hardware.fuse:
             fuse(learner.backbone)
+        self.average = WeightAverage(learner.backbone, config.ema_decay) if config.ema_decay else None
         if hardware.compile:
             learner.compile()
         self.fabric, self.hardware, self.config, self.method = fabric, hardware, config, resolve_method(config)
@@ -83,7 +101,8 @@ class Step:
     def _new_optimiser(self) -> torch.optim.Optimizer:
         """Return the optimiser. On a GPU its learning rate is a tensor there, so that a graph reads what is set."""
         config, device = self.config, self.fabric.device
-        groups: list[dict[str, Any]] = [{"params": self.learner.parameters(), "weight_decay": config.weight_decay}]
+        weights = [weight for weight in self.learner.parameters() if weight.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.weight_decay}]
         if self.log_temperature is not None:  # without decay, since no temperature is the natural one
             groups.append({"params": [self.log_temperature], "weight_decay": 0.0})
         cuda = device.type == "cuda"
@@ -102,6 +121,8 @@ class Step:
         else:
             loss = self._backward_in_parts(inputs, labels, self.config.micro_batch)
         self._fabric_optimiser.step()
+        if self.average is not None:
+            self.average.update(self.learner.backbone)
         return loss.detach()
 
     def prepare(self, images: Tensor) -> Tensor:
@@ -214,7 +235,8 @@ def _snapshot(step: Step) -> Callable[[], None]:
         own = [step.log_temperature] if step.log_temperature is not None else []
         moments = [value for state in step.optimiser.state.values() for value in state.values()]
         tensors = [value for value in moments if isinstance(value, Tensor)]
-        return [*step.learner.parameters(), *step.learner.buffers(), *own, *tensors]
+        average = [] if step.average is None else [*step.average.parameters(), *step.average.buffers()]
+        return [*step.learner.parameters(), *step.learner.buffers(), *own, *average, *tensors]
 
     before = changing()
     values = [tensor.detach().clone() for tensor in before]

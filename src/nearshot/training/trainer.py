@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -21,9 +21,10 @@ from nearshot.randomness import kept_randomness
 from nearshot.training import checkpoint
 from nearshot.training.assembly import RunPlan
 from nearshot.training.checkpoint import CheckpointWriter, Progress
-from nearshot.training.classes import TrainingClasses
+from nearshot.training.classes import NOTE
 from nearshot.training.config import TrainConfig
-from nearshot.training.distributed import any_rank, on_first_rank
+from nearshot.training.diagnosis import warnings_about
+from nearshot.training.distributed import any_rank, naming_lost_ranks, on_first_rank
 from nearshot.training.embedding import embed_images, in_one_size
 from nearshot.training.hardware import Hardware
 from nearshot.training.logging import RunLog, import_wandb
@@ -46,6 +47,7 @@ class TrainResult:
         best: for each of "1-shot centroid" and the like, the accuracy of the best epoch on the validation split.
         best_epochs: for each of them, the epoch.
         history: the log, one entry per epoch.
+        initial: the accuracies of the initial network, epoch 0, by the same names; empty without `init`.
         finished: False if the run was stopped by a signal before its end.
         rank: the rank of this process; 0 is the one to report for all.
     """
@@ -56,11 +58,13 @@ class TrainResult:
     history: list[dict[str, Any]]
     finished: bool
     rank: int = 0
+    initial: dict[str, float] = field(default_factory=dict)
 
 
 class RunOptions(TypedDict, total=False):
     """The options of `train` about its log and checkpoints."""
 
+    allow_few_images: bool
     checkpoint_seconds: float
     show: bool | None
     wandb: str | None
@@ -94,7 +98,8 @@ def train(
             run's configuration; a resumed run keeps its settings.
         resume: resume from the folder's checkpoint, if it has one.
         overwrite: replace a run in the same folder.
-        options: `checkpoint_seconds`, the least time between two checkpoints, which are written at the end of an epoch
+        options: `allow_few_images`, whether to train on fewer than 5 classes or 50 images;
+            `checkpoint_seconds`, the least time between two checkpoints, which are written at the end of an epoch
             (default: 10); `show`, whether to show progress (default: a bar on a terminal, and lines elsewhere);
             `wandb`, a Weights & Biases project to log to as well (needs the extra `wandb`).
     """
@@ -104,11 +109,13 @@ def train(
     show, wandb = options.get("show"), options.get("wandb")
     if wandb is not None:
         import_wandb()  # fails before anything is overwritten
-    plan = RunPlan(config, hardware or Hardware(), folder=folder, data_dir=data_dir, auto=auto, resume=resume)
+    where: dict[str, Any] = {"folder": folder, "data_dir": data_dir}
+    few = options.get("allow_few_images", False)
+    plan = RunPlan(config, hardware or Hardware(), **where, auto=auto, resume=resume, allow_few_images=few)
     training = Training(plan)
     config, fabric, run, progress = plan.config, plan.fabric, plan.run, training.progress
     stop_every = 1 if fabric.world_size == 1 else STEPS_BETWEEN_STOP_CHECKS
-    with _locked(plan, resume=resume, overwrite=overwrite) as resumes:
+    with naming_lost_ranks(fabric, run.path), _locked(plan, resume=resume, overwrite=overwrite) as resumes:
         if resumes:
             training.resume()
         elif resume:
@@ -121,6 +128,10 @@ def train(
                 log.say(message)
         with log or nullcontext(), CheckpointWriter(run.checkpoint) as writer, stop_signal() as stopping:
             training.warm_up()
+            if config.init is not None and progress.step == 0:
+                progress.initial = training.validated(0)
+                if log is not None:
+                    log.say(f"epoch 0/{config.epochs}, the initial network: {log.described(progress.initial)}")
             while progress.epoch <= config.epochs:
                 started, n_images = time.perf_counter(), 0
                 for number, n_left in training.steps():
@@ -133,9 +144,12 @@ def train(
                 record = training.epoch_record()
                 seconds = time.perf_counter() - started
                 if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
-                    record["validation"] = training.validated()
+                    record["validation"] = training.validated(progress.epoch)
                 if log is not None:
                     log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
+                    for warning in training.warnings:
+                        log.say(warning)
+                    training.warnings.clear()
                 progress.next_epoch()
                 is_last = progress.epoch > config.epochs
                 stops = any_rank(fabric, stopping()) and not is_last
@@ -181,12 +195,12 @@ class Training:
         hardware = replace(plan.hardware, residence=self.feed.residence)
         self.step = Step(fabric, hardware, self.config, plan.learner)
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        self.backbone = self.step.learner.backbone
+        self.backbone = self.step.learner.backbone if self.step.average is None else self.step.average.backbone
         network = torch.compile(self.backbone, dynamic=False) if hardware.compile else self.backbone
         most = max(len(one.labels) for one in plan.stores.values())
         self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
-        self.classes = TrainingClasses(store.dataset, store.class_names)
-        self.progress = Progress()
+        self.classes = plan.classes
+        self.progress, self.warnings = Progress(), list[str]()
 
     def resume(self) -> None:
         """Restore the folder's checkpoint."""
@@ -240,23 +254,27 @@ class Training:
             record |= zip(Composition._fields, averages, strict=True)
         return record
 
-    def validated(self) -> dict[str, float]:
-        """Return the accuracies on the validation split, which the first rank measures for all."""
+    def validated(self, epoch: int) -> dict[str, float]:
+        """Return an epoch's accuracies on the validation split, which the first rank measures for all."""
         with self._evaluating():
-            return on_first_rank(self.fabric, self._validate)
+            return on_first_rank(self.fabric, lambda: self._validate(epoch))
 
-    def _validate(self) -> dict[str, float]:
+    def _validate(self, epoch: int) -> dict[str, float]:
         """Measure the backbone, record the best epochs so far, and write its weights if it is best by any measure."""
-        epoch, best, means = self.progress.epoch, self.progress.best, {}
-        centre = self._embed(self.feed).mean(0)  # of the training images; centres all others
-        for name, accuracy in self._measure(centre).items():
+        best, means = self.progress.best, {}
+        features = self._embed(self.feed)
+        centre = features.mean(0)  # of the training images; centres all others
+        accuracies = self._measure(centre)
+        if 2 * epoch >= self.config.epochs:  # at first, any network may look like this
+            self.warnings = warnings_about(features, accuracies.values())
+        for name, accuracy in accuracies.items():
             means[name] = accuracy.mean
             candidates = {"before": Accuracy.from_dict(best[name])} if name in best else {}
             if select_best(candidates | {"now": accuracy}) == "now":
                 best[name] = {"epoch": epoch} | accuracy.as_dict()
         if epoch == self.config.epochs or any(one["epoch"] == epoch for one in best.values()):
             notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": self.config.dataset}
-            notes |= self.classes.as_note()
+            notes[NOTE] = self.classes.as_json()
             save_backbone(self.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes)
         return means
 
@@ -272,7 +290,6 @@ class Training:
             n_query=self.plan.validation_queries,
             n_episodes=config.validation_episodes,
             classifiers=("centroid", "soft"),  # the best epoch is kept for each
-            training_classes=self.classes.class_names,
             small_classes="leave out",
             progress=False,
         )
@@ -301,17 +318,19 @@ class Training:
             "config": self.config.as_dict(),
             "fingerprints": self.plan.fingerprints,
             "best": self.progress.best,
+            "initial": self.progress.initial,
             "last": self.progress.history[-1],
             "environment": self.run.read("environment.json"),
         }
 
     def result(self, *, finished: bool) -> TrainResult:
         """Return the result, the same on all ranks."""
-        best, history = self.fabric.broadcast((self.progress.best, self.progress.history))
+        progress = self.progress
+        best, history, initial = self.fabric.broadcast((progress.best, progress.history, progress.initial))
         self.fabric.barrier()  # no rank leaves while another is still receiving
         accuracies = {name: Accuracy.from_dict(values) for name, values in best.items()}
         epochs = {name: int(values["epoch"]) for name, values in best.items()}
-        return TrainResult(self.run.path, accuracies, epochs, history, finished, self.fabric.global_rank)
+        return TrainResult(self.run.path, accuracies, epochs, history, finished, self.fabric.global_rank, initial)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

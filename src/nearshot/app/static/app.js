@@ -13,7 +13,7 @@ const VIEWS = {
 
 let state = { version: 0, classes: [], photos: [], next: [], suspicious: {}, errors: [], estimate: {}, confusion: { classes: [], counts: [] } };
 let photos = new Map(); // by id, in order
-let view = "all", sort = "doubt", hasChosen = false;
+let view = "all", sort = "doubt";
 let shown = []; // the ids of the list, kept in place while the user labels
 let labelledHere = 0; // labels since the list was made
 let selected = new Set(), active = null, anchor = null;
@@ -84,14 +84,15 @@ function trouble(text) {
 
 function apply(fresh) {
   state = fresh;
+  const known = photos;
   const errors = new Map(state.errors), next = new Set(state.next);
   photos = new Map(state.photos.map(([id, name, group, label, guess, confidence, doubt]) =>
     [id, { id, name, group, label, guess, confidence, doubt, error: errors.get(id), isNext: next.has(id), wrong: state.suspicious[id] }]));
   trouble(state.failure && `Something went wrong: ${state.failure} Restart nearshot; your labels are saved.`);
-  if (!hasChosen && view === "all" && state.can_export) view = "next";
+  if (!known.size && state.can_export) view = "next"; // a project that was opened again
   if (view.startsWith("class:") && !state.classes.includes(view.slice(6))) view = "all";
   if (!labelledHere || !shown.some((id) => photos.get(id)?.label === -1) || shown.every((id) => !photos.has(id))) list();
-  else shown = shown.filter((id) => photos.has(id));
+  else shown = [...shown, ...inView(view).map((photo) => photo.id).filter((id) => !known.has(id))].filter((id) => photos.has(id));
   selected = new Set([...selected].filter((id) => photos.has(id)));
   drawAll();
 }
@@ -120,7 +121,7 @@ function list() {
 }
 
 function show(name) {
-  [view, hasChosen] = [name, true];
+  view = name;
   selected.clear();
   list();
   active = anchor = shown[0] ?? null;
@@ -337,9 +338,9 @@ function choose(id, { shiftKey, ctrlKey, metaKey }) {
     anchor = id;
   }
   active = id;
+  drawSelection(); // which hides what lies under it
   reveal(id);
   drawGrid();
-  drawSelection();
 }
 
 function move(by, shiftKey = false) {
@@ -364,6 +365,7 @@ async function label(ids, code, { advance = ids.length === 1, remember = true } 
   if (advance && code >= 0 && place >= 0 && place < shown.length - 1) {
     selected = new Set([shown[place + 1]]);
     active = anchor = shown[place + 1];
+    drawSelection();
     reveal(active);
   } else if (code >= 0 && ids.length > 1) selected.clear();
   drawAll();
@@ -435,6 +437,7 @@ async function drawViewer() {
   $("viewer-image").alt = $("viewer-name").textContent = photo.name;
   $("viewer-state").textContent = `${sentence(photo)[0].toUpperCase()}${sentence(photo).slice(1)}`;
   $("viewer-classes").replaceChildren(...choices([photo.id], (code) => label([photo.id], code, { advance: false })));
+  $("viewer-judge").textContent = photo.label >= 0 ? "Judged by the other photos" : "Probabilities";
   $("previous").disabled = shown[0] === photo.id;
   $("following").disabled = shown.at(-1) === photo.id;
   const about = await (await ask(`/api/photos/${photo.id}`)).json();

@@ -63,6 +63,8 @@ def _from_cache(files: Files, path: str) -> list[SourceImage]:
     with source.read_pickle(files, path) as content:
         images, classes = _pixels(content["image_data"]), content["class_dict"]
         places = [(name, int(index)) for name in sorted(classes) for index in classes[name]]
+        if min(index for _, index in places) < 0:  # which NumPy would take from the end
+            raise ValueError("an image has a negative index")  # `read_pickle` names the file
         return [SourceImage(name, f"{name}/{i}", images[i].copy) for name, i in places]
 
 

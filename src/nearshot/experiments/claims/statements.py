@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, pairwise
 
 import scipy.stats
@@ -12,6 +11,7 @@ import torch
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import Accuracy, compare
+from nearshot.experiments.accuracy_table import AccuracyTable, both_shots
 from nearshot.experiments.claims.verdict import (
     ABOVE,
     CLEARLY_ABOVE,
@@ -19,6 +19,7 @@ from nearshot.experiments.claims.verdict import (
     Check,
     Claim,
     Compared,
+    Comparisons,
     Limits,
     Verdict,
     above,
@@ -27,14 +28,15 @@ from nearshot.experiments.claims.verdict import (
     not_above,
     within,
 )
-from nearshot.experiments.paired import SAME, PairedDifference, kind_of, over_seeds, seed_margin
+from nearshot.experiments.paired import SAME, PairedDifference, Side, kind_of, over_seeds, seed_margin
 from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, Setup, setup_config, setup_name
-from nearshot.experiments.recipes.choices import CHOICES, choice_config, schedule_config
-from nearshot.experiments.recipes.comparison import SUPCON_ROWS, supcon_config
-from nearshot.experiments.recipes.features import LAYERS
+from nearshot.experiments.recipes.choices import CHOICES_TABLE, SCHEDULE_TABLE
+from nearshot.experiments.recipes.comparison import SUPCON_ROWS, SUPCON_TABLE
+from nearshot.experiments.recipes.comparison import TABLE as COMPARISON_TABLE
+from nearshot.experiments.recipes.features import ADAPTED_NCA, TREATMENTS_OF_NCA
 from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Table
@@ -54,77 +56,61 @@ ABOUT_CLASSIFIERS = (
 )
 
 
-def _both_shots(
-    name: str, configs: Iterable[TrainConfig], classifier: str = "centroid", split: str = "val"
-) -> Iterator[Compared]:
-    first, second = configs
-    for shot in SHOTS:
-        one = Measurement(split, shot, classifier)
-        yield f"{name}, {shot}-shot", (first, one), (second, one)
+# Statements that compare rows of a table: the names of the comparisons, and both rows.
+Pairs = dict[str, tuple[str, str]]
+NCA_AND_OTHERS: Pairs = {
+    "NCA minus PN, centroid": ("NCA nearest centroid", "PN (our episodes)"),
+    "NCA minus MN, soft": ("NCA soft assignment", "MN (our episodes)"),
+}
+EPISODES: Pairs = {
+    "PN, ours minus Snell's episodes, centroid": ("PN (our episodes)", "PN (Snell's episodes)"),
+    "MN, ours minus Snell's episodes, soft": ("MN (our episodes)", "MN (Snell's episodes)"),
+}
+SCHEDULES: Pairs = {
+    f"{short}, the paper's schedule minus SimpleShot's": (f"{short} (the paper's)", f"{short} (SimpleShot's schedule)")
+    for short in ("PN", "NCA")
+}
+FINE_TUNED: Pairs = {
+    "fine-tuned minus plain, last layer": ("NCA + support set", "NCA"),
+    "fine-tuned minus plain, several layers": ("NCA multi-layer + support set", "NCA multi-layer"),
+}
 
 
-def _features(dataset: str, name: str, first: Measurement, second: Measurement) -> Compared:
-    """Compare NCA's features, measured in two ways."""
-    nca = PRESETS[f"{dataset}-nca"]
-    return name, (nca, first), (nca, second)
+def _rows(table: AccuracyTable, compared: Pairs) -> Comparisons:
+    """Return comparisons of rows of a table in each of its columns."""
+
+    def comparisons(dataset: str) -> Iterator[Compared]:
+        sides = {line.labels[0]: line.sides for line in table.lines(dataset)}
+        for name, (first, second) in compared.items():
+            yield from _compared(name, sides[first], sides[second])
+
+    return comparisons
+
+
+def _compared(name: str, firsts: Sequence[Side | None], seconds: Sequence[Side | None]) -> Iterator[Compared]:
+    for one, other in zip(firsts, seconds, strict=True):
+        if one is not None and other is not None:
+            yield f"{name}, {one[1].n_shot}-shot", one, other
+
+
+def _minus(first: str, *others: str) -> Pairs:
+    return {f"{first} minus {other}": (first, other) for other in others}
 
 
 def _classifiers(dataset: str) -> Iterator[Compared]:
+    nca = PRESETS[f"{dataset}-nca"]
     for first, second in pairwise(("centroid", "soft", "knn")):
         for split in ("val", "test"):
-            measured = (Measurement(split, 5, name) for name in (first, second))
-            yield _features(dataset, f"{first} minus {second}, {split}", *measured)
+            one, other = ((nca, Measurement(split, 5, name)) for name in (first, second))
+            yield f"{first} minus {second}, {split}", one, other
 
 
-def _treatments(dataset: str) -> Iterator[Compared]:
-    for other in ("raw", "centred", "normalised"):
-        for shot in SHOTS:
-            one = Measurement("val", shot, "centroid")
-            name = f"centred and normalised minus {other}, {shot}-shot"
-            yield _features(dataset, name, one, replace(one, treatment=other))
+def _both_shots(name: str, configs: Iterable[TrainConfig], classifier: str = "centroid") -> Iterator[Compared]:
+    first, second = (both_shots(config, "val", classifier) for config in configs)
+    return _compared(name, first, second)
 
 
-def _several_layers(dataset: str) -> Iterator[Compared]:
-    for shot in SHOTS:
-        last = Measurement("test", shot, "centroid")
-        yield _features(dataset, f"several layers minus the last, {shot}-shot", replace(last, layers=LAYERS), last)
-
-
-def _adapted(dataset: str, adapted: str, layers: dict[str, tuple[int, ...]]) -> Iterator[Compared]:
-    """Adapted features against the same features unchanged, with five shots."""
-    for name, chosen in layers.items():
-        one = Measurement("test", 5, "centroid", chosen)
-        yield _features(dataset, f"{adapted} minus plain, {name}, 5-shot", replace(one, adapted=adapted), one)
-
-
-def _on_test(dataset: str, name: str, *presets: str) -> Iterator[Compared]:
-    """Two presets on the test split for each episodic method, with the classifier that it is reported with."""
-    for method, (short, classifier) in METHODS.items():
-        configs = (PRESETS[f"{dataset}-{preset.format(method)}"] for preset in presets)
-        yield from _both_shots(f"{name.format(short)}, {classifier}", configs, classifier, "test")
-
-
-def _nca_and_contrastive(dataset: str) -> Iterator[Compared]:
-    *contrastive, nca = SUPCON_ROWS
-    for row in contrastive:
-        configs = (supcon_config(dataset, one) for one in (nca, row))
-        yield from _both_shots(f"NCA minus {row}", configs, split="test")
-
-
-def _schedules(dataset: str) -> Iterator[Compared]:
-    for short in ("PN", "NCA"):
-        configs = (schedule_config(dataset, f"{short} ({one})") for one in ("the paper's", "SimpleShot's schedule"))
-        yield from _both_shots(f"{short}, the paper's schedule minus SimpleShot's", configs)
-
-
-def _choices(dataset: str, first: int, second: int, classifier: str = "centroid") -> Iterator[Compared]:
-    """Two of the choices that the text discusses, by their places in `CHOICES`."""
-    names = CHOICES[first], CHOICES[second]
-    name = " minus ".join(names) + f", {classifier}" * (classifier != "centroid")
-    yield from _both_shots(name, (choice_config(dataset, one) for one in names), classifier)
-
-
-def _rows(
+def _ablated(
     dataset: str, *compared: tuple[int, int], classifier: str = "centroid", sizes: tuple[int, ...] = BATCH_SIZES
 ) -> Iterator[Compared]:
     """Rows of Figure 4 against others."""
@@ -277,7 +263,7 @@ def _more_pairs(found: Found, dataset: str) -> Verdict:
 
 def _projection(found: Found, dataset: str) -> Verdict:
     check = above if dataset == "mini-imagenet" else not_above
-    return check(lambda on: _choices(on, 1, 0))(found, dataset)
+    return check(_rows(CHOICES_TABLE, _minus("NCA, projection to 128", "NCA")))(found, dataset)
 
 
 STATEMENTS = {  # name: the section, and what it says
@@ -319,8 +305,8 @@ STATEMENTS = {  # name: the section, and what it says
 }
 CHECKS: dict[str, Check] = {
     "more-pairs": _more_pairs,
-    "euclidean": above(lambda on: _choices(on, 4, 5, "soft")),
-    "treatment": above(_treatments),
+    "euclidean": above(_rows(CHOICES_TABLE, {"MN, Euclidean minus MN, cosine, soft": ("MN, Euclidean", "MN, cosine")})),
+    "treatment": above(_rows(TREATMENTS_OF_NCA, _minus("centred and normalised", "raw", "centred", "normalised"))),
     "nca-best": above(lambda on: _all_setups(on, (None,), SETUPS)),
     # Section 3.2 says by how much these are worse: 4 and 10 % at best. Its own table gives at least 6 and 16.5 points
     # (an erratum), so only the order is judged.
@@ -328,30 +314,33 @@ CHECKS: dict[str, Check] = {
     "subsampling": above(_all_pairs_and_fewer),
     "on-the-curve": _on_the_curve,
     "along-the-curve": above(_more_pairs_and_fewer),
-    "replacement": within((lambda on: _rows(on, (1, 2)), NONE)),
-    "no-prototypes": above(lambda on: _rows(on, (5, 6))),
-    "no-separation": above(lambda on: _rows(on, (7, 5), (7, 6))),
-    "recovered": within((lambda on: _rows(on, (3, 5)), ABOVE), (lambda on: _rows(on, (3, 1)), Limits(low=-SAME))),
-    "together": above(lambda on: _rows(on, (3, 6), (3, 7))),
+    "replacement": within((lambda on: _ablated(on, (1, 2)), NONE)),
+    "no-prototypes": above(lambda on: _ablated(on, (5, 6))),
+    "no-separation": above(lambda on: _ablated(on, (7, 5), (7, 6))),
+    "recovered": within((lambda on: _ablated(on, (3, 5)), ABOVE), (lambda on: _ablated(on, (3, 1)), Limits(low=-SAME))),
+    "together": above(lambda on: _ablated(on, (3, 6), (3, 7))),
     "gap-closes": within(
-        (lambda on: _rows(on, (3, 1), sizes=(128,)), ABOVE), (lambda on: _rows(on, (3, 1), sizes=(512,)), NONE)
+        (lambda on: _ablated(on, (3, 1), sizes=(128,)), ABOVE),
+        (lambda on: _ablated(on, (3, 1), sizes=(512,)), NONE),
     ),
-    "nca-on-test": above(lambda on: _on_test(on, "NCA minus {}", "nca", "{}")),
-    "our-episodes": above(lambda on: _on_test(on, "{}, ours minus Snell's episodes", "{}", "{}-snell")),
-    "contrastive": above(_nca_and_contrastive),
+    "nca-on-test": above(_rows(COMPARISON_TABLE, NCA_AND_OTHERS)),
+    "our-episodes": above(_rows(COMPARISON_TABLE, EPISODES)),
+    "contrastive": above(_rows(SUPCON_TABLE, _minus("NCA", *SUPCON_ROWS[:2]))),
     "classifiers": above(_classifiers),
     "ranking": _more_pairs_rank_higher,
     "ranking-exceptions": above(_exceptions),
-    "dropblock": not_above(lambda on: _choices(on, 3, 0)),
+    "dropblock": not_above(_rows(CHOICES_TABLE, _minus("NCA, DropBlock", "NCA"))),
     # The paper has about half a point, so more than none and less than one.
-    "epochs": within((lambda on: _choices(on, 2, 0), Limits(0.0, SAME))),
+    "epochs": within((_rows(CHOICES_TABLE, _minus("NCA, 240 epochs", "NCA")), Limits(0.0, SAME))),
     "projection": _projection,
     "five-shots": above(_five_shots_and_one),
-    "schedule": within((_schedules, CLEARLY_ABOVE)),
-    "mahalanobis": not_above(lambda on: _adapted(on, "mahalanobis", {"last layer": ()})),
-    "fine-tuning": above(lambda on: _adapted(on, "fine-tuned", {"last layer": (), "several layers": LAYERS})),
-    "layers": above(_several_layers),
-    "matching": above(lambda on: _rows(on, (3, 4), (3, 6), classifier="soft")),
+    "schedule": within((_rows(SCHEDULE_TABLE, SCHEDULES), CLEARLY_ABOVE)),
+    "mahalanobis": not_above(
+        _rows(ADAPTED_NCA, {"mahalanobis minus plain, last layer": ("NCA + Mahalanobis matrix", "NCA")})
+    ),
+    "fine-tuning": above(_rows(ADAPTED_NCA, FINE_TUNED)),
+    "layers": above(_rows(ADAPTED_NCA, {"several layers minus the last": ("NCA multi-layer", "NCA")})),
+    "matching": above(lambda on: _ablated(on, (3, 4), (3, 6), classifier="soft")),
 }
 # Where a statement is judged, if not on both: the paper says so there, and a recipe has the runs.
 BOTH = ("cifar-fs", "mini-imagenet")

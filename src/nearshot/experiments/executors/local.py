@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import pickle
+import queue
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import torch
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
 from nearshot.errors import InputError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, JobTask, attempt
 from nearshot.experiments.jobs import Job
 from nearshot.experiments.results import Results, runs_per_gpu
 
@@ -55,16 +57,20 @@ class LocalMachine(Executor):
         self.accelerator = "cuda" if gpus and gpus_per_run else "cpu"
         if self.accelerator == "cuda":
             self.n_sharing = n_sharing
-            self.slots = [_Slot(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(self.n_sharing) for gpu in gpus]
+            self.workers = [_Worker(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(n_sharing) for gpu in gpus]
         elif small:
             threads_per_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
-            n_slots = max(1, min(n_cores() // threads_per_job, int(available_memory() // MEMORY_PER_JOB)))
-            threads = {"OMP_NUM_THREADS": str(n_cores() // n_slots)}
+            n_workers = max(1, min(n_cores() // threads_per_job, int(available_memory() // MEMORY_PER_JOB)))
+            threads = {"OMP_NUM_THREADS": str(n_cores() // n_workers)}
             environment = threads | KEEP_MEMORY | own  # the user's settings win
-            self.slots = [_Slot(environment, JOBS_PER_PROCESS) for _ in range(n_slots)]
+            self.workers = [_Worker(environment, JOBS_PER_PROCESS) for _ in range(n_workers)]
         else:
-            self.slots = [_Slot(own)]
-        self.n_at_once = len(self.slots)
+            self.workers = [_Worker(own)]
+        self.n_at_once = len(self.workers)
+        self._threads = ThreadPoolExecutor(self.n_at_once)
+        self._free = queue.SimpleQueue[_Worker]()
+        for worker in self.workers:
+            self._free.put(worker)
 
     def prepare(self, jobs: Iterable[Job]) -> None:
         """Prepare datasets that need no download, before several jobs try to; the error lists all that are missing."""
@@ -77,99 +83,85 @@ class LocalMachine(Executor):
         if missing:
             raise InputError(" ".join(missing))
 
-    def start(self, job: Job) -> None:
+    def submit(self, job: Job) -> Future[str | None]:
         """Start a job on a free GPU or core."""
-        log = self.log_of(job)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        busy = [slot.gpu for slot in self.slots if slot.job is not None]
-        free = min((slot for slot in self.slots if slot.job is None), key=lambda slot: busy.count(slot.gpu))
-        free.start(job, json.dumps(self.task_of(job)), log)
+        return self._threads.submit(self._run, self.task_of(job))
 
-    def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs that ended."""
-        for slot in self.slots:
-            yield from slot.ended()
+    def _run(self, task: JobTask) -> str | None:
+        worker = self._free.get()
+        try:
+            return worker.run(task)
+        finally:
+            self._free.put(worker)
 
     def stop(self) -> None:
         """Send SIGTERM, wait until all jobs have saved, and kill those that do not."""
-        for slot in self.slots:
-            if slot.process is not None:
-                slot.process.send_signal(signal.SIGTERM)
-        self.close()
-
-    def close(self) -> None:
-        """End the processes that were kept for further jobs."""
         deadline = time.monotonic() + SECONDS_TO_SAVE
-        for slot in self.slots:
-            slot.close(max(0.1, deadline - time.monotonic()))
+        for worker in self.workers:
+            if worker.process is not None:
+                worker.process.terminate()
+        for worker in self.workers:
+            worker.close(max(0.1, deadline - time.monotonic()))
 
 
-class _Slot:
-    """A GPU or some cores, with its process and the job that it runs."""
+class _Worker:
+    """A process on a GPU or some cores, which does some jobs one after the other, and then is replaced."""
 
     def __init__(self, environment: dict[str, str], jobs_per_process: int = 1) -> None:
         self.environment, self.jobs_per_process, self.n_left = environment, jobs_per_process, 0
         self.gpu = environment.get("CUDA_VISIBLE_DEVICES")
-        self.job: Job | None = None
         self.process: Any = None
 
-    def start(self, job: Job, task: str, log: Path) -> None:
-        if self.process is None:
-            command = [sys.executable, "-c", f"from {__name__} import work; work()"]
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
-            with log.open("ab") as file:  # in a session of its own: Ctrl-C reaches the runner only
-                self.process = subprocess.Popen(  # noqa: S603
-                    command, **pipes, stderr=file, env=self.environment, start_new_session=True
-                )
-            os.set_blocking(self.process.stdout.fileno(), False)
-            self.n_left = self.jobs_per_process
-        self.job, self.n_left = job, self.n_left - 1
-        with suppress(BrokenPipeError):  # if it died, its status tells
-            self.process.stdin.write(f"{task}\n".encode())
+    def run(self, task: JobTask) -> str | None:
+        """Do a job and return its error message, or that its process died."""
+        task.run_folder.mkdir(parents=True, exist_ok=True)
         if not self.n_left:
-            self.process.stdin.close()
-
-    def ended(self) -> Iterable[tuple[Job, str | None]]:
-        if self.job is None:
-            return
-        answer = self.process.stdout.read(10_000)  # None while it works, nothing if the process ended
-        if answer is None:
-            return
-        if answer:
-            problem = json.loads(answer)
-        else:
-            status = self.process.wait()
-            problem = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        job, self.job = self.job, None
+            command = [sys.executable, "-c", f"from {__name__} import work; work()"]
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            with (task.run_folder / LOG).open("ab") as log:  # in a session of its own: Ctrl-C reaches the runner only
+                self.process = subprocess.Popen(  # noqa: S603
+                    command, **pipes, stderr=log, env=self.environment, start_new_session=True
+                )
+            self.n_left = self.jobs_per_process
+        self.n_left -= 1
+        with suppress(BrokenPipeError):  # if it died, its status tells
+            pickle.dump(task, self.process.stdin)
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline()
         if not answer or not self.n_left:
-            self.close(SECONDS_TO_SAVE)
-        yield job, problem
+            self.close()
+        if answer:
+            problem: str | None = json.loads(answer)
+            return problem
+        status = self.process.returncode
+        return f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
-    def close(self, seconds: float) -> None:
+    def close(self, seconds: float = SECONDS_TO_SAVE) -> None:
         """End the process: it has no more jobs. Kill it if it does not end in time."""
-        if self.process is None:
-            return
-        process, self.process, self.job = self.process, None, None
-        process.stdin.close()
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+        self.n_left = 0
+        if self.process is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process.stdout.close()
 
 
 def work() -> None:
-    """Run jobs in a process of its own: read one line of JSON per job, and answer with one line, its error message."""
+    """Do jobs in a process of its own: read pickled tasks, and answer each with one line of JSON, its error message."""
     answers = os.dup(1)
-    for line in sys.stdin:
-        task = json.loads(line)
-        with Path(task["run_folder"], LOG).open("ab") as file:  # also for libraries that write to the descriptors
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        problem = attempt(task, Results(task["results"]).put)
-        sys.stdout.flush()
-        os.write(answers, f"{json.dumps(problem and problem[:500])}\n".encode())  # short enough to be written at once
+    with suppress(EOFError):
+        while True:
+            task: JobTask = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the process that started this one)
+            with (task.run_folder / LOG).open("ab") as file:  # also for libraries that write to the descriptors
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+            problem = attempt(task, Results(task.results).put)
+            sys.stdout.flush()
+            os.write(answers, f"{json.dumps(problem and problem[:500])}\n".encode())  # the log has all of it
 
 
 def n_cores() -> int:

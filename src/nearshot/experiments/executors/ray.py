@@ -10,20 +10,21 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 from nearshot.errors import MissingExtraError, NearshotError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt
-from nearshot.experiments.jobs import LOCKED, Job
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, JobTask, attempt
+from nearshot.experiments.jobs import LOCKED, STOPPED, Job
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
 from nearshot.training.signals import handling
 
 RETRIES = 10  # of a job whose worker is lost; not for ever, since it may be the job that brings its worker down
 LINES_OF_LOG = 100
+MOST_AT_ONCE = 1000  # jobs, each awaited by a thread
 SECONDS_TO_CONNECT = 10.0
 
 
@@ -55,7 +56,8 @@ class RayCluster(Executor):
         # One process per job, so that no GPU memory stays allocated.
         options = {"num_cpus": 1, "num_gpus": gpus_per_run, "max_retries": RETRIES, "max_calls": 1}
         self.task = self.ray.remote(**options)(do_on_node)
-        self.running: dict[str, tuple[Job, Any]] = {}
+        self.threads = ThreadPoolExecutor(MOST_AT_ONCE)
+        self.running: dict[str, Any] = {}
         self.stopping = False
 
     @property
@@ -63,55 +65,49 @@ class RayCluster(Executor):
         """How many jobs the nodes that are alive can take."""
         return max(1, self._room())
 
-    def start(self, job: Job) -> None:
+    def submit(self, job: Job) -> Future[str | None]:
         """Give a job to Ray, which starts it when there is room."""
-        self._end_of_log(job).unlink(missing_ok=True)
-        future = self.task.options(name=job.name).remote(self.task_of(job))  # with a name in Ray's dashboard
-        self.running[job.id] = (job, future)
+        return self.threads.submit(self._run, job)
 
-    def ended(self) -> Iterable[tuple[Job, str | None]]:
-        """Yield the jobs that ended. A job that was stopped by its node's shutdown is started again."""
-        for key, (job, future) in list(self.running.items()):
-            # Not fetched: Ray gives a fetch up when the time is over, so that none would ever end.
-            if not self.ray.wait([future], timeout=0, fetch_local=False)[0]:
-                continue
-            del self.running[key]
-            report = self._report(future)
-            if report.problem == "" and not self.stopping:
-                self.start(job)
-                continue
-            if report.content is not None:
-                self.results.put(RunResult(report.content))
-            elif report.problem not in ("", LOCKED):
-                self._end_of_log(job).parent.mkdir(parents=True, exist_ok=True)
-                self._end_of_log(job).write_text(f"{report.log}\nThis is the end of the log on {report.node}.\n")
-            yield job, report.problem
+    def _run(self, job: Job) -> str | None:
+        """Wait for a job. One that was stopped by its node's shutdown is started again."""
+        report = NodeReport(None, STOPPED, "", "")
+        while report.problem == STOPPED and not self.stopping:
+            task = self.task.options(name=job.name)  # with a name in Ray's dashboard
+            self.running[job.id] = task.remote(self.task_of(job))
+            report = self._report(self.running[job.id])
+        del self.running[job.id]
+        if report.content is not None:
+            self.results.put(RunResult(report.content))
+        elif report.problem not in (STOPPED, LOCKED):
+            self._keep_log(self.log_of(job), report)
+        return report.problem
 
     def stop(self) -> None:
         """Ask all jobs to save and stop, wait for them, and end those that do not."""
         self.stopping = True
-        futures = [future for _, future in self.running.values()]
+        futures = list(self.running.values())
         for future in futures:
             self.ray.cancel(future)
         if futures:
             self.ray.wait(futures, num_returns=len(futures), timeout=SECONDS_TO_SAVE, fetch_local=False)
-        list(self.ended())  # keep results that came meanwhile
-        for _, future in self.running.values():
+        for future in list(self.running.values()):
             self.ray.cancel(future, force=True)
+        self.threads.shutdown()  # keeps results that came meanwhile
 
-    def log_of(self, job: Job) -> Path:
-        """Return the path of a job's log; of a failed job its end, which is always on this machine."""
-        end = self._end_of_log(job)
-        return end if end.is_file() else super().log_of(job)
-
-    def _end_of_log(self, job: Job) -> Path:
-        return self.runs / job.id / "log-end.txt"
+    @staticmethod
+    def _keep_log(log: Path, report: NodeReport) -> None:
+        """Add the end of a failed job's log to the one here, unless its node shares the file system."""
+        if not log.is_file() or report.log not in log.read_text(errors="replace"):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a") as file:
+                file.write(f"{report.log}\nThis is the end of the log on {report.node}.\n")
 
     def _report(self, future: Any) -> NodeReport:
         try:
             report: NodeReport = self.ray.get(future)
         except self.ray.exceptions.TaskCancelledError:
-            return NodeReport(None, "", "", "Ray")
+            return NodeReport(None, STOPPED, "", "Ray")
         except self.ray.exceptions.RayError as error:  # the worker was lost too often, or could not start
             text = str(error).strip() or type(error).__name__
             return NodeReport(None, text.splitlines()[-1], text, "Ray")
@@ -154,9 +150,9 @@ def _check_address(address: str) -> None:
             raise OSError(f"nothing answers at {address} ({error}).") from error
 
 
-def do_on_node(task: dict[str, Any]) -> NodeReport:
+def do_on_node(task: JobTask) -> NodeReport:
     """Do the job of a task, or what is left of it, on the node where Ray started it."""
-    log, found = Path(task["run_folder"], LOG), list[RunResult]()
+    log, found = task.run_folder / LOG, list[RunResult]()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file), _saving_when_cancelled():
         problem = attempt(task, found.append)

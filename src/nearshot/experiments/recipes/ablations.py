@@ -19,8 +19,8 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable
 from nearshot.experiments.figures import dots, heading, new_drawing
-from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS, TITLES, episodes_of, figure_config
-from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS, TITLES, figure_config
+from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Figure
 from nearshot.training import TrainConfig
@@ -48,7 +48,7 @@ def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     return {
         1: replace(five, method="nca"),
         2: replace(five, method="nca", batches="independent"),
-        3: episodes_of(five),
+        3: replace(five, method="nca", batches="episodes"),
         4: replace(five, n_shot=1),
         5: five,
         6: replace(five, method="matching"),
@@ -117,7 +117,7 @@ RECIPE = Recipe(
     name="ablations",
     title="Figure 4 and Appendix H: from NCA to episodes, one difference at a time",
     datasets=("cifar-fs", "mini-imagenet"),
-    wanted=lambda dataset: [Wanted(row_config(dataset, row, size)) for size in reversed(BATCH_SIZES) for row in ROWS],
+    wanted=lambda dataset: {row_config(dataset, row, size): () for size in reversed(BATCH_SIZES) for row in ROWS},
     tables=lambda found, dataset: [one.table(found, dataset) for one in TABLES],
     figures=_figures,
 )

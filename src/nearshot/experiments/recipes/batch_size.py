@@ -11,19 +11,19 @@ Time on an H200 at 84×84: five minutes a run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import scipy.stats
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from nearshot.experiments.accuracy_table import BOTH_SHOTS
+from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.figures import line_with_band, panels, style_of
-from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA, Number
-from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS, TITLES, figure_config
-from nearshot.experiments.recipe import Found, FoundAccuracy, Recipe, Wanted
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA
+from nearshot.experiments.paper_configs import BATCH_SIZES, TITLES, figure_config
+from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Figure, Row, Table, beside, cell, marked
+from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
 Setup = tuple[int, int] | None  # shots and images of a class; None for NCA
@@ -31,6 +31,7 @@ SETUPS = ((5, 16), (5, 8), (5, 32), (1, 8), (1, 16), (1, 32))
 METHODS = {"prototypical": ("PN", "centroid"), "matching": ("MN", "soft")}
 PANELS = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
 IN_FIGURE = SETUPS[:4]  # the others are far worse, and only in the table
+DOUBTFUL = {erratum.row: f"* {erratum}" for erratum in ERRATA if erratum.about == "accuracies" and erratum.row}
 
 
 @cache
@@ -51,55 +52,56 @@ def line_name(setup: tuple[int, int]) -> str:
     return f"episodes: {setup[0]}-shot, m+n={setup[1]}"
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
+def _wanted(dataset: str) -> Wanted:
     # The most informative first, since a long queue may be cut: larger batches, NCA, then the best setups.
     points: list[tuple[str, int, Setup]] = [("nca", size, None) for size in reversed(BATCH_SIZES)]
     points += [(method, size, setup) for setup in SETUPS for size in reversed(BATCH_SIZES) for method in METHODS]
-    return [Wanted(setup_config(dataset, *point)) for point in points]
+    return {setup_config(dataset, *point): () for point in points}
+
+
+def _lines(method: str, dataset: str) -> list[AccuracyRow]:
+    """Return all setups of all batch sizes; the paper has numbers for NCA and PN on CIFAR-FS."""
+    has_numbers = dataset == "cifar-fs" and method == "prototypical"
+    printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE if has_numbers}
+    lines = []
+    for size in reversed(BATCH_SIZES):
+        for setup in (None, *SETUPS):
+            config = setup_config(dataset, method, size, setup)
+            paper = printed.get((size, None if setup is None else config.shape), ())
+            names, sides = (f"batch {size}", setup_name(method, setup)), both_shots(config, "val", METHODS[method][1])
+            lines.append(AccuracyRow(names, sides, paper, doubtful=(size, setup) in DOUBTFUL))
+    return lines
 
 
 def _table(found: Found, dataset: str, method: str) -> Table:
     short, classifier = METHODS[method]
-    printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE}
-    same_data = dataset == "cifar-fs" == found.on(dataset) and method == "prototypical"
-    with_paper = same_data and found.scale.is_papers
-    doubtful = {erratum.row: f"* {erratum}" for erratum in ERRATA if erratum.about == "accuracies" and erratum.row}
-    rows: list[Row] = []
-    both: list[tuple[Sequence[FoundAccuracy | None], Sequence[Number]]] = []  # ours and the paper's, where not doubtful
-    for size in reversed(BATCH_SIZES):
-        for setup in (None, *SETUPS):
-            config = setup_config(dataset, method, size, setup)
-            ours = [found.pooled(config, Measurement("val", shot, classifier)) for shot in SHOTS]
-            paper = printed[size, None if setup is None else config.shape]
-            numbers = beside(ours, paper) if with_paper else tuple(map(cell, ours))
-            if (size, setup) not in doubtful:
-                both.append((ours, paper))
-            elif with_paper:  # mark the paper's numbers and the differences from them
-                numbers = tuple(item if place % 3 == 0 else marked(item) for place, item in enumerate(numbers))
-            rows.append((f"batch {size}", setup_name(method, setup), *numbers))
-    more = ("paper", "difference") * with_paper
-    on = found.on(dataset)
-    return Table(
-        f"batch-size-{on}-{short.lower()}",
-        f"Batch size and episodes, NCA and {short} ({_place(dataset, short)}): {on}, validation split, "
+    has_numbers = dataset == "cifar-fs" == found.on(dataset) and method == "prototypical"
+    with_paper = has_numbers and found.scale.is_papers
+    notes = (*(DOUBTFUL.values() if with_paper else ()), *(_rank_correlation(found) if has_numbers else ()))
+    return AccuracyTable(
+        f"batch-size-{{on}}-{short.lower()}",
+        f"Batch size and episodes, NCA and {short} ({_place(dataset, short)}): {{on}}, validation split, "
         f"{TITLES[classifier]}",
-        found.label,
-        ("batch", "trained with", *(heading for shot in BOTH_SHOTS for heading in (shot, *more))),
-        tuple(rows),
-        (*(doubtful.values() if with_paper else ()), *(_rank_correlation(both) if same_data else ())),
-    )
+        ("batch", "trained with"),
+        partial(_lines, method),
+        with_paper=with_paper,
+        notes=lambda found: notes,
+    ).table(found, dataset)
 
 
-def _rank_correlation(both: Sequence[tuple[Sequence[FoundAccuracy | None], Sequence[Number]]]) -> list[str]:
+def _rank_correlation(found: Found) -> list[str]:
     """Return a note with Spearman's rank correlation of our rows and the paper's; none where a row is missing."""
+    lines = [line for line in _lines("prototypical", "cifar-fs") if not line.doubtful]
     correlations = []
     for place, shots in enumerate(("1 shot", "5 shots")):
-        means = [(one.mean, paper[place].mean) for ours, paper in both if (one := ours[place]) is not None]
-        if len(means) < len(both):
+        ours = [found.pooled(*side) for line in lines if (side := line.sides[place]) is not None]
+        paper = [number.mean for line in lines if (number := line.paper[place])]
+        means = [accuracy.mean for accuracy in ours if accuracy is not None]
+        if len(means) < len(lines):
             return []
-        correlations.append(f"{scipy.stats.spearmanr(means).statistic:.2f} with {shots}".replace("-", "−"))
+        correlations.append(f"{scipy.stats.spearmanr(means, paper).statistic:.2f} with {shots}".replace("-", "−"))
     return [
-        f"Rank correlation with the paper's accuracies at 84×84, over {len(both)} rows: {', '.join(correlations)}. "
+        f"Rank correlation with the paper's accuracies at 84×84, over {len(lines)} rows: {', '.join(correlations)}. "
         "The row that is doubtful there is excluded."
     ]
 

@@ -17,15 +17,15 @@ on miniImageNet, with ours below.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.paired import paired_cell, paired_difference
 from nearshot.experiments.paper import COMPARISON, PN_IMPLEMENTATIONS, QUOTED, SUPCON
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
+from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Cell, Row, Table, cell, signed
 from nearshot.training import PRESETS, TrainConfig
 
@@ -50,34 +50,32 @@ SUPCON_ROWS = ("SupCon, as published", "SupCon, Khosla et al.'s", "NCA")
 OUR_PN = {"nearshot, Snell's episodes": "prototypical-snell", "nearshot, best episodes": "prototypical"}
 
 
-def _line(dataset: str, row: str) -> AccuracyRow:
-    method, classifier = ROWS[row]
-    return AccuracyRow((row,), both_shots(PRESETS[f"{dataset}-{method}"], "test", classifier), COMPARISON[row][dataset])
+def _lines(dataset: str) -> list[AccuracyRow]:
+    lines = [
+        AccuracyRow((f"{name} (quoted)",), (None, None), printed[dataset])
+        for name, printed in QUOTED.items()
+        if dataset in printed
+    ]
+    for row, (method, classifier) in ROWS.items():
+        sides = both_shots(PRESETS[f"{dataset}-{method}"], "test", classifier)
+        lines.append(AccuracyRow((row,), sides, COMPARISON[row][dataset]))
+    return lines
 
 
 TABLE = AccuracyTable(
     "comparison-{on}",
     "Comparison (Section 3.5): {on}, test split",
     ("trained with",),
-    lambda dataset: [_line(dataset, row) for row in ROWS],
+    _lines,
     measured=True,
     with_paper=True,
 )
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
+def _wanted(dataset: str) -> Wanted:
     """Return the runs that other recipes share first."""
-    runs = {run.config: run for run in TABLE.wanted(dataset)}
-    return [runs[PRESETS[f"{dataset}-{method}"]] for method in ORDER]
-
-
-def _tables(found: Found, dataset: str) -> Sequence[Table]:
-    quoted: list[Row] = []
-    for name, printed in QUOTED.items() if found.scale.is_papers else ():
-        if dataset in printed:
-            numbers = (item for one in printed[dataset] for item in (cell(None), cell(one), cell(None)))
-            quoted.append((f"{name} (quoted)", *numbers))
-    return [TABLE.table(found, dataset, quoted), _differences(found, dataset)]
+    wanted = TABLE.wanted(dataset)
+    return {config: wanted[config] for config in (PRESETS[f"{dataset}-{method}"] for method in ORDER)}
 
 
 def _differences(found: Found, dataset: str) -> Table:
@@ -122,27 +120,17 @@ def _supcon(dataset: str, row: str) -> AccuracyRow:
     return AccuracyRow((row,), both_shots(supcon_config(dataset, row), "test"), printed)
 
 
-PN_TABLE = AccuracyTable(
-    "pn-implementations-{on}",
-    "Implementations of Prototypical Networks ({where}): {on}, test split",
-    ("implementation", "architecture"),
-    lambda dataset: [
-        AccuracyRow((name, ""), both_shots(PRESETS[f"{dataset}-{method}"], "test")) for name, method in OUR_PN.items()
-    ],
-    place=("Appendix I", "mini-imagenet"),
-    measured=True,
-)
+def _backbone(config: TrainConfig, scale: Scale) -> str:
+    return scale.change(config).backbone
 
 
-def _pn_tables(found: Found, dataset: str) -> Sequence[Table]:
-    quoted: list[Row] = []
-    if found.scale.is_papers and dataset == "mini-imagenet":
-        printed = PN_IMPLEMENTATIONS.items()
-        quoted += [(f"{name} (quoted)", network, *map(cell, accuracy)) for (name, network), accuracy in printed]
-    table = PN_TABLE.table(found, dataset)
-    backbone = found.scale.change(PRESETS[f"{dataset}-prototypical"]).backbone
-    ours = ((name, backbone, *accuracies) for name, _, *accuracies in table.rows)
-    return [replace(table, rows=(*quoted, *ours))]
+def _pn_lines(dataset: str) -> list[AccuracyRow]:
+    printed = PN_IMPLEMENTATIONS if dataset == "mini-imagenet" else {}
+    lines = [AccuracyRow((f"{name} (quoted)", of), (None, None), shots) for (name, of), shots in printed.items()]
+    for name, method in OUR_PN.items():
+        config = PRESETS[f"{dataset}-{method}"]
+        lines.append(AccuracyRow((name, partial(_backbone, config)), both_shots(config, "test")))
+    return lines
 
 
 COMPARE = Recipe(
@@ -150,9 +138,9 @@ COMPARE = Recipe(
     title="Section 3.5's table: comparison on the test splits",
     datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
     wanted=_wanted,
-    tables=_tables,
+    tables=lambda found, dataset: [TABLE.table(found, dataset), _differences(found, dataset)],
 )
-CONTRAST = AccuracyTable(
+SUPCON_TABLE = AccuracyTable(
     "supcon-{on}",
     "The supervised contrastive loss ({where}): {on}, test split, nearest centroid",
     ("trained with",),
@@ -160,11 +148,13 @@ CONTRAST = AccuracyTable(
     place=("Appendix C", "mini-imagenet"),
     measured=True,
     with_paper=True,
-).recipe("Appendix C: the supervised contrastive loss", ("mini-imagenet", "cifar-fs"))
-IMPLEMENTATIONS = Recipe(
-    name="pn-implementations",
-    title="Appendix I: implementations of Prototypical Networks",
-    datasets=("mini-imagenet", "cifar-fs"),
-    wanted=PN_TABLE.wanted,
-    tables=_pn_tables,
 )
+CONTRAST = SUPCON_TABLE.recipe("Appendix C: the supervised contrastive loss", ("mini-imagenet", "cifar-fs"))
+IMPLEMENTATIONS = AccuracyTable(
+    "pn-implementations-{on}",
+    "Implementations of Prototypical Networks ({where}): {on}, test split",
+    ("implementation", "architecture"),
+    _pn_lines,
+    place=("Appendix I", "mini-imagenet"),
+    measured=True,
+).recipe("Appendix I: implementations of Prototypical Networks", ("mini-imagenet", "cifar-fs"))

@@ -52,10 +52,10 @@ STEPS: Features = {
 }
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
+def _wanted(dataset: str) -> Wanted:
     measurements = [Measurement(split, shot, name) for split in SPLITS for shot in (1, 5) for name in CLASSIFIERS]
     measurements += [Measurement("val", shot, "centroid", treatment=name) for name in TREATMENTS for shot in (1, 5)]
-    return [Wanted(PRESETS[f"{dataset}-nca"], tuple(dict.fromkeys(measurements)))]
+    return {PRESETS[f"{dataset}-nca"]: list(dict.fromkeys(measurements))}
 
 
 def _line(
@@ -82,30 +82,28 @@ def _about_paired(found: Found, against: str) -> str:
     )
 
 
-TABLES = (
-    AccuracyTable(
-        "classifiers-{on}",
-        "Classifiers on NCA's features (Appendix D): {on}, 5-shot",
-        ("classifier",),
-        lambda dataset: [
-            _line(dataset, title, [Measurement(split, 5, name) for split in SPLITS], CLASSIFIERS_TABLE[dataset][name])
-            for name, title in CLASSIFIERS.items()
-        ],
-        tuple(SPLITS.values()),
-        with_paper=True,
-    ),
-    AccuracyTable(
-        "treatments-{on}",
-        "Centring and normalising NCA's features (Section 3.1): {on}, validation split, nearest centroid",
-        ("features",),
-        lambda dataset: [
-            _line(dataset, name, [Measurement("val", shot, "centroid", treatment=name) for shot in (1, 5)])
-            for name in TREATMENTS
-        ],
-        notes=lambda found: (
-            "Centring alone moves all features by the same vector, which changes no distance and no answer. It matters "
-            "only before normalising.",
-        ),
+CLASSIFIERS_OF_NCA = AccuracyTable(
+    "classifiers-{on}",
+    "Classifiers on NCA's features (Appendix D): {on}, 5-shot",
+    ("classifier",),
+    lambda dataset: [
+        _line(dataset, title, [Measurement(split, 5, name) for split in SPLITS], CLASSIFIERS_TABLE[dataset][name])
+        for name, title in CLASSIFIERS.items()
+    ],
+    tuple(SPLITS.values()),
+    with_paper=True,
+)
+TREATMENTS_OF_NCA = AccuracyTable(
+    "treatments-{on}",
+    "Centring and normalising NCA's features (Section 3.1): {on}, validation split, nearest centroid",
+    ("features",),
+    lambda dataset: [
+        _line(dataset, name, [Measurement("val", shot, "centroid", treatment=name) for shot in (1, 5)])
+        for name in TREATMENTS
+    ],
+    notes=lambda found: (
+        "Centring alone moves all features by the same vector, which changes no distance and no answer. It matters "
+        "only before normalising.",
     ),
 )
 CLASSIFY = Recipe(
@@ -113,9 +111,9 @@ CLASSIFY = Recipe(
     title="Section 3.1, Appendix D: centring and normalising; nearest centroid, soft assignment, k-NN",
     datasets=PAPER_DATASETS,
     wanted=_wanted,
-    tables=lambda found, dataset: [one.table(found, dataset) for one in TABLES],
+    tables=lambda found, dataset: [one.table(found, dataset) for one in (CLASSIFIERS_OF_NCA, TREATMENTS_OF_NCA)],
 )
-ADAPT = AccuracyTable(
+ADAPTED_NCA = AccuracyTable(
     "adaptation-{on}",
     "Several layers and adapting to the support set (Appendix G): {on}, test split, nearest centroid",
     ("features",),
@@ -128,7 +126,8 @@ ADAPT = AccuracyTable(
         "Compare them by the paired differences, not by these means. The paper's let the queries through batch norm.",
         _about_paired(found, "NCA"),
     ),
-).recipe("Appendix G: several layers, fine-tuning, a Mahalanobis matrix")
+)
+ADAPT = ADAPTED_NCA.recipe("Appendix G: several layers, fine-tuning, a Mahalanobis matrix")
 ADAPT_STEPS = AccuracyTable(
     "adaptation-steps-{on}",
     "Which layers, and how far to fine-tune: {on}, validation split, nearest centroid",

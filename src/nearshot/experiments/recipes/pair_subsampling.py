@@ -44,9 +44,9 @@ def share_of_pairs(config: TrainConfig) -> float:
     return separate.total / (n_images * (n_images - 1) / 2)
 
 
-def _wanted(dataset: str) -> Sequence[Wanted]:
+def _wanted(dataset: str) -> Wanted:
     episodic = [setup_config(dataset, method, BATCH_SIZE, setup) for setup in IN_FIGURE for method in METHODS]
-    return [Wanted(config) for config in (*(subsampled(dataset, f) for f in reversed(FRACTIONS)), *episodic)]
+    return dict.fromkeys((*(subsampled(dataset, fraction) for fraction in reversed(FRACTIONS)), *episodic), ())
 
 
 def _tables(found: Found, dataset: str) -> Sequence[Table]:

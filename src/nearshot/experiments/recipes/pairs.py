@@ -233,7 +233,7 @@ RECIPE = Recipe(
     name="pairs",
     title="Table 1, Appendix E's counts, Figure 1: the pairs that a batch gives a loss",
     datasets=("cifar-fs",),
-    wanted=lambda dataset: (),
+    wanted=lambda dataset: {},
     tables=lambda found, dataset: (_table_1(), _appendix_e()),
     figures=lambda found, dataset: (_figure(found.episode or FIGURE_1),),
 )

@@ -73,6 +73,6 @@ RECIPE = Recipe(
     name="runs",
     title="Not in the paper: every run, with its accuracy, time and machine",
     datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
-    wanted=lambda dataset: (),
+    wanted=lambda dataset: {},
     tables=_tables,
 )

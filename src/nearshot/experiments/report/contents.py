@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nearshot.evaluation import Accuracy
@@ -14,48 +14,32 @@ from nearshot.experiments.claims import Claim, Verdict, check_claims
 from nearshot.experiments.recipe import ALL, Found, RecipeOutputs, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Measurement, Results, RunResult
-from nearshot.experiments.scales import OWN, PAPER, Scale, scale_named
+from nearshot.experiments.scales import PAPER, Scale, scale_named
 from nearshot.experiments.tables import Cell, cell
-from nearshot.training.run_folder import run_name
 
 COLUMNS = (("val", 1), ("val", 5), ("test", 1), ("test", 5))
 BINS = 25
 LEFT, RIGHT, TOP, BOTTOM = 42.0, 312.0, 8.0, 130.0  # of the area inside a chart's axes
 
 
-@dataclass(frozen=True, eq=False)
-class ScaleContents:
-    """A scale (None if it is unknown) with its runs, and the recipes with a number on each dataset."""
+class ScaleContents(NamedTuple):
+    """A scale with its runs, and the recipes with a number on each dataset."""
 
-    name: str
-    scale: Scale | None
+    scale: Scale
     runs: Sequence[RunResult]
     parts: Sequence[RecipeOutputs]
 
-    @property
-    def label(self) -> str:
-        """The scale in words."""
-        if self.name == OWN:
-            return "runs of your own, each with its own settings; not a reproduction"
-        return self.scale.label if self.scale else f"{self.name}: an unknown scale; not a reproduction"
 
-    @property
-    def is_papers(self) -> bool:
-        """Whether numbers may be compared with the paper's."""
-        return self.scale is not None and self.scale.is_papers
-
-
-def scales_of(results: Results, scales: Sequence[Scale] = ()) -> list[ScaleContents]:
-    """Return the contents of each scale that has results, the paper's first; `scales` are those of one's own."""
-    own = {scale.name: scale for scale in scales}
+def scales_of(results: Results) -> list[ScaleContents]:
+    """Return the contents of each scale that has results, the paper's first."""
     by_scale: dict[str, list[RunResult]] = {}
     for run in results:
         by_scale.setdefault(run.scale, []).append(run)
     contents = []
     for name in sorted(by_scale, key=lambda name: (name != PAPER.name, name)):
-        scale, runs = own.get(name) or scale_named(name), by_scale[name]
-        parts = [] if scale is None else _parts(Found(results, scale, tuple(sorted({run.seed for run in runs}))))
-        contents.append(ScaleContents(name, scale, runs, parts))
+        scale, runs = scale_named(name), by_scale[name]
+        found = Found(results, scale, tuple(sorted({run.seed for run in runs})))
+        contents.append(ScaleContents(scale, runs, _parts(found) if scale.has_recipes else []))
     return contents
 
 
@@ -64,7 +48,7 @@ def _parts(found: Found) -> list[RecipeOutputs]:
     parts = []
     for recipe in RECIPES.values():
         for dataset in recipe.on(ALL, found.scale):
-            there = found.of_seeds_that_ran(one.config for one in recipe.wanted(dataset))
+            there = found.of_seeds_that_ran(recipe.wanted(dataset))
             parts.append(outputs_of(recipe, replace(there, n_asked=None), dataset))
     return [part for part in parts if part.runs]
 
@@ -77,11 +61,11 @@ def counted_parts() -> list[RecipeOutputs]:
     return [part for part in parts if part.tables]
 
 
-def claims_of(scales: Sequence[ScaleContents]) -> Iterator[tuple[ScaleContents, str, Claim, Verdict]]:
+def claims_of(scales: Sequence[ScaleContents]) -> Iterator[tuple[Scale, str, Claim, Verdict]]:
     """Yield the paper's claims with their verdicts, for every scale and dataset that has runs."""
-    for scale in scales:
-        for dataset in dict.fromkeys(part.dataset for part in scale.parts):
-            founds = [part.found for part in scale.parts if part.dataset == dataset]
+    for scale, _, parts in scales:
+        for dataset in dict.fromkeys(part.dataset for part in parts):
+            founds = [part.found for part in parts if part.dataset == dataset]
             found = replace(founds[0], seeds=tuple(sorted({seed for one in founds for seed in one.seeds})))
             for claim, verdict in check_claims(found, dataset):
                 yield scale, found.on(dataset), claim, verdict
@@ -89,9 +73,9 @@ def claims_of(scales: Sequence[ScaleContents]) -> Iterator[tuple[ScaleContents, 
 
 def compared_with_paper(
     scales: Sequence[ScaleContents],
-) -> Iterator[tuple[ScaleContents, RecipeOutputs, str, str, list[Cell]]]:
+) -> Iterator[tuple[Scale, RecipeOutputs, str, str, list[Cell]]]:
     """Yield all numbers that the paper has too: names of row and column, then ours, the paper's, the difference."""
-    tables = ((scale, part, table) for scale in scales for part in scale.parts for table in part.tables)
+    tables = ((scale, part, table) for scale, _, parts in scales for part in parts for table in part.tables)
     for scale, part, table in tables:
         for place in (i for i, heading in enumerate(table.headings) if heading == "difference"):
             for row in table.rows:
@@ -112,33 +96,16 @@ class Chart(NamedTuple):
     is_filled: bool = False
 
 
-def run_rows(scales: Sequence[ScaleContents]) -> Iterator[dict[str, Any]]:
-    """Yield what `templates/runs.html` shows of each run."""
-    used_by: dict[tuple[str, str], dict[str, None]] = {}
-    for scale in scales:
-        for part in scale.parts:
-            for run in part.runs:
-                used_by.setdefault((run.scale, run.id), {})[part.recipe.name] = None
-    for scale in scales:
-        for run in scale.runs:
-            provenance = {"result": run.id, "fingerprints": run.content["fingerprints"], **run.content["environment"]}
-            accuracies = [(one.name, run.accuracy(one), run.epoch(one)) for one in run.measurements]
-            yield {
-                "run": run,
-                "scale": scale,
-                "name": run_name(run.config).split(","),  # a line may end between its parts
-                "cells": [_cell(run, split, n_shot) for split, n_shot in COLUMNS],
-                "used_by": list(used_by.get((run.scale, run.id), ())),
-                "curves": _curves(run.history),
-                "accuracies": accuracies,
-                "episodes": [_episodes(name, accuracy) for name, accuracy, _ in accuracies],
-                "classes": run.by_class,
-                "config": _flat(run.content["config"]),
-                "provenance": _flat(provenance),
-            }
+def used_by(scales: Sequence[ScaleContents]) -> dict[tuple[str, str], list[str]]:
+    """Return the names of the recipes that show a run, by the run's scale and identity."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for part in (part for _, _, parts in scales for part in parts):
+        for run in part.runs:
+            names.setdefault((run.scale, run.id), []).append(part.recipe.name)
+    return {key: list(dict.fromkeys(many)) for key, many in names.items()}
 
 
-def _cell(run: RunResult, split: str, n_shot: int) -> Cell:
+def accuracy_cell(run: RunResult, split: str, n_shot: int) -> Cell:
     """Return an accuracy by nearest centroid, or by another classifier with its name."""
     for classifier in ("centroid", "soft", "knn"):
         measured = Measurement(split, n_shot, classifier)
@@ -150,7 +117,8 @@ def _cell(run: RunResult, split: str, n_shot: int) -> Cell:
     return cell(None)
 
 
-def _curves(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def curves(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """Return the loss and the validation accuracies over epochs."""
     loss = [(float(line["epoch"]), float(line["loss"])) for line in history if line.get("loss") is not None]
     validation: dict[str, list[tuple[float, float]]] = {}
     for line in history:
@@ -182,7 +150,7 @@ def _scaled(values: Sequence[float], start: float, end: float) -> Callable[[floa
     return lambda value: start + (0.5 if high == low else (value - low) / (high - low)) * (end - start)
 
 
-def _episodes(name: str, accuracy: Accuracy) -> Chart:
+def episodes(name: str, accuracy: Accuracy) -> Chart:
     """Return the distribution of the episodes' accuracies. Each bin holds equally many possible values."""
     n_questions = accuracy.protocol.n_way * accuracy.protocol.n_query
     step = -(-n_questions // BINS)
@@ -198,12 +166,17 @@ def _episodes(name: str, accuracy: Accuracy) -> Chart:
     return Chart(f"{name}: episodes by accuracy, %", (path,), ends=ends, is_filled=True)
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, str]:
+def provenance(run: RunResult) -> dict[str, Any]:
+    """Return where a run comes from: its identity, its data, and the environment that it was trained in."""
+    return {"result": run.id, "fingerprints": run.content["fingerprints"], **run.content["environment"]}
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, str]:
     """Return names and texts, with one name for each value inside a value."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= {f"{name}: {inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
-    return {name: _text(value) for name, value in flat.items()}
+        found |= {f"{name}: {inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
+    return {name: _text(value) for name, value in found.items()}
 
 
 def _text(value: object) -> str:

@@ -17,25 +17,21 @@ from nearshot.errors import InputError
 from nearshot.experiments.claims.verdict import count_statuses
 from nearshot.experiments.report import contents
 from nearshot.experiments.results import Results
-from nearshot.experiments.scales import OWN, Scale
+from nearshot.experiments.scales import OWN
 from nearshot.experiments.tables import Cell, Figure, Table
 from nearshot.io import atomic_write
 from nearshot.text import counted
+from nearshot.training.run_folder import run_name
 
 SIGNS = {"confirmed": "✓", "contradicted": "✗", "undecided": "?", "not yet run": "·"}
 
 
-def write_report(results: Results, output: str | Path, *, scales: Sequence[Scale] = ()) -> Path:
+def write_report(results: Results, output: str | Path) -> Path:
     """Write all results as one page of HTML, which fetches nothing; return its file.
 
     The same results give the same page, byte by byte.
-
-    Args:
-        results: the folder of results.
-        output: the file to write.
-        scales: scales of one's own; those of `nearshot reproduce` are known by their names.
     """
-    shown = contents.scales_of(results, scales)
+    shown = contents.scales_of(results)
     if not shown:
         raise InputError(f"There are no results in {results.folder}. Make some first: nearshot reproduce --all --quick")
     output = Path(output)
@@ -49,8 +45,8 @@ def _page(scales: Sequence[contents.ScaleContents]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.globals.update(counted=counted, duration=duration, image_of=_image_of)
-    environment.globals.update(largest_difference=largest_difference, number_columns=number_columns)
+    environment.globals.update(contents=contents, counted=counted, duration=duration, image_of=image_of)
+    environment.globals.update(largest_difference=largest_difference, run_name=run_name)
     files = resources.files("nearshot.experiments.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
     claims, compared = list(contents.claims_of(scales)), list(contents.compared_with_paper(scales))
@@ -61,21 +57,13 @@ def _page(scales: Sequence[contents.ScaleContents]) -> str:
         version=__version__,
         own=OWN,
         scales=scales,
-        counted_parts=contents.counted_parts(),
         claims=claims,
         claim_counts=count_statuses(verdict.status for *_, verdict in claims),
         signs=SIGNS,
         compared=compared,
         largest=max((abs(cells[2].value or 0.0) for *_, cells in compared), default=0.0),
-        columns=[f"{split} {n_shot}-shot" for split, n_shot in contents.COLUMNS],
-        rows=contents.run_rows(scales),
+        used_by=contents.used_by(scales),
     )
-
-
-def number_columns(table: Table) -> set[int]:
-    """Return which columns hold numbers."""
-    items = ((place, item) for row in table.rows for place, item in enumerate(row))
-    return {place for place, item in items if isinstance(item, Cell) and item.value is not None}
 
 
 def largest_difference(table: Table) -> float:
@@ -85,7 +73,7 @@ def largest_difference(table: Table) -> float:
     return max((abs(item.value or 0.0) for item in items if isinstance(item, Cell)), default=0.0)
 
 
-def _image_of(figure: Figure) -> str:
+def image_of(figure: Figure) -> str:
     """Return a figure as the address of an image inside the page, so that nothing in it clashes with the page."""
     buffer = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": figure.name}):  # the same figure is the same file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 from layouts import encoded
@@ -19,13 +20,18 @@ def pattern(label: int, seed: int) -> bytes:
     return encoded((shape + np.random.default_rng(1000 + seed).integers(0, 56, shape.shape)).astype(np.uint8))
 
 
-def wait_until_idle(session: Session) -> None:
-    """Wait until the session has embedded and fitted everything."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until something is true."""
     deadline = time.monotonic() + 60
-    while session.is_busy:
-        assert not session.failure
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def wait_until_idle(session: Session) -> None:
+    """Wait until the session has embedded and fitted everything."""
+    wait_until(lambda: not session.is_busy or bool(session.failure))
+    assert not session.failure
 
 
 def label(session: Session, name: str, *numbers: int) -> None:

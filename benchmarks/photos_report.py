@@ -1,0 +1,162 @@
+"""The tables of `photos.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+PHOTOS, SMALL = "efficientnet-lite0", "resnet12-nca-cifar-fs"
+NETWORKS = (
+    ("HOG and colour histogram + logistic regression", "hog", "logistic, C = 30", "as they are"),
+    ("`resnet12-nca-cifar-fs`, nearest centroid", SMALL, "centroid", "normalised"),
+    ("`resnet12-nca-cifar-fs` + logistic regression", SMALL, "logistic, C = 30", "normalised"),
+    ("`resnet12-nca-cifar-fs`, ridge", SMALL, "ridge", "normalised"),
+    ("`efficientnet-lite0`, nearest centroid", PHOTOS, "centroid", "normalised"),
+    ("`efficientnet-lite0` + logistic regression", PHOTOS, "logistic, C = 30", "normalised"),
+    ("**`efficientnet-lite0`, ridge: the default**", PHOTOS, "ridge", "normalised"),
+)
+KINDS = {
+    "distance to the class mean": "distance to the nearest class mean",
+    "distance to the nearest photo": "distance to the nearest photo",
+    "highest probability": "1 − highest probability",
+    "highest score": "minus the highest score of ridge",
+    "energy": "energy of ridge's scores",
+    "distance and score": "**distance and score: the default**",
+}
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Return the tables of a report."""
+    datasets = report["datasets"]
+    parts = [
+        f"**Networks.** Accuracy in per cent, 10 classes, 5 photos of each, mean of {report['draws']} draws:",
+        table(
+            ["", *datasets],
+            [
+                [title, *(number(cell(one["networks"][network], 10, 5, head, how)) for one in datasets.values())]
+                for title, network, head, how in NETWORKS
+            ],
+        ),
+        "**Classifiers.** Mean accuracy over all numbers of classes (5 to 50) and photos (1 to 20 of each) for which "
+        "all were measured, by what is done to the features first:",
+        table(["", *(f"{name}: {how}" for name in datasets for how in hows(datasets))], list(heads_overall(datasets))),
+        "The same by the number of photos of each of 10 classes, normalised:",
+    ]
+    for name, one in datasets.items():
+        rows = one["accuracy"][main_network(name)]
+        shots = sorted({row["n_shot"] for row in rows if row["n_way"] == 10})
+        heads = dict.fromkeys(row["head"] for row in rows)
+        body = [[head, *(number(cell(rows, 10, shot, head, "normalised")) for shot in shots)] for head in heads]
+        parts.append(table([f"{name}, `{main_network(name)}`", *map(photos, shots)], body))
+    parts.append("By the number of classes, 5 photos of each, normalised:")
+    for name, one in datasets.items():
+        rows = one["accuracy"][main_network(name)]
+        ways = sorted({row["n_way"] for row in rows})
+        body = [
+            [head, *(number(cell(rows, way, 5, head, "normalised")) for way in ways)]
+            for head in ("centroid", "ridge", "logistic, C = 30")
+        ]
+        parts.append(table([name, *(f"{way} classes" for way in ways)], body))
+    parts.append(
+        "**None of these.** AUROC in per cent of telling 10 unseen classes from 10 known ones (5 and 5 where there are "
+        "fewer), by what is compared:"
+    )
+    for name, one in datasets.items():
+        rows = unknown_rows(one["unknown"][main_network(name)])
+        body = [[title, *(number(row["auroc_percent"][kind]) for row in rows)] for kind, title in KINDS.items()]
+        parts.append(table([name, *(photos(row["n_shot"]) for row in rows)], body))
+    parts.append(
+        f"Rejected of the known / of the unseen, in per cent, if {100 * report['rate']:.0f} % of the known may be:"
+    )
+    for name, one in datasets.items():
+        rows = unknown_rows(one["unknown"][main_network(name)])
+        body = [
+            [
+                title,
+                *(
+                    f"{row['rejected_percent'][f'{kind}, known']['mean']:.1f} / "
+                    f"{row['rejected_percent'][f'{kind}, unseen']['mean']:.0f}"
+                    for row in rows
+                ),
+            ]
+            for kind, title in (("centroid", "distance to the nearest class mean"), ("auto", "**the default**"))
+        ]
+        parts.append(table([name, *(photos(row["n_shot"]) for row in rows)], body))
+    parts += [
+        "**Promises** of the default, in per cent: the accuracy on new photos, the mean probability of its answers, "
+        "the accuracy that it expects, and how often the interval of that covers the truth:",
+        table(
+            ["", "accuracy", "stated", "expected", "covers"],
+            [
+                [
+                    f"{name}, {row['n_way']} classes, {photos(row['n_shot'])}",
+                    *(f"{row[key]['mean']:.1f}" for key in ("accuracy", "stated", "estimate", "covers")),
+                ]
+                for name, one in datasets.items()
+                if main_network(name) == PHOTOS
+                for row in one["promises"]
+            ],
+        ),
+        f"**Views.** Ridge on {next(iter(datasets))}, 10 classes, if the labelled photos are embedded in more views:",
+    ]
+    kinds = dict.fromkeys(row["views"] for row in report["views"])
+    shots = sorted({row["n_shot"] for row in report["views"]})
+    found = {(row["views"], row["n_shot"]): number(row["accuracy_percent"]) for row in report["views"]}
+    parts.append(table(["", *map(photos, shots)], [[kind, *(found[kind, shot] for shot in shots)] for kind in kinds]))
+    return "\n\n".join(parts) + "\n"
+
+
+def main_network(name: str) -> str:
+    """Return the network whose numbers are shown for a dataset."""
+    return SMALL if name.startswith("cifar") else PHOTOS
+
+
+def hows(datasets: dict[str, Any]) -> list[str]:
+    """Return the treatments of features."""
+    rows = next(iter(datasets.values()))["accuracy"][PHOTOS]
+    return list(dict.fromkeys(row["features"] for row in rows))
+
+
+def heads_overall(datasets: dict[str, Any]) -> Iterable[list[str]]:
+    """Yield a row for each classifier: the mean over settings, for each dataset and treatment."""
+    first = next(iter(datasets.values()))["accuracy"][PHOTOS]
+    for head in dict.fromkeys(row["head"] for row in first):
+        cells = []
+        for name, one in datasets.items():
+            rows = one["accuracy"][main_network(name)]
+            common = {(row["n_way"], row["n_shot"]) for row in rows if row["head"].startswith("logistic")}
+            for how in hows(datasets):
+                values = [
+                    row["accuracy_percent"]["mean"]
+                    for row in rows
+                    if (row["head"], row["features"]) == (head, how) and (row["n_way"], row["n_shot"]) in common
+                ]
+                cells.append(f"{sum(values) / len(values):.1f}" if values else "")
+        yield [head, *cells]
+
+
+def unknown_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of 10 classes, or of fewer where there are none."""
+    way = max(row["n_way"] for row in rows if row["n_way"] <= 10)
+    return [row for row in rows if row["n_way"] == way]
+
+
+def cell(rows: list[dict[str, Any]], way: int, shot: int, head: str, how: str) -> dict[str, float] | None:
+    """Return the accuracy of one setting, if it was measured."""
+    key = (way, shot, head, how)
+    found = (row for row in rows if (row["n_way"], row["n_shot"], row["head"], row["features"]) == key)
+    return next((row["accuracy_percent"] for row in found), None)
+
+
+def number(value: dict[str, float] | None) -> str:
+    return "" if value is None else f"{value['mean']:.1f} ± {value['interval95']:.1f}"
+
+
+def photos(shot: int) -> str:
+    return f"{shot} photo{'s' if shot > 1 else ''}"
+
+
+def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,325 @@
+"""The page in a real browser: label, predict, correct, export, restart; by keys, by dragging, and on a phone."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import CHROMIUM, Browser, open_browser
+from clouds import conv4
+from layouts import write_folder
+
+from small_project import CLASSES, label, pattern, wait_until, wait_until_idle
+
+pytest.importorskip("starlette")
+from nearshot.app.project import Project
+from nearshot.app.server import listen, make_server
+from nearshot.app.session import Session
+from nearshot.estimator import Embedder
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; make browser installs it")
+CTRL, SHIFT = 2, 8
+ATTACK = "<img src=x onerror=document.title='stolen'>"
+
+
+@contextmanager
+def served(session: Session) -> Iterator[str]:
+    """Serve a session in a thread, as the command does, and yield the address of its page."""
+    listener = listen()
+    server, address = make_server(session, listener.getsockname()[1])
+    thread = threading.Thread(target=server.run, args=[[listener]])
+    thread.start()
+    try:
+        yield address
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser, session: Session) -> Iterator[Browser]:
+    """The page of the session, with all photos embedded."""
+    wait_until_idle(session)
+    browser.complaints.clear()
+    browser.resize(1200, 900)
+    with served(session) as address:
+        show(browser, address)
+        yield browser
+        browser.call("Page.navigate", url="about:blank")
+
+
+def show(browser: Browser, address: str) -> None:
+    browser.open(address)
+    browser.wait_for("document.querySelectorAll('.tile').length > 0")
+
+
+def tiles(browser: Browser) -> dict[str, str]:
+    """The accessible names of the rendered photos: what they are said to be, by file name."""
+    names = browser.ask("[...document.querySelectorAll('.tile')].map((tile) => tile.getAttribute('aria-label'))")
+    return dict(name.split(", ", 1) for name in names)
+
+
+def click(browser: Browser, text: str, scope: str = "body") -> None:
+    buttons = f"[...document.querySelectorAll({json.dumps(f'{scope} button')})]"
+    found = f"{buttons}.find((one) => one.textContent.includes({json.dumps(text)}))"
+    browser.wait_for(f"Boolean({found})")
+    browser.ask(f"{found}.click()")
+
+
+def add_class(browser: Browser, name: str) -> None:
+    browser.ask(f"document.getElementById('class-name').value = {json.dumps(name)}")
+    browser.ask("document.getElementById('new-class').requestSubmit()")
+    browser.wait_for(
+        f"[...document.querySelectorAll('#classes .name')].some((one) => one.textContent == {json.dumps(name)})"
+    )
+
+
+def tile(name: str) -> str:
+    return (
+        f"[...document.querySelectorAll('.tile')].find((one) => one.getAttribute('aria-label').startsWith('{name}, '))"
+    )
+
+
+def select(browser: Browser, *names: str) -> None:
+    for place, name in enumerate(names):
+        keys = "{bubbles: true, ctrlKey: true}" if place else "{bubbles: true}"
+        browser.ask(f"{tile(name)}.dispatchEvent(new MouseEvent('click', {keys}))")
+
+
+def is_labelled(name: str, label: str) -> str:
+    return f"{tile(name)}.getAttribute('aria-label') == '{name}, labelled {label}'"
+
+
+def test_label_predict_correct_export_restart(page: Browser, session: Session, photos: Path, tmp_path: Path) -> None:
+    assert set(tiles(page).values()) == {"not labelled"}
+    for code, name in enumerate(CLASSES):
+        add_class(page, name)
+        select(page, *(f"{name}{i}.png" for i in range(3)))
+        page.press(str(code + 1))
+    page.wait_for("document.querySelectorAll('.tile .percent').length == 9")
+    page.wait_for("document.getElementById('accuracy-value').textContent == '100 %'")
+    shown = tiles(page)
+    for name in CLASSES:
+        assert all(shown[f"{name}{i}.png"] == f"labelled {name}" for i in range(3))
+        assert all(shown[f"{name}{i}.png"].startswith(f"predicted {name}, ") for i in range(3, 6))
+    # A wrong label is pointed out, and corrected.
+    select(page, "ant4.png")
+    page.press("2")
+    page.wait_for(is_labelled("ant4.png", "bee"))
+    wait_until_idle(session)
+    click(page, "Check labels", "nav")
+    page.wait_for("document.querySelectorAll('.tile').length == 1")
+    assert tiles(page)["ant4.png"].startswith("labelled bee, but looks like ant")
+    select(page, "ant4.png")
+    page.press("Enter")
+    page.wait_for("!document.getElementById('empty').hidden")
+    labels = {photo.name: session.project.label_of(photo) for photo in session.project.present}
+    assert labels["ant4.png"] == "ant"
+    wait_until_idle(session)
+    # Export: copies of all photos, and the classifier.
+    click(page, "Export", "header")
+    click(page, "Copy into folders")
+    page.wait_for("document.getElementById('export-state').textContent.includes('copied to')")
+    folder = session.project.folder / "sorted"
+    copied = {path.name: path.parent.name for path in folder.rglob("*.png")}
+    assert len(copied) == 18
+    assert all(copied[name] in (name[:3], "unknown") for name in copied)
+    assert len(list(photos.iterdir())) == 18
+    page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    click(page, "For nearshot")
+    page.wait_for("document.getElementById('export-state').textContent.includes('in your downloads')")
+    assert page.complaints == []
+    # Everything is there after a restart.
+    before = labels | {"ant4.png": "ant"}
+    session.stop()
+    again = Session(Project(tmp_path / "project"), Embedder(conv4(), cache_dir=tmp_path / "cache"))
+    again.start()
+    wait_until_idle(again)
+    with served(again) as address:
+        show(page, address)
+        click(page, "All photos", "nav")
+        page.wait_for("document.querySelectorAll('.tile').length == 18")
+        for name, given in before.items():
+            if given:
+                assert tiles(page)[name] == f"labelled {given}"
+    again.stop()
+
+
+def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
+    for name in CLASSES:
+        add_class(page, name)
+    page.ask("document.getElementById('sort').value = 'name'; document.getElementById('sort').onchange()")
+    page.ask("document.getElementById('grid').focus()")
+    page.press("Home")
+    for key in ("1", "1", "1"):  # the next photo is selected after each
+        page.press(key)
+    page.wait_for(is_labelled("ant2.png", "ant"))
+    for _ in range(3):
+        page.press("ArrowRight")
+    page.press("ArrowRight", SHIFT)
+    page.press("ArrowRight", SHIFT)
+    assert page.ask("document.querySelectorAll('.tile[aria-selected=true]').length") == 3
+    page.press("2")
+    page.wait_for(is_labelled("bee2.png", "bee"))
+    wait_until_idle(session)
+    page.wait_for(f"({tile('ant3.png')}.getAttribute('aria-label').includes('predicted ant'))")
+    page.press("Home")
+    for _ in range(3):
+        page.press("ArrowRight")
+    active = page.ask("document.getElementById('grid').getAttribute('aria-activedescendant')")
+    name = page.ask(f"document.getElementById({json.dumps(active)}).getAttribute('aria-label')")
+    assert name.startswith("ant3.png, predicted ant")
+    page.press("Enter")
+    page.wait_for(is_labelled("ant3.png", "ant"))
+    page.press("z", CTRL)
+    page.wait_for(f"{tile('ant3.png')}.getAttribute('aria-label').includes('predicted')")
+    page.press(" ")
+    page.wait_for("document.getElementById('viewer').open && document.querySelectorAll('#viewer-bars .bar').length > 0")
+    assert page.ask("document.getElementById('viewer-name').textContent") == "ant3.png"
+    page.press("1")
+    page.wait_for(is_labelled("ant3.png", "ant"))
+    page.press("Escape")
+    page.wait_for("!document.getElementById('viewer').open")
+    page.press("a", CTRL)
+    assert page.ask("document.querySelectorAll('.tile[aria-selected=true]').length") == 18
+    page.press("Escape")
+    select(page, "ant0.png")
+    page.press("Backspace")
+    page.wait_for(f"!{tile('ant0.png')}.getAttribute('aria-label').includes('labelled ant')")
+    page.press("Delete")
+    page.wait_for("document.querySelectorAll('.tile').length == 17")
+    page.press("z", CTRL)
+    page.wait_for("document.querySelectorAll('.tile').length == 18")
+    page.press("?")
+    page.wait_for("document.getElementById('help').open")
+    assert page.complaints == []
+
+
+def test_photos_are_dragged_to_classes(page: Browser, session: Session) -> None:
+    add_class(page, "ant")
+    select(page, "ant0.png", "ant1.png")
+    page.ask(
+        f"""{{const data = new DataTransfer(), options = {{bubbles: true, cancelable: true, dataTransfer: data}};
+        {tile("ant1.png")}.dispatchEvent(new DragEvent('dragstart', options));
+        const place = document.querySelector('#classes li');
+        place.dispatchEvent(new DragEvent('dragover', options));
+        place.dispatchEvent(new DragEvent('drop', options));}}"""
+    )
+    page.wait_for(f"{is_labelled('ant0.png', 'ant')} && {is_labelled('ant1.png', 'ant')}")
+    wait_until(lambda: len(session.project.labels) == 2)
+    assert sorted(session.project.labels) == ["../photos/ant0.png", "../photos/ant1.png"]
+
+
+def test_photos_are_added_and_what_is_none_is_named(browser: Browser, tmp_path: Path) -> None:
+    session = Session(Project(tmp_path / "p"), Embedder(conv4()))
+    session.start()
+    members: dict[str, bytes] = {f"new{i}.png": pattern(i, i) for i in range(5)} | {"bad.png": b"<svg onload=alert(1)>"}
+    folder = write_folder(tmp_path / "new", members)
+    browser.complaints.clear()
+    with served(session) as address:
+        browser.open(address)
+        browser.wait_for("document.getElementById('empty').textContent.includes('Drop photos')")
+        root = browser.call("DOM.getDocument")["root"]["nodeId"]
+        node = browser.call("DOM.querySelector", nodeId=root, selector="#files")["nodeId"]
+        browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in sorted(folder.iterdir())])
+        browser.wait_for("document.querySelectorAll('.tile').length == 5")
+        browser.wait_for("document.getElementById('toast').textContent.includes('bad.png')")
+        browser.call("Page.navigate", url="about:blank")
+    session.stop()
+    assert sorted(path.name for path in (tmp_path / "p" / "photos").iterdir()) == [f"new{i}.png" for i in range(5)]
+
+
+def test_hostile_names_are_shown_as_text(page: Browser, session: Session) -> None:
+    session.change(lambda project: project.add_photo(pattern(0, 77), f"{ATTACK}.png"))
+    add_class(page, ATTACK)
+    name = next(photo.name for photo in session.project.present if "onerror" in photo.name)
+    page.wait_for(f"document.body.textContent.includes({json.dumps(name)})")
+    select(page, "ant0.png", "ant1.png", "bee0.png")
+    page.press("1")
+    wait_until_idle(session)
+    page.wait_for("document.querySelectorAll('.chip').length > 3")
+    page.ask("document.getElementById('accuracy').click()")
+    page.ask("document.getElementById('confusions').close()")
+    select(page, "bee1.png")
+    page.press(" ")
+    page.wait_for("document.querySelectorAll('#viewer-near img').length > 0")
+    assert page.ask("document.title") == "project"
+    assert page.ask("document.querySelectorAll('img[src=x]').length") == 0
+    assert page.complaints == []
+
+
+def test_a_narrow_window_does_not_scroll_sideways(page: Browser, session: Session) -> None:
+    for name in CLASSES:
+        label(session, name, 0, 1, 2)
+    session.change(lambda project: project.add_class("a long name of a class that has no end and no sense "))
+    wait_until_idle(session)
+    page.resize(400, 800)
+    page.wait_for("document.querySelectorAll('#classes li').length == 4")
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    outside = """[...document.querySelectorAll('header *, main *')].filter(
+        (one) => !one.closest('.choices') && one.getBoundingClientRect().right > 401).length"""
+    assert page.ask(overflow) == 0
+    page.wait_for("document.querySelectorAll('.tile').length > 0")
+    page.ask("document.querySelector('.tile').click()")
+    page.wait_for("!document.getElementById('selection').hidden")
+    assert page.ask(overflow) == 0
+    assert page.ask(outside) == 0
+    assert page.ask("document.getElementById('selection').getBoundingClientRect().bottom") <= 800
+    for dialog in ("confusions", "exporter", "help", "class-editor", "viewer"):
+        page.ask(f"document.getElementById('{dialog}').showModal()")
+        assert page.ask(overflow) == 0, dialog
+        assert page.ask(f"document.getElementById('{dialog}').getBoundingClientRect().width") <= 400
+        page.ask(f"document.getElementById('{dialog}').close()")
+
+
+def test_thousands_of_photos_make_few_elements(
+    page: Browser, monkeypatch: pytest.MonkeyPatch, session: Session
+) -> None:
+    """The list is virtual: what is out of sight does not exist."""
+    from nearshot.app import server
+
+    plain = server.page_state
+
+    def many(session: Session) -> dict[str, Any]:
+        state = plain(session)
+        row = state["photos"][0]
+        return state | {
+            "photos": [[row[0] + str(number), f"{number}.png", *row[2:]] for number in range(5000)],
+            "n_done": 5000,
+        }
+
+    monkeypatch.setattr(server, "page_state", many)
+    session.change(lambda project: None)
+    page.wait_for("document.querySelector('#heading small').textContent == '5,000 photos'")
+    assert page.ask("document.querySelectorAll('.tile').length") < 120
+    page.ask("document.getElementById('grid').focus()")
+    page.press("End")
+    page.wait_for(f"Boolean({tile('4999.png')})")
+    assert page.ask("document.querySelectorAll('.tile').length") < 120
+    assert page.ask("document.querySelector('.tile[aria-selected=true]').getAttribute('aria-posinset')") == "5000"
+
+
+def test_every_control_has_a_name(page: Browser, session: Session) -> None:
+    for name in CLASSES:
+        label(session, name, 0, 1)
+    wait_until_idle(session)
+    page.wait_for("document.querySelectorAll('#classes li').length == 3")
+    page.ask("document.querySelector('.tile').click()")
+    controls = "button, input, select, dialog, nav, [role=listbox], [role=option], [role=toolbar]"
+    nameless = f"""[...document.querySelectorAll('{controls}')].filter(
+        (one) => !(one.getAttribute('aria-label') || one.textContent.trim() || one.labels?.length)
+    ).map((one) => one.outerHTML)"""
+    assert page.ask(nameless) == []
+    assert page.ask("document.documentElement.lang") == "en"
