@@ -132,8 +132,8 @@ def table_of(rows: dict[str, Row], n_steps: int, n_seeds: int) -> Table:
     shuffled = rows["NCA, shuffled batches"].without_positive
     table = Table(
         title=f"5-way 1-shot accuracy on unseen scripts, {n_steps} steps of 256 images, {n_seeds} seeds",
-        caption="±: 95 % over 10,000 episodes. Difference: mean and range over seeds. Batches have 32 letters × 8 images; "
-        f"in shuffled ones, {shuffled:.0f} of 256 images have no other image of their class.",
+        caption="±: 95 % over 10,000 episodes. Difference: mean and range over seeds. Batches have "
+        f"32 letters × 8 images; in shuffled ones, {shuffled:.0f} of 256 images have no other image of their class.",
     )
     for heading in ("", "pairs per batch", "accuracy %", "between seeds", "NCA minus it"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
