@@ -1,4 +1,4 @@
-"""Write the README's table of results, from the tables of the comparison: python docs/summary.py (part of make fill)."""
+"""Write the README's table of results from the tables of the comparison (part of make fill)."""
 
 from __future__ import annotations
 
