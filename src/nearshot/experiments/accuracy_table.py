@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nearshot.experiments.paired import Side, paired_cell, paired_difference
+from nearshot.experiments.differences import Side, difference_cell, difference_of
 from nearshot.experiments.paper import Number
 from nearshot.experiments.paper_configs import SHOTS
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
@@ -89,6 +89,6 @@ class AccuracyTable:
                 beside = cell(number), difference(ours, number)
                 cells += map(marked, beside) if line.doubtful else beside
             if self.paired:
-                cells.append(paired_cell(paired_difference(found, "", side, against) if side and against else None))
+                cells.append(difference_cell(difference_of(found, "", side, against) if side and against else None))
         labels = (label(found.scale) if callable(label) else label for label in line.labels)
         return (*labels, *cells)

@@ -10,7 +10,7 @@ import scipy.stats
 import torch
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.evaluation import Accuracy, compare
+from nearshot.evaluation import Accuracy
 from nearshot.experiments.accuracy_table import AccuracyTable, both_shots
 from nearshot.experiments.claims.verdict import (
     ABOVE,
@@ -28,7 +28,7 @@ from nearshot.experiments.claims.verdict import (
     not_above,
     within,
 )
-from nearshot.experiments.paired import SAME, PairedDifference, Side, kind_of, over_seeds, seed_margin
+from nearshot.experiments.differences import SAME, Difference, Side, difference_of_runs, kind_of, seed_margin
 from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
@@ -227,9 +227,7 @@ def _on_the_curve(found: Found, dataset: str) -> Verdict:
     return judge((differences, NONE))
 
 
-def _from_the_curve(
-    found: Found, dataset: str, method: str, setup: Setup, measured: Measurement
-) -> PairedDifference | None:
+def _from_the_curve(found: Found, dataset: str, method: str, setup: Setup, measured: Measurement) -> Difference | None:
     """Return a setup minus the curve at its share of pairs, interpolated over the logarithm of the share."""
     config = setup_config(dataset, method, BATCH_SIZE, setup)
     share = share_of_pairs(found.scale.change(config))
@@ -240,15 +238,15 @@ def _from_the_curve(
         {run.seed: run.accuracy(measured) for run in found.runs(subsampled(dataset, fraction)) if run.has(measured)}
         for fraction in (below, above)
     )
-    comparisons = []
-    for run in found.runs(config):
-        if run.has(measured) and run.seed in lower.keys() & upper.keys():
-            low, high = lower[run.seed], upper[run.seed]
-            curve = Accuracy(torch.lerp(low.per_episode, high.per_episode, weight), low.protocol)
-            comparisons.append(compare(run.accuracy(measured), curve))
+    curve = {
+        seed: Accuracy(torch.lerp(low.per_episode, upper[seed].per_episode, weight), low.protocol)
+        for seed, low in lower.items()
+        if seed in upper
+    }
+    setups = {run.seed: run.accuracy(measured) for run in found.runs(config) if run.has(measured)}
     name = f"{setup_name(method, setup)} minus the curve at {100 * share:.0f} % of the pairs"
     name = f"{name}, {measured.classifier}, {measured.n_shot}-shot"
-    return over_seeds(name, comparisons, margin=seed_margin(measured), kind=kind_of(measured))
+    return difference_of_runs(name, setups, curve, margin=seed_margin(measured), kind=kind_of(measured))
 
 
 def _more_pairs(found: Found, dataset: str) -> Verdict:

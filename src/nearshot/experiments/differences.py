@@ -1,10 +1,15 @@
-"""Paired differences: one model minus another on the same episodes, for one training seed or between several."""
+"""Differences: one model minus another on the same episodes, for one training seed or between several.
+
+One run that is measured in two ways is paired by seed: both sides have the same weights. Two runs are not: the seed of
+one method draws other batches than the same seed of another, so their interval is Welch's.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean, variance
 from typing import NamedTuple
 
 import scipy.stats
@@ -23,20 +28,21 @@ MEASURED_TWICE = {"classifier": 0.5, "treatment": 1.0, "adapted": 1.0, "layers":
 Side = tuple[TrainConfig, Measurement]
 
 
-class PairedDifference(NamedTuple):
+class Difference(NamedTuple):
     """One model minus another, in points."""
 
     name: str  # which model minus which
     difference: float  # the mean
     interval95: float  # half its 95 % interval: over episodes for one training seed, otherwise between seeds
-    n_seeds: int
+    n_seeds: int  # of the side that has fewer
     margin: float = 0.0  # added to the interval for seed variance that it does not contain: see `seed_margin`
     kind: str = ""  # differences of one kind are assumed to have the same seed variance: see `kind_of`
-    spread: float = 0.0  # the standard deviation of the difference between seeds
+    spread: float = 0.0  # the standard error between seeds, times the root of their number
     freedom: float = 0.0  # the degrees of freedom of the spread
     over_episodes: float = 0.0  # with several seeds, half the 95 % interval over episodes alone
     allowed: float = 0.0  # the margin that may replace an interval between seeds: see `pool_spread`
-    by_seed: tuple[float, ...] = ()  # with several seeds, the difference of each
+    by_seed: tuple[float, ...] = ()  # with several seeds of one run, the difference of each
+    of_two_runs: bool = False  # with several seeds of two runs, which are not paired
 
     def __str__(self) -> str:
         return f"{self.name}: {signed(self.difference)} ± {self.interval95:.2f}"
@@ -51,10 +57,10 @@ class PairedDifference(NamedTuple):
         """The upper end of the interval, with the margin."""
         return self.difference + self.interval95 + self.margin
 
-    def among(self, number: int) -> PairedDifference:
+    def among(self, number: int) -> Difference:
         """Return it with the interval of one among several comparisons (Bonferroni).
 
-        >>> one = PairedDifference("a minus b", -0.5, 0.3, 1)
+        >>> one = Difference("a minus b", -0.5, 0.3, 1)
         >>> one.high < 0, one.among(72).high < 0
         (True, False)
         """
@@ -68,12 +74,12 @@ def seed_margin(measured: Measurement, other: Measurement | None = None) -> floa
 
     It is a margin and no interval. It follows the variance of three seeds on CIFAR-FS at 84×84.
 
-    **Two runs, measured alike** (`other` is None). Reference: NCA minus PN, nearest centroid. On the test split the
-    standard deviation of the three paired differences is 1.16 points with 1 shot and 0.63 with 5. The margin is two of
-    them, rounded up. The variances of both methods' accuracies agree: the root of their sum is 0.86 and 0.52, and times
-    2.78 (Student's t for 95 %, four degrees of freedom) that is 2.4 and 1.4. On the validation split, which selects the
-    epoch, the standard deviation is 0.11 and 0.10. Three seeds cannot exclude 0.7, and single runs at 32×32 have
-    differed by a point from their neighbours (NCA is better with 80 % of its pairs than with all). So the margin is 1.
+    **Two runs, measured alike** (`other` is None). Reference: NCA minus PN, nearest centroid. The standard deviation of
+    a difference is the root of the sum of both variances: on the test split 0.86 points with 1 shot and 0.52 with 5.
+    Times 2.78 (Student's t for 95 %, four degrees of freedom) that is 2.4 and 1.4, and the margin is rounded up. On the
+    validation split, which selects the epoch, it is 0.09 and 0.11. Three seeds cannot exclude 0.3, and single runs at
+    32×32 have differed by a point from their neighbours (NCA is better with 80 % of its pairs than with all). So the
+    margin is 1.
 
     **One run, measured in two ways**: with two classifiers or treatments, adapted or not, or with other layers. The
     largest standard deviations of such differences over three seeds of NCA are 0.18, 0.26, 0.42 and
@@ -97,25 +103,62 @@ def kind_of(measured: Measurement) -> str:
     return f"{measured.split}, {measured.n_shot}-shot"
 
 
-def paired_difference(found: Found, name: str, better: Side, other: Side) -> PairedDifference | None:
-    """Return the paired difference of two runs over their common seeds.
+def difference_of(found: Found, name: str, better: Side, other: Side) -> Difference | None:
+    """Return the difference of two runs, or of one run measured in two ways.
 
     None where either is missing, or where a scale turns both into the same run.
     """
     (config, measured), (other_config, other_measured) = better, other
-    others = {run.seed: run for run in found.runs(other_config) if run.has(other_measured)}
-    pairs = [(run, others[run.seed]) for run in found.runs(config) if run.seed in others and run.has(measured)]
-    if measured == other_measured and any(run.id == second.id for run, second in pairs):
+    runs, others = (
+        {run.seed: run for run in found.runs(one) if run.has(wanted)}
+        for one, wanted in ((config, measured), (other_config, other_measured))
+    )
+    shared = [seed for seed in runs if seed in others]
+    if measured == other_measured and any(runs[seed].id == others[seed].id for seed in shared):
         return None
-    comparisons = [
-        compare(*_shared_episodes(run.accuracy(measured), second.accuracy(other_measured))) for run, second in pairs
-    ]
-    margin = seed_margin(measured, other_measured if config == other_config else None)
-    return over_seeds(name, comparisons, margin=margin, kind=kind_of(measured))
+    firsts = {seed: run.accuracy(measured) for seed, run in runs.items()}
+    seconds = {seed: run.accuracy(other_measured) for seed, run in others.items()}
+    if config != other_config:
+        return difference_of_runs(name, firsts, seconds, margin=seed_margin(measured), kind=kind_of(measured))
+    comparisons = [compare(*_shared_episodes(firsts[seed], seconds[seed])) for seed in shared]
+    return over_seeds(name, comparisons, margin=seed_margin(measured, other_measured), kind=kind_of(measured))
 
 
-def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, kind: str) -> PairedDifference | None:
-    """Return the mean of one comparison per training seed, with the interval between seeds.
+def difference_of_runs(
+    name: str, firsts: Mapping[int, Accuracy], seconds: Mapping[int, Accuracy], *, margin: float, kind: str
+) -> Difference | None:
+    """Return one run minus another, given the accuracies of their seeds, with Welch's interval between seeds.
+
+    If either has a single seed, the interval is over episodes, and the margin is added.
+    """
+    pairs = [_shared_episodes(firsts[seed], seconds[seed]) for seed in firsts if seed in seconds]
+    one = over_seeds(name, [compare(*pair) for pair in pairs], margin=margin, kind=kind)
+    n_seeds = min(len(firsts), len(seconds))
+    if one is None or n_seeds == 1:
+        return one
+    sides = [[accuracy.mean for accuracy in side.values()] for side in (firsts, seconds)]
+    errors = [variance(means) / len(means) for means in sides]  # squared
+    most = sum(map(len, sides)) - 2
+    by_side = sum(error**2 / (len(means) - 1) for error, means in zip(errors, sides, strict=True))
+    freedom = sum(errors) ** 2 / by_side if by_side else most
+    spread = math.sqrt(sum(errors) * n_seeds)
+    over_episodes = one.over_episodes or one.interval95  # one seed in common
+    return Difference(
+        name,
+        fmean(sides[0]) - fmean(sides[1]),
+        _interval95(spread, n_seeds, freedom),
+        n_seeds,
+        kind=kind,
+        spread=spread,
+        freedom=freedom,
+        over_episodes=over_episodes,
+        allowed=margin,
+        of_two_runs=True,
+    )
+
+
+def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, kind: str) -> Difference | None:
+    """Return the mean of one comparison per training seed, with Student's interval between seeds.
 
     For a single seed the interval is over episodes, and the margin is added.
     """
@@ -124,39 +167,46 @@ def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, k
     differences = torch.tensor([one.difference for one in comparisons], dtype=torch.float64)
     n_seeds, mean = len(comparisons), float(differences.mean())
     if n_seeds == 1:
-        return PairedDifference(name, mean, comparisons[0].interval95, 1, margin, kind)
+        return Difference(name, mean, comparisons[0].interval95, 1, margin, kind)
     spread, freedom, by_seed = float(differences.std()), n_seeds - 1, tuple(differences.tolist())
     over_episodes = math.sqrt(sum(one.interval95**2 for one in comparisons)) / n_seeds
     interval95 = _interval95(spread, n_seeds, freedom)
-    return PairedDifference(
+    return Difference(
         name, mean, interval95, n_seeds, 0.0, kind, spread, freedom, over_episodes, allowed=margin, by_seed=by_seed
     )
 
 
-def pool_spread(differences: Sequence[PairedDifference]) -> list[PairedDifference]:
+def pool_spread(differences: Sequence[Difference]) -> list[Difference]:
     """Return differences with the spread between seeds pooled over all of their kind: three seeds estimate it badly.
 
     Comparisons share runs, so they have fewer degrees of freedom than independent ones. These are counted as if all
-    had one side in common, with as much variance as the other (Satterthwaite): k comparisons of n seeds have
-    4k(n − 1) / (k + 3), never more than four independent ones.
+    had one side in common, with as much variance as the other (Satterthwaite): k comparisons of f degrees each have
+    2kf / (k + 1) together, and 4kf / (k + 3) if they are paired by seed. A single comparison keeps its own interval.
 
-    The interval of two seeds is nearly thirteen times as wide as they differ. Where it is wider than the margin of a
+    The interval of two seeds is up to thirteen times as wide as they differ. Where it is wider than the margin of a
     single run, and the seeds differ by no more than that margin, the margin is used instead.
 
-    >>> two = [PairedDifference(name, 1.0, 2.5, 3, kind="5-shot", spread=spread, freedom=2)
+    >>> two = [Difference(name, 1.0, 2.5, 3, kind="5-shot", spread=spread, freedom=2)
     ...        for name, spread in (("a", 1.0), ("b", 0.0))]
     >>> [round(one.interval95, 2) for one in pool_spread(two)]  # of a spread of √½, with 3.2 degrees of freedom
     [1.25, 1.25]
     """
-    return [_pooled(one, [other for other in differences if other.kind == one.kind]) for one in differences]
+    return [_pooled(one, [other for other in differences if _are_alike(one, other)]) for one in differences]
 
 
-def _pooled(one: PairedDifference, alike: Sequence[PairedDifference]) -> PairedDifference:
+def _are_alike(one: Difference, other: Difference) -> bool:
+    return other.freedom > 0 and (one.kind, one.of_two_runs) == (other.kind, other.of_two_runs)
+
+
+def _pooled(one: Difference, alike: Sequence[Difference]) -> Difference:
     if not one.freedom:
         return one
-    total = sum(other.freedom for other in alike)
-    spread = math.sqrt(sum(other.freedom * other.spread**2 for other in alike) / total)
-    freedom = 4 * total / (sum(other.freedom > 0 for other in alike) + 3)
+    # Not by the degrees of freedom: Welch's are estimated from the same variances.
+    weights = [other.n_seeds - 1 for other in alike]
+    squares = sum(weight * other.spread**2 for weight, other in zip(weights, alike, strict=True))
+    spread = math.sqrt(squares / sum(weights))
+    factor = 2 / (len(alike) + 1) if one.of_two_runs else 4 / (len(alike) + 3)
+    freedom = factor * sum(other.freedom for other in alike)
     between = _interval95(spread, one.n_seeds, freedom)
     if one.n_seeds == 2 and spread <= one.allowed and between > one.over_episodes + one.allowed:
         return one._replace(interval95=one.over_episodes, margin=one.allowed, freedom=0.0)
@@ -179,18 +229,15 @@ def _shared_episodes(one: Accuracy, other: Accuracy) -> list[Accuracy]:
     ]
 
 
-def paired_cell(one: PairedDifference | None, *, with_seeds: bool = False) -> Cell:
-    """Return a table's cell: the difference and its interval, with each seed's in brackets if requested."""
+def difference_cell(one: Difference | None) -> Cell:
+    """Return a table's cell: the difference and its interval."""
     if one is None:
         return cell(None)
-    text = f"{signed(one.difference)} ± {one.interval95:.2f}"
-    if with_seeds and one.by_seed:
-        text += f" ({', '.join(map(signed, one.by_seed))})"
-    by_seed = one.by_seed or (one.difference,)
     details: dict[str, float | str] = {
         "±": one.interval95,
-        "± is over": "episodes" if one.n_seeds == 1 else "training seeds",
-        "seeds": len(by_seed),
-        "by seed": " ".join(map(str, by_seed)),
+        "± is over": "training seeds" if one.freedom else "episodes",
+        "seeds": one.n_seeds,
     }
-    return Cell(text, one.difference, details=details)
+    if not one.of_two_runs:
+        details["by seed"] = " ".join(map(str, one.by_seed or (one.difference,)))
+    return Cell(f"{signed(one.difference)} ± {one.interval95:.2f}", one.difference, details=details)
