@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tiny import prepare_tiny
 from nearshot.data import Store
 from nearshot.devices import Precision
 from nearshot.evaluation import Adam, evaluate_features, sample_episodes
-from nearshot.experiments.measurement import FINE_TUNED, measure, measure_classes
+from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, FineTuning, measure, measure_classes
 from nearshot.experiments.results import Measurement
 from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.runs.network import TrainedNetwork, TrainedRun
@@ -31,6 +30,7 @@ EVERYTHING = (
     Measurement("test", 5, "centroid", LAYERS),
     Measurement("test", 5, "centroid", (), "fine-tuned"),
     Measurement("test", 5, "centroid", LAYERS, "fine-tuned"),
+    Measurement("test", 5, "centroid", LAYERS, "fine-tuned 2 steps support norm"),
     Measurement("test", 5, "centroid", (), "mahalanobis"),
 )
 
@@ -136,7 +136,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
-    monkeypatch.setitem(FINE_TUNED, "fine-tuned", Adam(n_steps=0))
+    monkeypatch.setitem(FINE_TUNED, "fine-tuned", FineTuning(Adam(n_steps=0), "frozen"))
     for precision in ("float32", "bfloat16"):
         run = opened(place, precision)
         plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in (None, "fine-tuned"))
@@ -145,9 +145,21 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
         assert torch.equal(found[tuned].accuracy.per_episode, first)
 
 
-def test_fewer_steps_are_other_measurements(place: Path) -> None:
-    names = [f"test 5-shot centroid {adapted}" for adapted in FINE_TUNED]
-    found = measure(opened(place), [Measurement.named(name) for name in names], **ASKED)
-    assert [one.name for one in found] == names
-    told = [evaluation.accuracy.protocol.adapted or "" for evaluation in found.values()]
-    assert [re.findall(r"\d+ steps?", text) for text in told] == [["5 steps"], ["2 steps"], ["1 step"]]
+def test_adaptations_differ_in_their_steps_and_batch_norm(place: Path) -> None:
+    expected = {
+        "fine-tuned": ("5 steps", "frozen"),
+        "fine-tuned 2 steps": ("2 steps", "frozen"),
+        "fine-tuned 1 step": ("1 step", "frozen"),
+        "fine-tuned 1 step support norm": ("1 step", "restored"),
+        "fine-tuned 2 steps support norm": ("2 steps", "restored"),
+        "fine-tuned 5 steps support norm": ("5 steps", "restored"),
+        "mahalanobis": ("20 steps", "lr 0.001"),
+        "mahalanobis 5 steps": ("5 steps", "lr 0.0001"),
+    }
+    assert {*expected} == {*FINE_TUNED, *MAHALANOBIS}
+    wanted = {name: Measurement.named(f"test 5-shot centroid {name}") for name in expected}
+    assert {name: one.adapted for name, one in wanted.items()} == {name: name for name in expected}
+    found = measure(opened(place), wanted.values(), **ASKED)
+    for name, parts in expected.items():
+        told = found[wanted[name]].accuracy.protocol.adapted or ""
+        assert all(part in told for part in parts)

@@ -281,7 +281,7 @@ def test_what_adapting_gains_is_on_the_episodes_that_both_have() -> None:
         run.accuracy(Measurement("test", 5, "centroid", (), kind)).per_episode for kind in (None, "fine-tuned")
     )
     assert len(adapted) < len(plain)
-    gained = gains["NCA + support set"]
+    gained = gains["NCA + support set, frozen batch norm, 5 steps"]
     assert isinstance(gained, Cell)
     assert gained.value == pytest.approx(float((adapted - plain[: len(adapted)]).double().mean()))
     assert str(gains["NCA"]) == "–"
