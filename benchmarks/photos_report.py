@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 PHOTOS, SMALL = "efficientnet-lite0", "resnet12-nca-cifar-fs"
@@ -25,51 +25,62 @@ KINDS = {
 }
 
 
+def summary(report: dict[str, Any]) -> str:
+    """Return the table of networks and classifiers."""
+    datasets = report["datasets"]
+    body = [
+        [title, *(number(cell(one["networks"][network], 10, 5, head, how)) for one in datasets.values())]
+        for title, network, head, how in NETWORKS
+    ]
+    head = f"Accuracy in per cent, 10 classes, 5 photos of each, mean of {report['draws']} draws and its 95 % interval:"
+    return f"{head}\n\n{table(['', *datasets], body)}\n"
+
+
 def markdown(report: dict[str, Any]) -> str:
-    """Return the tables of a report."""
+    """Return all tables of a report."""
     datasets = report["datasets"]
     parts = [
-        f"**Networks.** Accuracy in per cent, 10 classes, 5 photos of each, mean of {report['draws']} draws:",
-        table(
-            ["", *datasets],
-            [
-                [title, *(number(cell(one["networks"][network], 10, 5, head, how)) for one in datasets.values())]
-                for title, network, head, how in NETWORKS
-            ],
-        ),
-        "**Classifiers.** Mean accuracy over all numbers of classes (5 to 50) and photos (1 to 20 of each) for which "
-        "all were measured, by what is done to the features first:",
-        table(["", *(f"{name}: {how}" for name in datasets for how in hows(datasets))], list(heads_overall(datasets))),
+        "**Networks.** " + summary(report).rstrip(),
+        "**Classifiers.** Accuracy, mean of 1, 2, 5 and 10 photos of each of 10 classes, by what is done to the "
+        "features first:",
+        heads_overall(datasets),
         "The same by the number of photos of each of 10 classes, normalised:",
     ]
     for name, one in datasets.items():
-        rows = one["accuracy"][main_network(name)]
+        rows = one["accuracy"]
         shots = sorted({row["n_shot"] for row in rows if row["n_way"] == 10})
         heads = dict.fromkeys(row["head"] for row in rows)
         body = [[head, *(number(cell(rows, 10, shot, head, "normalised")) for shot in shots)] for head in heads]
-        parts.append(table([f"{name}, `{main_network(name)}`", *map(photos, shots)], body))
+        parts.append(table([f"{name}, `{one['network']}`", *map(photos, shots)], body))
     parts.append("By the number of classes, 5 photos of each, normalised:")
     for name, one in datasets.items():
-        rows = one["accuracy"][main_network(name)]
+        rows = one["accuracy"]
         ways = sorted({row["n_way"] for row in rows})
         body = [
             [head, *(number(cell(rows, way, 5, head, "normalised")) for way in ways)]
             for head in ("centroid", "ridge", "logistic, C = 30")
         ]
         parts.append(table([name, *(f"{way} classes" for way in ways)], body))
+    parts.append("Classes of different sizes, of 1 to 20 photos each, normalised:")
+    for name, one in datasets.items():
+        rows = one["uneven"]
+        found = {(row["n_way"], row["head"]): number(row["accuracy_percent"]) for row in rows}
+        ways, heads = sorted({row["n_way"] for row in rows}), dict.fromkeys(row["head"] for row in rows)
+        body = [[head, *(found[way, head] for way in ways)] for head in heads]
+        parts.append(table([name, *(f"{way} classes" for way in ways)], body))
     parts.append(
-        "**None of these.** AUROC in per cent of telling 10 unseen classes from 10 known ones (5 and 5 where there are "
-        "fewer), by what is compared:"
+        "**None of these.** AUROC in per cent of telling 10 unseen classes from 10 known ones (8 and 8 of CIFAR-FS), "
+        "by what is compared:"
     )
     for name, one in datasets.items():
-        rows = unknown_rows(one["unknown"][main_network(name)])
+        rows = one["unknown"]
         body = [[title, *(number(row["auroc_percent"][kind]) for row in rows)] for kind, title in KINDS.items()]
         parts.append(table([name, *(photos(row["n_shot"]) for row in rows)], body))
     parts.append(
         f"Rejected of the known / of the unseen, in per cent, if {100 * report['rate']:.0f} % of the known may be:"
     )
     for name, one in datasets.items():
-        rows = unknown_rows(one["unknown"][main_network(name)])
+        rows = one["unknown"]
         body = [
             [
                 title,
@@ -93,52 +104,37 @@ def markdown(report: dict[str, Any]) -> str:
                     *(f"{row[key]['mean']:.1f}" for key in ("accuracy", "stated", "estimate", "covers")),
                 ]
                 for name, one in datasets.items()
-                if main_network(name) == PHOTOS
                 for row in one["promises"]
             ],
         ),
-        f"**Views.** Ridge on {next(iter(datasets))}, 10 classes, if the labelled photos are embedded in more views:",
     ]
-    kinds = dict.fromkeys(row["views"] for row in report["views"])
-    shots = sorted({row["n_shot"] for row in report["views"]})
-    found = {(row["views"], row["n_shot"]): number(row["accuracy_percent"]) for row in report["views"]}
-    parts.append(table(["", *map(photos, shots)], [[kind, *(found[kind, shot] for shot in shots)] for kind in kinds]))
+    if "views" in report:
+        parts += views(report["views"])
     return "\n\n".join(parts) + "\n"
 
 
-def main_network(name: str) -> str:
-    """Return the network whose numbers are shown for a dataset."""
-    return SMALL if name.startswith("cifar") else PHOTOS
+def views(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a heading and a table of more views."""
+    kinds = dict.fromkeys(row["views"] for row in rows)
+    shots = sorted({row["n_shot"] for row in rows})
+    found = {(row["views"], row["n_shot"]): number(row["accuracy_percent"]) for row in rows}
+    head = "**Views.** Ridge regression, 10 classes of flowers, if the labelled photos are embedded in more views:"
+    return [head, table(["", *map(photos, shots)], [[kind, *(found[kind, one] for one in shots)] for kind in kinds])]
 
 
-def hows(datasets: dict[str, Any]) -> list[str]:
-    """Return the treatments of features."""
-    rows = next(iter(datasets.values()))["accuracy"][PHOTOS]
-    return list(dict.fromkeys(row["features"] for row in rows))
-
-
-def heads_overall(datasets: dict[str, Any]) -> Iterable[list[str]]:
-    """Yield a row for each classifier: the mean over settings, for each dataset and treatment."""
-    first = next(iter(datasets.values()))["accuracy"][PHOTOS]
-    for head in dict.fromkeys(row["head"] for row in first):
-        cells = []
-        for name, one in datasets.items():
-            rows = one["accuracy"][main_network(name)]
-            common = {(row["n_way"], row["n_shot"]) for row in rows if row["head"].startswith("logistic")}
-            for how in hows(datasets):
-                values = [
-                    row["accuracy_percent"]["mean"]
-                    for row in rows
-                    if (row["head"], row["features"]) == (head, how) and (row["n_way"], row["n_shot"]) in common
-                ]
-                cells.append(f"{sum(values) / len(values):.1f}" if values else "")
-        yield [head, *cells]
-
-
-def unknown_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of 10 classes, or of fewer where there are none."""
-    way = max(row["n_way"] for row in rows if row["n_way"] <= 10)
-    return [row for row in rows if row["n_way"] == way]
+def heads_overall(datasets: dict[str, Any]) -> str:
+    """Return a table of the mean over shots, by dataset, treatment and classifier."""
+    body = []
+    heads = list(dict.fromkeys(row["head"] for one in datasets.values() for row in one["accuracy"]))
+    for name, one in datasets.items():
+        rows = [row for row in one["accuracy"] if row["n_way"] == 10 and row["n_shot"] <= 10]
+        for how in dict.fromkeys(row["features"] for row in rows):
+            means = []
+            for head in heads:
+                values = [r["accuracy_percent"]["mean"] for r in rows if (r["head"], r["features"]) == (head, how)]
+                means.append(f"{sum(values) / len(values):.1f}")
+            body.append([f"{name}, {how}", *means])
+    return table(["", *heads], body)
 
 
 def cell(rows: list[dict[str, Any]], way: int, shot: int, head: str, how: str) -> dict[str, float] | None:

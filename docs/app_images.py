@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from browser import Browser, open_browser
+from PIL import Image
 
 from nearshot.app.project import Project
 from nearshot.app.server import listen, make_server
@@ -59,6 +60,13 @@ def take_pictures(browser: Browser, address: str, session: Session, names: dict[
         time.sleep(1.5)
         browser.wait_for("[...document.images].every((image) => image.complete)")
 
+    def take(name: str, *, width: int = 1280, height: int = 860, dark: bool = False) -> None:
+        with tempfile.TemporaryDirectory() as made:
+            browser.screenshot(Path(made) / "shot.png", width=width, height=height, dark=dark)
+            settle()
+            browser.screenshot(Path(made) / "shot.png", width=width, height=height, dark=dark)
+            Image.open(Path(made) / "shot.png").convert("RGB").save(IMAGES / f"{name}.jpg", quality=84)
+
     def click(text: str, scope: str = "nav") -> None:
         buttons = f"[...document.querySelectorAll('{scope} button')]"
         browser.ask(f"{buttons}.find((one) => one.textContent.includes({json.dumps(text)})).click()")
@@ -68,25 +76,23 @@ def take_pictures(browser: Browser, address: str, session: Session, names: dict[
     browser.open(address)
     browser.wait_for("document.querySelectorAll('.tile').length > 0")
     settle()
-    browser.screenshot(IMAGES / "app-start.png", height=860)
+    take("app-start")
     label_some(session, names)
     settle()
     click("Not labelled")
-    browser.ask("document.querySelector('.tile:nth-child(2)').click()")
+    browser.ask("document.querySelector('.tile[aria-posinset=\"8\"]').click()")
     settle()
-    browser.screenshot(IMAGES / "app.png", height=860)
-    browser.screenshot(IMAGES / "app-dark.png", height=860, dark=True)
-    browser.screenshot(IMAGES / "app-phone.png", width=400, height=760)
+    take("app")
+    take("app-dark", dark=True)
+    take("app-phone", width=400, height=760)
     browser.resize(1280, 860)
-    click("Label next")
-    browser.screenshot(IMAGES / "app-next.png", height=860)
     click("Check labels")
     browser.ask("document.querySelector('.tile').dispatchEvent(new MouseEvent('dblclick'))")
     settle()
-    browser.screenshot(IMAGES / "app-photo.png", height=860)
+    take("app-photo")
     browser.ask("document.getElementById('viewer').close(); document.getElementById('accuracy').click()")
     settle()
-    browser.screenshot(IMAGES / "app-accuracy.png", height=860)
+    take("app-accuracy")
 
 
 def main() -> None:

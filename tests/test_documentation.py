@@ -113,6 +113,16 @@ def test_the_tables_about_the_classifier_are_of_the_numbers_beside_them(
     assert all((ROOT / "docs" / picture).is_file() for picture in pictures.values())
 
 
+def test_the_tables_about_photographs_are_of_the_numbers_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from photos_report import markdown, summary
+
+    results = ROOT / "benchmarks" / "results"
+    report = json.loads((results / "photos.json").read_text())
+    assert markdown(report) == (results / "photos.md").read_text()
+    assert summary(report) == (results / "photos-summary.md").read_text()
+
+
 @pytest.mark.slow
 def test_the_benchmark_of_the_classifier_runs(tmp_path: Path) -> None:
     """In a small form: it uses private attributes of a classifier, which no other test does."""

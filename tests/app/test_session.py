@@ -78,6 +78,8 @@ def test_photos_are_classified_and_wrong_labels_found(session: Session) -> None:
     assert wrong not in about["nearest"]
     assert {names[one][:3] for one in about["nearest"][:3]} == {"ant"}
     assert sum(share for _, share in about["probabilities"]) == pytest.approx(1)
+    guess = session.model.suspicious[wrong]
+    assert about["probabilities"][0] == [guess.label, pytest.approx(guess.confidence)]  # held out, in both places
 
 
 def test_an_unreadable_photo_has_its_error_and_the_others_go_on(tmp_path: Path, photos: Path) -> None:

@@ -276,8 +276,19 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size() -> None:
     assert decode(data, "it", shrink_to=300).size == (500, 300)
     assert decode(data, "it", shrink_to=301).size == (1000, 600)
     assert decode(data, "it", shrink_to=1201).size == decode(data, "it").size == (2000, 1200)
-    whole, shrunk = (fit_to_square(decode(data, "it", shrink_to=side), 100).astype(int) for side in (None, 200))
-    assert np.abs(whole - shrunk).max() <= 3
+
+
+@pytest.mark.parametrize("size", [(1200, 2000), (2001, 1203), (2885, 2500)])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_square_of_a_shrunk_jpeg_shows_the_same(size: tuple[int, int], orientation: int) -> None:
+    """Sides that the fraction does not divide, and turned photos, included: a shift by one pixel would show."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = Image.fromarray(picture(0, 30, 30)).resize(size, Image.Resampling.BICUBIC)
+    data = saved(image, "JPEG", exif=exif, quality=95)
+    whole, shrunk = (fit_to_square(decode(data, "it", shrink_to=side), 112).astype(int) for side in (None, 224))
+    assert np.abs(whole - shrunk).mean() < 2
+    assert np.abs(whole - np.roll(whole, 1, 0)).mean() > 8
 
 
 def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def test_odd_support_is_told(folder: Path, weights: Path, capsys: Captured) -> N
     (folder / "support" / "bee" / "more").symlink_to(folder / "new")
     assert predict(weights, "new/ant0.png") == 0
     err = capsys.readouterr().err
-    assert "warning: The linked folder support/bee/more is left out" in err
+    assert "warning: The linked folder support/bee/more is skipped" in err
     assert "not images in a class folder: support/ant/phone.raw." in err
     assert "support/ant/0.png in 'ant' and support/bee/oops.png in 'bee'" in err
     for label in ("ant", "bee"):
@@ -303,7 +303,7 @@ def test_a_locked_folder_is_said_and_the_rest_done(
             assert predict(Path(weights.name), "new", "--no-cache") == 3
         out, err = capsys.readouterr()
         assert len(out.splitlines()) == 1 + len(NEW)
-        assert "nearshot: warning: The folder new/private is left out: Permission denied.\n" in err
+        assert "nearshot: warning: The folder new/private is skipped: Permission denied.\n" in err
         monkeypatch.undo()
 
 
@@ -397,8 +397,10 @@ def test_the_score_counts_folders_like_the_classes(folder: Path, weights: Path, 
         out, err = capsys.readouterr()
         assert "Accuracy" not in out
         assert f"{5 if given == ['test/bee'] else 0} of {6 if given == ['test/bee'] else 1} image" in err
-    assert predict(weights, "new", "--score") == 1
-    assert re.search("got 'new'; the classes are 'ant', 'bee', 'cat'", capsys.readouterr().err)
+    assert predict(weights, "new", "--score", "--copy-to", "sorted") == 1
+    out, err = capsys.readouterr()
+    assert (out, Path("sorted").exists()) == ("", False)
+    assert re.search("'ant', 'bee', 'cat' .got 'new'", err)
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])

@@ -91,7 +91,13 @@ def labelled(n: int = 4, side: int = SIDE) -> tuple[list[Pixels], list[str]]:
 
 @pytest.mark.parametrize(
     ("classifier", "normalise"),
-    [("knn", False), *(pytest.param(*one, marks=SLOW) for one in [("centroid", False), ("soft", True), ("knn", True)])],
+    [
+        ("knn", False),
+        *(
+            pytest.param(*one, marks=SLOW)
+            for one in [("centroid", False), ("soft", True), ("knn", True), ("ridge", False)]
+        ),
+    ],
 )
 def test_ties_are_decided_alike(classifier: Any, normalise: bool, tmp_path: Path) -> None:
     """Of whole numbers many are equally far; here and there the first class, and its first image, wins."""
@@ -122,6 +128,7 @@ def embedded() -> tuple[Any, list[str], Any]:
     "parameters",
     [
         {"classifier": "knn", "n_neighbors": 3},
+        {"classifier": "ridge", "normalise": False, "unknown_rate": 0.2},
         {"centre": None, "normalise": False, "classifier": "soft"},
         {"centre": "support", "temperature": 0.01},
     ],

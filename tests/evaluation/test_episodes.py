@@ -240,7 +240,7 @@ def test_foreign_episodes_are_checked(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="not an episodes file"):
         read(path)
     path.write_bytes(b"no such thing")
-    with pytest.raises(FileFormatError, match="not an episodes file"):
+    with pytest.raises(FileFormatError, match="not a safetensors file"):
         read(path)
     with pytest.raises(InputError, match="There is no episodes file"):
         read(tmp_path / "nowhere")

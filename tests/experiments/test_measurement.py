@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from nearshot.devices import Precision
 from nearshot.evaluation import Adam, evaluate_features, sample_episodes
 from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, FineTuning, measure, measure_classes
 from nearshot.experiments.results import Measurement
+from nearshot.io import read_json, write_json
 from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.runs.network import TrainedNetwork, TrainedRun
 from nearshot.training import Hardware, train
@@ -124,9 +124,9 @@ def test_classes_are_measured_with_the_weights_that_were_best(
     shutil.copytree(place / "run", tmp_path / "run")
     (any_weights, *_), told = (tmp_path / "run" / "weights").iterdir(), tmp_path / "run" / "result.json"
     shutil.copy(any_weights, any_weights.with_stem("epoch-0001"))
-    content = json.loads(told.read_text())
+    content = read_json(told)
     content["best"]["5-shot centroid"]["epoch"] = 1
-    told.write_text(json.dumps(content))
+    write_json(told, content)
     run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
     measure_classes(run, ["val"], n_episodes=5, n_way=2)
     assert embedded == [("epoch-0001.safetensors", "val", ())]

@@ -40,6 +40,7 @@ from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, TREATMENTS
 from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.results import Measurement, RunResult
 from nearshot.experiments.scales import PAPER, QUICK, smaller
+from nearshot.io import read_json, write_json
 
 MORE = Measurement("test", 1, "soft")
 
@@ -104,9 +105,9 @@ def test_a_finished_run_is_measured_without_its_checkpoint_but_not_on_other_data
     result = do(job, run, data_dir=done / "data", hardware=CPU, show=False)
     assert result.has(MORE)
     assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights
-    content = json.loads((run / "result.json").read_text())
+    content = read_json(run / "result.json")
     content["fingerprints"]["val"] = "of other data"
-    (run / "result.json").write_text(json.dumps(content))
+    write_json(run / "result.json", content)
     with pytest.raises(InputError, match="val"):
         do(job, run, data_dir=done / "data", hardware=CPU, show=False)
 

@@ -16,6 +16,7 @@ from nearshot.data import Store
 from nearshot.errors import FileFormatError, LeakError
 from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.results import Measurement
+from nearshot.io import read_json
 from nearshot.models import load_backbone, read_notes, save_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
 from nearshot.runs.network import TrainedRun
@@ -50,7 +51,7 @@ def without_note(run: Path, **notes: str) -> Path:
 def test_a_run_and_its_weights_record_the_training_classes(trained: Path, data_dir: Path) -> None:
     training = Store.open("tiny", "train", data_dir)
     expected = {"dataset": "tiny", "classes": list(training.class_names)}
-    assert json.loads((trained / RECORD).read_text()) == expected
+    assert read_json(trained / RECORD) == expected
     assert json.loads(read_notes(the_weights(trained))["training_classes"]) == expected
 
 

@@ -37,6 +37,26 @@ def test_the_defaults_depend_on_the_preset() -> None:
         parse(["--preset", "cifar-nca"])
 
 
+def test_small_images_of_mini_imagenet_have_presets_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published, small = PRESETS["mini-imagenet-nca"], PRESETS["mini-imagenet-84-nca"]
+    command = ["--preset", "mini-imagenet-nca", "--data-dir", str(tmp_path)]
+    assert parse(command).config == published  # nothing is prepared
+    prepare_tiny(tmp_path, name="mini-imagenet")  # 16×16
+    assert parse(command).config == small
+    assert parse([*command, "--weight-decay", "5e-4"]).config == replace(small, weight_decay=published.weight_decay)
+    assert parse([*command, "--input-size", "8"]).config == replace(published, input_size=8)
+    assert parse([*command, "--side", "256"]).config == replace(published, side=256)
+    for preset in ("mini-imagenet-supcon", "mini-imagenet-84-nca", "cifar-fs-nca"):
+        assert parse(["--preset", preset, "--data-dir", str(tmp_path)]).config == PRESETS[preset]
+    quick = [*QUICK, "--validation-shots", "1", "--input-size", "16", "--dry-run"]
+    assert main(["train", *command, *quick]) == 0
+    out, err = capsys.readouterr()
+    assert "--preset is mini-imagenet-84-nca" in err
+    assert json.loads(out[: out.index("\n}") + 2])["augmentation"]["crop"] == "padded"
+
+
 def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where, run = ["--data-dir", str(data_dir)], tmp_path / "run"
     train = ["train", "--dataset", "tiny", "--method", "matching", *QUICK, *where, "--output", str(run)]

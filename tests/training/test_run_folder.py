@@ -16,6 +16,7 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.training import PRESETS, RunFolder, TrainConfig
 from nearshot.training.assembly import default_folder
 from nearshot.training.classes import TrainingClasses
+from nearshot.training.presets import PHOTOS
 from nearshot.training.run_folder import best_epoch, describe_environment, folder_name
 
 CLASSES = TrainingClasses("tiny", ("otter", "seal"))
@@ -110,7 +111,7 @@ def test_folders_have_short_names_and_longer_names_of_older_versions_are_found(
     preset = PRESETS["cifar-fs-nca"]
     assert folder_name(preset) == "cifar-fs-nca"
     assert folder_name(replace(preset, seed=2)) == "cifar-fs-nca-seed2"
-    assert folder_name(TrainConfig(dataset="/home/me/my photos")) == "my-photos-nca"
+    assert folder_name(replace(PHOTOS, dataset="/home/me/my photos")) == "my-photos-nca"
     changes = [replace(preset, temperature=value, seed=seed) for value in (0.5, 2.0) for seed in (0, 1)]
     names = {folder_name(config) for config in (preset, *changes)}
     assert len(names) == 5

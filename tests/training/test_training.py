@@ -27,14 +27,13 @@ from nearshot.losses import nca_loss
 from nearshot.models import build_backbone, save_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file_name
 from nearshot.runs.network import TrainedRun
-from nearshot.training import METHODS, Hardware, OwnLoss, TrainConfig, TrainResult, train
+from nearshot.training import METHODS, Hardware, OwnLoss, RunFolder, TrainResult, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import EVALUATION_SETTINGS
 from nearshot.training.checkpoint import Progress, read_checkpoint
 from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.logging import RunLog
 from nearshot.training.methods import Composition, compositions, resolve_method
-from nearshot.training.run_folder import RunFolder
 
 TrainTiny = Callable[..., TrainResult]
 
@@ -74,7 +73,7 @@ def test_published_crops_of_small_images_are_warned_of(changes: dict[str, Any], 
 
 
 def test_a_run_folder_describes_the_run(run: Path, data_dir: Path) -> None:
-    config = TrainConfig.from_dict(json.loads((run / "config.json").read_text()))
+    config = RunFolder(run).read_config()
     assert config == replace(TINY, epochs=5, validate_every=1)
     environment = json.loads((run / "environment.json").read_text())
     assert environment["torch"] == torch.__version__

@@ -57,6 +57,7 @@ class Model:
         label_next: the photos to label next.
         suspicious: the photos whose labels look wrong, each with the answer that it gets when it is held out.
         confusion: held-out labelled photos by label and answer, (class, class).
+        held_out: the probabilities (class,) that labelled photos get when they are held out, by identifier.
     """
 
     classifier: FewShotClassifier | None = None
@@ -66,6 +67,7 @@ class Model:
     label_next: tuple[str, ...] = ()
     suspicious: Mapping[str, Guess] = field(default_factory=dict)
     confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    held_out: Mapping[str, Floats] = field(default_factory=dict)
 
 
 def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **settings: Any) -> Model:
@@ -91,18 +93,18 @@ def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **setti
         doubt = doubt_of(answered.probabilities, answered.is_novel)
         guesses = _guesses(others, classifier, answered.probabilities, doubt, answered.is_novel)
         chosen = label_next(answered.directions, N_SUGGESTIONS, doubt).tolist()
-    held_out, probabilities = held_out_probabilities(classifier)
-    codes = classifier.support_labels_[held_out]
-    doubtful = suspicious_labels(probabilities, codes)
-    tested = [support[place] for place in held_out[doubtful]]
+    places, probabilities = held_out_probabilities(classifier)
+    codes, tested = classifier.support_labels_[places], [support[place] for place in places]
+    wrong = suspicious_labels(probabilities, codes)
     return Model(
         classifier,
         support,
         guesses,
         estimate,
         tuple(others[place] for place in chosen),
-        _guesses(tested, classifier, probabilities[doubtful]),
+        _guesses([tested[place] for place in wrong], classifier, probabilities[wrong]),
         confusion_counts(codes, probabilities.argmax(1), len(classifier.classes_)),
+        dict(zip(tested, probabilities, strict=True)),
     )
 
 
@@ -212,12 +214,17 @@ class Session:
         return model.fit([path for path, _ in labelled], [label for _, label in labelled])
 
     def explain(self, photo: Photo) -> dict[str, Any]:
-        """Return the probabilities of the classes for a photo, and the most similar labelled photos."""
+        """Return the probabilities of the classes for a photo, and the most similar labelled photos.
+
+        A labelled photo is judged by the others, if its class has any.
+        """
         model, feature = self.model, self.features.get(photo.id)
         if model.classifier is None or feature is None:
             return {"probabilities": [], "nearest": []}
         row = feature[None]
-        shares = answer_features(model.classifier, row).probabilities[0]
+        shares = model.held_out.get(photo.id)
+        if shares is None:
+            shares = answer_features(model.classifier, row).probabilities[0]
         order = np.argsort(-shares, kind="stable")[:6]
         _, places = model.classifier.kneighbors(row, N_NEIGHBORS + 1)
         near = [model.support[place] for place in places[0]]

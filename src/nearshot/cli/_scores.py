@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -13,18 +13,26 @@ from nearshot.errors import InputError
 from nearshot.text import counted, format_list, printable
 
 
-def true_label(path: Path, given: Sequence[str], classes: Sequence[str]) -> str:
-    """Return the class of an image by the folders that it lies in: the innermost that is named like a class.
+def true_labels(paths: Iterable[Path], given: Sequence[str], classes: Sequence[str]) -> dict[Path, str]:
+    """Return the class of each image by the folders that it lies in: the innermost that is named like a class.
 
     Those are the folders inside of a given one, and the given one itself; of an image that is given, its folder. If
-    none is named like a class, the result is the name of the innermost.
+    none is named like a class, the result is the name of the innermost. It is an error if that is so for all images.
     """
-    names = [path.absolute().parent.name]
-    for folder in map(Path, given):
-        root = folder.expanduser()
-        if path != root and path.is_relative_to(root):
-            names = [root.absolute().name, *path.relative_to(root).parts[:-1]]
-    return next((name for name in reversed(names) if name in classes), names[-1])
+    roots = [Path(one).expanduser() for one in given]
+    found = {}
+    for path in paths:
+        names = [path.absolute().parent.name]
+        for root in roots:
+            if path != root and path.is_relative_to(root):
+                names = [root.absolute().name, *path.relative_to(root).parts[:-1]]
+        found[path] = next((name for name in reversed(names) if name in classes), names[-1])
+    if not set(found.values()) & set(classes):
+        raise InputError(
+            f"score needs images in folders that are named like the classes, {format_list(classes)} "
+            f"(got {format_list(dict.fromkeys(found.values()))})."
+        )
+    return found
 
 
 def score_lines(labels: Mapping[Path, str], truths: Mapping[Path, str], classes: Sequence[str]) -> list[str]:
@@ -36,18 +44,15 @@ def score_lines(labels: Mapping[Path, str], truths: Mapping[Path, str], classes:
     from scipy.stats import binomtest  # noqa: PLC0415 (takes a second to import)
 
     answers = {name: Counter[str]() for name in classes}
-    strangers = [labels[path] for path, truth in truths.items() if truth not in answers]
-    for path, truth in truths.items():
-        if truth in answers:
-            answers[truth][labels[path]] += 1
-    n, n_right = (
-        sum(found) for found in zip(*((one.total(), one[name]) for name, one in answers.items()), strict=True)
-    )
+    strangers = []
+    for path, label in labels.items():
+        if truths[path] in answers:
+            answers[truths[path]][label] += 1
+        else:
+            strangers.append(label)
+    n, n_right = sum(one.total() for one in answers.values()), sum(one[name] for name, one in answers.items())
     if n == 0:
-        raise InputError(
-            f"score needs images in folders that are named like the classes (got {format_list(set(truths.values()))}; "
-            f"the classes are {format_list(classes)})."
-        )
+        return ["", "Accuracy: unknown, since no image of the classes could be read."]
     interval = binomtest(n_right, n).proportion_ci(0.95, method="exact")
     limits = f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %"
     lines = ["", f"Accuracy: {100 * n_right / n:.1f} % (95 % interval {limits}; {n_right:,} of {counted(n, 'image')})"]

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from nearshot.app.copies import check_folder, copy_into_classes
 from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries
-from nearshot.cli._scores import score_lines, true_label
+from nearshot.cli._scores import score_lines, true_labels
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
@@ -79,6 +79,8 @@ class Predict:
         if self.copy_to is not None:
             check_folder(self.copy_to)
         classifier = self.options.make_classifier(self.support)
+        classes = [str(label) for label in classifier.classes_.tolist()]
+        truths = true_labels(paths, self.images, classes) if self.score else {}
         bad: list[Path] = []
         labels: dict[Path, str] = {}
         answers = _noting(_answers(classifier, paths, self.nearest, bad), labels)
@@ -90,8 +92,6 @@ class Predict:
             print_message(f"{len(bad):,} of {counted(len(paths), 'image')} could not be read.")
         if self.score:
             report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
-            classes = [str(label) for label in classifier.classes_.tolist()]
-            truths = {path: true_label(path, self.images, classes) for path in labels}
             for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
         failures = [] if self.copy_to is None else _copy(labels, self.copy_to)

@@ -17,13 +17,14 @@ from rich.console import Console
 from nearshot.cli import description
 from nearshot.cli._warnings import print_warnings
 from nearshot.data.datasets import SOURCES
+from nearshot.data.store import prepared_manifests
 from nearshot.errors import InputError, look_up
 from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
 from nearshot.training.methods import batch_kind, compositions
-from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
+from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH, preset_for_side
 
 STOPPED = 143  # the shell's status of a process that SIGTERM ended, so that nobody takes the run for finished
 BASIC = ("dataset", "init", "backbone")  # decide which defaults the other settings have
@@ -46,8 +47,9 @@ class Train:
     preset: str | None = None
     """Start from named settings: a dataset (cifar-fs, mini-imagenet, tiered-imagenet, omniglot, glyphs) and a method
     (nca, prototypical, matching, simpleshot, and on the first three also prototypical-snell, matching-snell, supcon),
-    such as cifar-fs-nca. Other options change them, and --help then shows their values. Without a preset or dataset,
-    glyphs-nca is used, which takes a minute or two."""
+    such as cifar-fs-nca. Where miniImageNet is prepared with 84×84 images, mini-imagenet-84-nca replaces
+    mini-imagenet-nca, and so on. Other options change them, and --help then shows their values. Without a preset or
+    dataset, glyphs-nca is used, which takes a minute or two."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """The run's folder; by default runs/ and a short name of the dataset, the method and the seed."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -69,12 +71,16 @@ class Train:
     """Log to a Weights & Biases project as well."""
     auto: tyro.conf.Suppress[tuple[str, ...]] = ()  # the settings that may adapt to the data
     for_episodes: tyro.conf.Suppress[tuple[str, ...]] = ()  # the given options that only episodes have
+    other_preset: tyro.conf.Suppress[str | None] = None  # the one that suits the prepared images better than `preset`
 
     def run(self, console: Console) -> None:
         """Train, and print the validation accuracies and the run's folder."""
         if self.for_episodes and (kind := batch_kind(self.config)) != "episodes":
             message = f"No effect of {' and '.join(self.for_episodes)}: {kind} batches have no episodes."
             print_line(Console(stderr=True), message)
+        if self.other_preset is not None:
+            message = f"The prepared images are no larger than the input, so --preset is {self.other_preset}."
+            print_line(Console(stderr=True), f"{message} For the published settings: nearshot reproduce comparison.")
         where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
         where["allow_few_images"] = self.allow_few_images
         if self.dry_run:
@@ -115,8 +121,16 @@ def parse(arguments: list[str]) -> Train:
     >>> parse(["--dataset", "./my-photos", "--batch-size", "64", "--validation-way=2", "--epochs", "3"]).auto
     ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
     """
-    kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str, "output": Path}
-    names = ("preset", "output", *BASIC, *dict.fromkeys(EPISODE_SETTINGS + TRAIN_SETTINGS))
+    kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str, "output": Path, "data_dir": Path}
+    names = (
+        "preset",
+        "output",
+        "data_dir",
+        "side",
+        "input_size",
+        *BASIC,
+        *dict.fromkeys(EPISODE_SETTINGS + TRAIN_SETTINGS),
+    )
     fields: list[Any] = [(name, kinds[name] | None, None) for name in names]
     options: Any = make_dataclass("Options", [*fields, ("resume", bool, False)])
     try:
@@ -126,16 +140,32 @@ def parse(arguments: list[str]) -> Train:
         found = options()
     given = {name: value for name, value in asdict(found).items() if value is not None}
     begun = RunFolder(given.get("output", "")) if found.resume and "output" in given else None
+    other_preset = None
     if begun is not None and (begun.path / "config.json").is_file():
         config, adapts = begun.read_config(), False
     else:
+        if other_preset := _preset_for_images(given):
+            given["preset"] = other_preset
         config, adapts = _default_config(given), "preset" not in given
     default = Train(
         config=config,
         auto=tuple(name for name in TRAIN_SETTINGS if name not in given) if adapts else (),
         for_episodes=tuple(f"--{name.replace('_', '-')}" for name in EPISODE_SETTINGS if name in given),
+        other_preset=other_preset,
     )
     return tyro.cli(Train, prog="nearshot train", args=arguments, default=default, description=description(Train))
+
+
+def _preset_for_images(given: dict[str, Any]) -> str | None:
+    """Return the preset to use instead of the given one, where the prepared images are too small for its crops."""
+    name = given.get("preset")
+    preset = PRESETS.get(name or "")
+    if name is None or preset is None:
+        return None
+    dataset, data_dir, side = given.get("dataset", preset.dataset), given.get("data_dir"), given.get("side")
+    sides = {int(file.parent.parent.name) for file in prepared_manifests(dataset, data_dir, side=side)}
+    other = preset_for_side(name, max(sides, default=0), given.get("input_size", preset.input_size))
+    return other if len(sides) == 1 and other != name else None
 
 
 def _default_config(given: dict[str, Any]) -> TrainConfig:

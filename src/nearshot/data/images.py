@@ -25,6 +25,7 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 MOST_PIXELS = 100_000_000
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+FULL_SIZE = "nearshot_full_size"  # the key in Pillow's metadata of a JPEG that was decoded at a fraction of its size
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # of files of the format HEIC
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
@@ -75,6 +76,7 @@ def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) 
         deep = _has_16_bits(image, name)
         if shrink_to is not None:
             image.draft(None, (shrink_to, shrink_to))
+        shrunk_size = image.size
         image.load()
         image = ImageOps.exif_transpose(image)
         if deep:  # Pillow's own conversion to 8 bits would clip everything over 255
@@ -83,7 +85,10 @@ def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) 
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-        return image.convert("RGB")
+        image = image.convert("RGB")
+        if shrunk_size != (width, height):
+            image.info[FULL_SIZE] = (width, height) if image.size == shrunk_size else (height, width)
+        return image
 
 
 @contextmanager
@@ -123,7 +128,7 @@ def fit_to_square(
         if fit == "stretch":
             image = image.resize((side, side), resampling)
         else:
-            width, height = image.size
+            width, height = image.info.get(FULL_SIZE, image.size)
             shorter = round(side / crop)
             scale = shorter / min(width, height)
             size = (max(shorter, round(width * scale)), max(shorter, round(height * scale)))
@@ -132,7 +137,9 @@ def fit_to_square(
                     f"{name} is too long and thin: its {width}×{height} pixels would be {size[0]}×{size[1]} with a "
                     f"shorter side of {shorter}, over the limit of {MOST_PIXELS:,}. Crop it first."
                 )
-            image = image.resize(size, resampling)
+            # A side of a shrunk image is rounded up: the last row and column may show part of a pixel.
+            factor = round(max(width, height) / max(image.size))
+            image = image.resize(size, resampling, box=(0, 0, width / factor, height / factor))
             left, top = (size[0] - side) // 2, (size[1] - side) // 2
             image = image.crop((left, top, left + side, top + side))
     return np.asarray(image, dtype=np.uint8)

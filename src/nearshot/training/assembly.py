@@ -60,8 +60,9 @@ class RunPlan:
     ) -> None:
         for name in auto:
             look_up(dict.fromkeys(TRAIN_SETTINGS), name, "automatic setting")
-        config = _with_initial(_with_absolute_paths(config))
+        config = _with_absolute_paths(config)
         self.run = RunFolder(default_folder(config) if folder is None else folder)
+        config = _with_initial(config)
         if resume and (restored := self.run.restore_settings(config, auto)) is not None:
             config, auto = restored, ()
         self.method = resolve_method(config, auto)

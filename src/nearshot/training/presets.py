@@ -104,14 +104,14 @@ PRESETS: Mapping[str, TrainConfig] = MappingProxyType(_all())
 """Settings by dataset and method, such as "cifar-fs-nca"; change some with `dataclasses.replace`."""
 
 
-def preset_for_side(name: str, side: int) -> str:
-    """Return the preset to use in place of one of miniImageNet where the prepared images are no larger than its input.
+def preset_for_side(name: str, side: int, input_size: int | None) -> str:
+    """Return the preset for images of this side: on miniImageNet another one, if they are no larger than the input.
 
-    >>> preset_for_side("mini-imagenet-nca", 84), preset_for_side("mini-imagenet-nca", 256)
+    >>> preset_for_side("mini-imagenet-nca", 84, 84), preset_for_side("mini-imagenet-nca", 256, 84)
     ('mini-imagenet-84-nca', 'mini-imagenet-nca')
     """
     small = name.replace("mini-imagenet-", "mini-imagenet-84-")
-    return small if small in PRESETS and side <= (PRESETS[small].input_size or side) else name
+    return small if small in PRESETS and side <= (input_size or side) else name
 
 
 def closest_preset(config: TrainConfig) -> tuple[str, dict[str, tuple[Any, Any]]]:

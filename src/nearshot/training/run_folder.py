@@ -29,11 +29,12 @@ from typing import Any
 import torch
 
 from nearshot._version import __version__, state_of_code
+from nearshot.data.datasets import SOURCES
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import FileLock, read_json, write_json
 from nearshot.training.classes import TrainingClasses
-from nearshot.training.config import TrainConfig, dataset_name
-from nearshot.training.presets import closest_preset
+from nearshot.training.config import TrainConfig, dataset_name, differences
+from nearshot.training.presets import PHOTOS, closest_preset
 
 __all__ = ["RunFolder", "best_epoch", "describe_environment", "device_name", "folder_name", "run_name"]
 
@@ -60,10 +61,12 @@ def run_name(config: TrainConfig) -> str:
 def folder_name(config: TrainConfig) -> str:
     """Return a short name for a run's folder: the preset, or the dataset and the method; then seed and other changes.
 
-    >>> folder_name(TrainConfig(dataset="photos", seed=3)), folder_name(TrainConfig(dataset="photos", epochs=9))
-    ('photos-nca-seed3', 'photos-nca-4a4d')
+    >>> folder_name(replace(PHOTOS, dataset="./birds", seed=3)), folder_name(replace(PHOTOS, dataset="birds", epochs=9))
+    ('birds-nca-seed3', 'birds-nca-f62f')
     """
     preset, different = closest_preset(config)
+    if config.dataset not in SOURCES:
+        different = differences(PHOTOS, config)
     others = {name: own for name, (_, own) in different.items() if name not in ("dataset", "method", "seed")}
     if preset == "default" or "method" in different:
         preset = f"{dataset_name(config.dataset)}-{config.method_name}"

@@ -338,9 +338,9 @@ function choose(id, { shiftKey, ctrlKey, metaKey }) {
     anchor = id;
   }
   active = id;
+  drawSelection(); // which hides what lies under it
   reveal(id);
   drawGrid();
-  drawSelection();
 }
 
 function move(by, shiftKey = false) {
@@ -365,6 +365,7 @@ async function label(ids, code, { advance = ids.length === 1, remember = true } 
   if (advance && code >= 0 && place >= 0 && place < shown.length - 1) {
     selected = new Set([shown[place + 1]]);
     active = anchor = shown[place + 1];
+    drawSelection();
     reveal(active);
   } else if (code >= 0 && ids.length > 1) selected.clear();
   drawAll();
@@ -436,6 +437,7 @@ async function drawViewer() {
   $("viewer-image").alt = $("viewer-name").textContent = photo.name;
   $("viewer-state").textContent = `${sentence(photo)[0].toUpperCase()}${sentence(photo).slice(1)}`;
   $("viewer-classes").replaceChildren(...choices([photo.id], (code) => label([photo.id], code, { advance: false })));
+  $("viewer-judge").textContent = photo.label >= 0 ? "Judged by the other photos" : "Probabilities";
   $("previous").disabled = shown[0] === photo.id;
   $("following").disabled = shown.at(-1) === photo.id;
   const about = await (await ask(`/api/photos/${photo.id}`)).json();
