@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up import make_up
@@ -274,7 +275,7 @@ def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> 
 def test_what_adapting_gains_is_on_the_episodes_that_both_have() -> None:
     """On our own results: adapted networks were measured on the first 600 of 10,000 episodes."""
     found = Found(Results(ROOT / "results"), PAPER, (0,))
-    table = RECIPES["adaptation"].tables(found, "cifar-fs")[0]
+    table = RECIPES["adaptation"].tables(found, "cifar-fs")[0].without_empty_rows()
     gains = {str(row[0]): row[-1] for row in table.rows}
     run = found.runs(PRESETS["cifar-fs-nca"])[0]
     plain, adapted = (
@@ -364,3 +365,32 @@ def test_errata_quote_what_the_tables_have() -> None:
 
 def _mean(number: Number | None) -> str:
     return str(number).split(" ± ")[0]
+
+
+def test_accuracy_by_epoch_is_read_from_the_logs_of_all_seeds(tmp_path: Path) -> None:
+    made_up = make_up(tmp_path, ["epochs"], PAPER, dataset="cifar-fs", seeds=3)
+    found = Found(made_up, PAPER, (0, 1, 2))
+    (table,) = RECIPES["epochs"].tables(found, "cifar-fs")
+    assert table.headings[1:] == tuple(f"{shot}-shot, epoch {epoch}" for shot in (1, 5) for epoch in (90, 120))
+    rows = {str(row[0]): row[1:] for row in table.rows}
+    seeds = {
+        row: [
+            next(line["validation"]["5-shot centroid"] for line in run.history if line["epoch"] == 90)
+            for run in found.runs(PRESETS[f"cifar-fs-{method}"])
+        ]
+        for row, method in (("NCA nearest centroid", "nca"), ("PN (our episodes)", "prototypical"))
+    }
+    for row, accuracies in seeds.items():
+        shown = rows[row][2]
+        assert isinstance(shown, Cell)
+        assert shown.value == pytest.approx(sum(accuracies) / 3)
+        assert all(f"{accuracy:.2f}" in shown.text for accuracy in accuracies)
+    expected = scipy.stats.ttest_ind(*seeds.values(), equal_var=False).confidence_interval(0.95)
+    ahead = rows["NCA − PN"][2]
+    assert isinstance(ahead, Cell)
+    assert ahead.value == pytest.approx((expected.low + expected.high) / 2)
+    assert float(ahead.details["±"]) == pytest.approx((expected.high - expected.low) / 2)
+    (figure,) = RECIPES["epochs"].figures(found, "cifar-fs")
+    for axes in figure.draw().axes:
+        assert len(axes.get_legend_handles_labels()[1]) == 4
+        assert len([line for line in axes.lines if len(line.get_xdata()) == 12]) == 4 * (1 + 3)

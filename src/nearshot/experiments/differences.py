@@ -136,25 +136,26 @@ def difference_of_runs(
     n_seeds = min(len(firsts), len(seconds))
     if one is None or n_seeds == 1:
         return one
-    sides = [[accuracy.mean for accuracy in side.values()] for side in (firsts, seconds)]
+    means = ([accuracy.mean for accuracy in side.values()] for side in (firsts, seconds))
+    over_episodes = one.over_episodes or one.interval95  # one seed in common
+    return welch_difference(name, *means)._replace(kind=kind, over_episodes=over_episodes, allowed=margin)
+
+
+def welch_difference(name: str, firsts: Sequence[float], seconds: Sequence[float]) -> Difference:
+    """Return the mean of some seeds' accuracies minus that of others, at least two each, with Welch's interval.
+
+    >>> str(welch_difference("a minus b", [62.0, 62.5, 63.0], [60.0, 61.0]))
+    'a minus b: +2.00 ± 2.99'
+    """
+    sides = (firsts, seconds)
     errors = [variance(means) / len(means) for means in sides]  # squared
-    most = sum(map(len, sides)) - 2
+    most, n_seeds = sum(map(len, sides)) - 2, min(map(len, sides))
     by_side = sum(error**2 / (len(means) - 1) for error, means in zip(errors, sides, strict=True))
     freedom = sum(errors) ** 2 / by_side if by_side else most
     spread = math.sqrt(sum(errors) * n_seeds)
-    over_episodes = one.over_episodes or one.interval95  # one seed in common
-    return Difference(
-        name,
-        fmean(sides[0]) - fmean(sides[1]),
-        _interval95(spread, n_seeds, freedom),
-        n_seeds,
-        kind=kind,
-        spread=spread,
-        freedom=freedom,
-        over_episodes=over_episodes,
-        allowed=margin,
-        of_two_runs=True,
-    )
+    interval95 = _interval95(spread, n_seeds, freedom)
+    difference = fmean(firsts) - fmean(seconds)
+    return Difference(name, difference, interval95, n_seeds, spread=spread, freedom=freedom, of_two_runs=True)
 
 
 def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, kind: str) -> Difference | None:
