@@ -21,7 +21,8 @@ from nearshot.experiments.paper import Number
 from nearshot.io import atomic_write
 
 MISSING = "–"
-SHORTER = {"difference": "diff.", "paired difference": "paired", "row": "#"}  # headings in a terminal
+# Headings in a terminal.
+SHORTER = {"difference": "diff.", "paired difference": "paired", "paper's difference": "paper", "row": "#"}
 NAMED = 3  # rows without results that a note names; more are counted
 LEAST_TEXT = 10  # columns for a text in a terminal
 LATEX = str.maketrans(
