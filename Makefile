@@ -10,7 +10,7 @@ AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-slow check format bench fill docs browser clean
+.PHONY: help demo test test-slow check format bench fill docs notebooks browser clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -38,7 +38,7 @@ demo: $(READY)  ## train and compare the losses on letters of unseen scripts, in
 test: check  ## what CI runs: checks, all tests but the slow ones, doctests, examples; prints the ten slowest
 	$(BIN)/python -m pytest -n auto --dist loadfile --durations 10
 
-test-slow: $(RAY_READY)  ## the tests that take minutes; run before a release
+test-slow: $(RAY_READY) $(DOCS_READY)  ## the tests that take minutes; run before a release
 	$(BIN)/python -m pytest -m slow
 
 check: $(READY)  ## lint, formatting and types
@@ -61,8 +61,11 @@ bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/result
 fill:  ## put the tables and figures that commands made into the pages that show them
 	$(PYTHON) docs/fill.py
 
-docs: $(DOCS_READY)  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict  # quiet, it would not count its warnings
+docs: $(DOCS_READY)  ## build the documentation into site/; open site/index.html, no server is needed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # quiet, it would not count its warnings
+
+notebooks: $(DOCS_READY)  ## run the notebooks and store their outputs, which the documentation shows
+	cd docs/notebooks && $(abspath $(BIN))/jupyter execute --inplace --NotebookClient.record_timing=False *.ipynb
 
 browser:  ## install Debian's Chromium, which a test opens the report in; without it the test is skipped
 	command -v chromium || { $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }

@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib.util
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tutorial import TUTORIAL, printed, steps
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+NOTEBOOKS = TUTORIAL.parent / "notebooks"
 # Options that make an example quick, and text that it must print.
 QUICK = {
     "classify_my_photos.py": ([], "shin/5.png: shin"),
-    "compare_losses.py": (["--steps", "2", "--seeds", "2"], "2 training seeds"),
+    "compare_losses.py": (["--steps", "2", "--seeds", "2"], "2 seeds"),
     "own_loss.py": (["--steps", "2"], "hardest_triplets, 5-shot"),
 }
 SLOW = ("compare_losses.py", "own_loss.py")
@@ -32,6 +35,40 @@ def test_every_line_of_the_tutorial(
         if "onnx" in step.code and not (with_onnx and importlib.util.find_spec("onnxruntime")):
             continue
         assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), step.code
+
+
+@pytest.mark.slow
+def test_every_line_of_the_first_run(tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARSHOT_DATA", str(glyphs_dir))
+    lines = list(steps((TUTORIAL.parent / "first-run.md").read_text(encoding="utf-8")))
+    assert len(lines) == 5
+    for step in lines:
+        assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), step.code
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("nbclient", "ipykernel")), reason="needs the extra docs"
+)
+@pytest.mark.filterwarnings("default")  # of Jupyter's own
+@pytest.mark.parametrize("name", [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))])
+def test_notebook(name: str, tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, and prints what is stored in it, but for numbers."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("NEARSHOT_DATA", str(glyphs_dir))
+    shutil.copytree(NOTEBOOKS, tmp_path / "notebooks")
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    expected = [_text_of(cell) for cell in notebook.cells]
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path / "notebooks")}}).execute()
+    assert [_text_of(cell) for cell in notebook.cells] == expected
+    assert any(expected)
+
+
+def _text_of(cell: Any) -> str:
+    text = _without_numbers("".join(output.get("text", "") for output in cell.get("outputs", [])))
+    return re.sub(r"[+-]#", "#", text)  # a difference near zero
 
 
 def _without_numbers(text: str) -> str:

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 
 def state_of_code() -> dict[str, Any] | None:

@@ -311,6 +311,20 @@ def test_thousands_of_photos_make_few_elements(
     assert page.ask("document.querySelector('.tile[aria-selected=true]').getAttribute('aria-posinset')") == "5000"
 
 
+def test_photos_that_cannot_be_read_are_listed(browser: Browser, tmp_path: Path, photos: Path) -> None:
+    (photos / "broken.png").write_bytes(b"x")
+    session = Session(Project(tmp_path / "p", [photos]), Embedder(conv4()))
+    session.start()
+    wait_until_idle(session)
+    with served(session) as address:
+        show(browser, address)
+        click(browser, "Cannot be read", "nav")
+        browser.wait_for("document.querySelectorAll('.tile').length == 1")
+        assert "not an image" in tiles(browser)["broken.png"]
+        browser.call("Page.navigate", url="about:blank")
+    session.stop()
+
+
 def test_every_control_has_a_name(page: Browser, session: Session) -> None:
     for name in CLASSES:
         label(session, name, 0, 1)

@@ -287,8 +287,9 @@ def test_a_square_of_a_shrunk_jpeg_shows_the_same(size: tuple[int, int], orienta
     image = Image.fromarray(picture(0, 30, 30)).resize(size, Image.Resampling.BICUBIC)
     data = saved(image, "JPEG", exif=exif, quality=95)
     whole, shrunk = (fit_to_square(decode(data, "it", shrink_to=side), 112).astype(int) for side in (None, 224))
-    assert np.abs(whole - shrunk).mean() < 2
-    assert np.abs(whole - np.roll(whole, 1, 0)).mean() > 8
+    # A turned photo whose sides are not multiples of 8 is shifted by a fraction of a pixel.
+    assert np.abs(whole - shrunk).mean() < (0.5 if orientation == 1 else 5)
+    assert np.abs(whole - np.roll(whole, 1, 0)).mean() > 10
 
 
 def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

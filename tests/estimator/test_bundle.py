@@ -72,7 +72,7 @@ def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict_proba(pictures), expected)  # from the cache
     assert again.centre_ is not None
     assert again.embedder_ is not None
-    assert again.embedder_.network is again.backbone  # not copied
+    assert again.embedder_.backbone is again.backbone  # not copied
     with pytest.raises(InputError, match="backbone must be None"):
         FewShotClassifier.load(tmp_path / "model.safetensors", backbone=backbone)
 

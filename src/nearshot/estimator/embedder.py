@@ -116,6 +116,17 @@ class Embedder:
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self).copy()
+        if isinstance(self.backbone, Backbone):
+            del state["network"]  # half the size
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if isinstance(self.backbone, Backbone):
+            self.network = fold_batch_norms(self.backbone)
+
     def __call__(self, images: Any, *, progress: bool | None = False) -> Features:
         """Embed images, or one array of them: (image, dim). An image that cannot be read is an error.
 

@@ -161,12 +161,13 @@ def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | No
     elif centre is not None:
         centre = np.asarray(without_tensors(centre), dtype=features.dtype)
     support = Support(_prepared(features, centre, settings), torch.from_numpy(codes), len(classes))
-    temperature, rate, is_ridge = settings.temperature, settings.unknown_rate, classifier_of(how[0]) is RIDGE
-    if temperature == "auto" or (is_ridge and rate is not None):
+    temperature, rate = settings.temperature, settings.unknown_rate
+    by_score = classifier_of(settings.classifier) is RIDGE and len(classes) > 1  # else the novelty is by distance alone
+    if temperature == "auto" or (by_score and rate is not None):
         held_out = held_out_scores(support, *how)
     if temperature == "auto":
         temperature = choose_temperature(held_out.scores, held_out.codes) * typical_temperature(support, *how)
-    if rate is not None and is_ridge:
+    if rate is not None and by_score:
         scores = held_out.scores * typical_temperature(support, *how)
         novelty = weigh_by_score(held_out_novelties(support, held_out.images), scores)
         threshold = choose_threshold(novelty, float(rate), TYPICAL_BY_SCORE)

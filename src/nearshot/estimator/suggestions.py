@@ -11,7 +11,7 @@ from nearshot.errors import InputError
 from nearshot.estimator.classifier import FewShotClassifier
 from nearshot.estimator.leave_one_out import choose_temperature, held_out_scores
 
-POOL = 4  # the most doubtful images, as a multiple of the number to choose, among which variety decides
+POOL = 2  # the most doubtful images, as a multiple of the number to choose, among which variety decides
 SURE = 0.7  # the probability from which another class than the label is suspicious
 
 Floats = npt.NDArray[np.floating[Any]]

@@ -134,6 +134,8 @@ class RunPlan:
         classes = TrainingClasses(training.dataset, training.class_names)
         earlier = None if init is None else initial_classes(init)
         if earlier is None:
+            if init is not None and training.dataset in ("mini-imagenet", "tiered-imagenet"):
+                self.messages.append(f"If {init} was trained on ImageNet, it knows the classes of {classes.dataset}.")
             return classes
         if "val" in self.stores:
             earlier.check_unseen(self.stores["val"], "val")

@@ -9,6 +9,7 @@ const VIEWS = {
   unlabelled: ["Not labelled", "Each shows its predicted class. Press Enter to accept it, or a class's key to correct it."],
   none: ["None of these", "Photos unlike all classes. They may belong to a class that is missing."],
   check: ["Check labels", "Judged by the other photos, these labels look wrong. Press Enter to change them, or keep them."],
+  errors: ["Cannot be read", "These files are damaged, or not images. Point at one to see why."],
 };
 
 let state = { version: 0, classes: [], photos: [], next: [], suspicious: {}, errors: [], estimate: {}, confusion: { classes: [], counts: [] } };
@@ -103,6 +104,7 @@ function inView(name) {
   if (name === "unlabelled") return all.filter((photo) => photo.label === -1);
   if (name === "none") return all.filter((photo) => photo.label === -1 && photo.guess === NONE);
   if (name === "check") return Object.keys(state.suspicious).map((id) => photos.get(id)).filter(Boolean);
+  if (name === "errors") return all.filter((photo) => photo.error);
   const code = name.startsWith("class:") ? state.classes.indexOf(name.slice(6)) : -1;
   return code < 0 ? all : all.filter((photo) => (photo.label === -1 ? photo.guess : photo.label) === code);
 }
@@ -484,7 +486,7 @@ async function copyPhotos() {
   $("copy").disabled = false;
   if (!done) return;
   const failed = done.failures.length ? ` ${counted(done.failures.length, "photo")} could not be copied: ${done.failures[0]}` : "";
-  $("export-state").textContent = `${counted(done.new, "photo")} copied to ${done.folder}; ${done.same.toLocaleString("en")} were there already.${failed}`;
+  $("export-state").textContent = `${counted(done.new, "photo")} copied to ${done.folder}${done.same ? `; ${counted(done.same, "photo")} there already` : ""}.${failed}`;
 }
 
 // Adding photos

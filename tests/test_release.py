@@ -1,0 +1,45 @@
+"""What a release needs: one version, and a source distribution that can be built from."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nearshot import __version__
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    found = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert found is not None
+    assert found[1] == __version__
+
+
+@pytest.mark.slow
+def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> None:
+    """It has the same files as one built from the repository."""
+    environment = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PYTHONPATH": str(tmp_path / "tools")}
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+
+    def run(*command: str) -> None:
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+
+    run(*pip, "install", "--target", str(tmp_path / "tools"), "hatchling")
+    run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path))
+    source = tmp_path / f"nearshot-{__version__}.tar.gz"
+    for name, origin in {"source": source, "repository": ROOT}.items():
+        run(*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path / name), str(origin))
+    wheel = f"nearshot-{__version__}-py3-none-any.whl"
+    from_source, from_repository = (
+        {file.filename: file.CRC for file in zipfile.ZipFile(tmp_path / name / wheel).infolist()}
+        for name in ("source", "repository")
+    )
+    assert from_source == from_repository
+    assert len(from_source) > 100

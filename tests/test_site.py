@@ -1,0 +1,108 @@
+"""The built site works from disk, in Chromium, on a wide and on a narrow screen."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from browser import CHROMIUM, open_browser
+
+ROOT = Path(__file__).parent.parent
+MOST_WORDS = 1500
+WORDS = "document.querySelector('article').innerText.split(/\\s+/).length"  # what is folded away does not count
+REFERENCE = ("api/", "architecture.html")
+TO_SPLIT = ("classify.html", "results.html", "training.html")  # longer than they should be
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(find_spec(name) for name in ("mkdocs", "material", "mkdocstrings", "nbconvert")),
+        reason="needs the extra docs",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def pages(site: Path) -> list[Path]:
+    """Return the pages: the report has its own tests, and 404 is shown at any address."""
+    found = sorted(page for page in site.rglob("*.html") if page.name not in ("404.html", "report.html"))
+    assert len(found) > 20
+    return found
+
+
+class Links(HTMLParser):
+    """The addresses that a page refers to, and the places in it that can be referred to."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.places: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if value and name in ("href", "src"):
+                self.addresses.append(value)
+            if value and (name == "id" or (tag == "a" and name == "name")):
+                self.places.add(value)
+
+
+def test_no_link_is_broken(site: Path) -> None:
+    links = {page: Links(page) for page in pages(site)}
+    for page, found in links.items():
+        for address in found.addresses:
+            parts = urlsplit(address)
+            if parts.scheme or address.startswith("//"):
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            assert target.is_file(), f"{page.relative_to(site)}: {address}"
+            if parts.fragment and target in links:
+                assert unquote(parts.fragment) in links[target].places, f"{page.relative_to(site)}: {address}"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_page_fits_the_screen(width: int, site: Path, tmp_path: Path) -> None:
+    """No horizontal scrolling, no message on the console, nothing from another host, and not too much to read."""
+    with open_browser(tmp_path) as browser:
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        for page in pages(site):
+            name = page.relative_to(site).as_posix()
+            browser.open(page)
+            assert browser.ask("document.documentElement.scrollWidth") <= width, name
+            assert browser.complaints == [], name
+            if not name.startswith(REFERENCE + TO_SPLIT):
+                assert browser.ask(WORDS) <= MOST_WORDS, name
+        assert {urlsplit(request).scheme for request in browser.requests} <= {"file", "data", "about", "blob"}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
+def test_the_search_finds_a_function_without_a_server(site: Path, tmp_path: Path) -> None:
+    with open_browser(tmp_path) as browser:
+        browser.open(site / "index.html")
+        found = browser.ask(
+            """new Promise((resolve, reject) => {
+                const input = document.querySelector(".md-search__input");
+                input.focus();
+                input.value = "nca_loss";
+                input.dispatchEvent(new Event("keyup", {bubbles: true}));
+                setInterval(() => {
+                    const links = [...document.querySelectorAll(".md-search-result__link")].map(link => link.href);
+                    if (links.length) resolve(links);
+                }, 100);
+                setTimeout(() => reject("nothing was found"), 30000);
+            })"""
+        )
+    assert any("api/losses.html" in link for link in found)
