@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from settings import TINY
 from tiny import prepare_tiny
+from torch import nn
 
 from nearshot.data import Store
 from nearshot.devices import Precision
-from nearshot.evaluation import Adam, evaluate_features, sample_episodes
+from nearshot.errors import InputError
+from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned, sample_episodes
 from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, FineTuning, measure, measure_classes
 from nearshot.experiments.results import Measurement
 from nearshot.io import read_json, write_json
+from nearshot.losses import nca_loss
+from nearshot.models import load_backbone, save_backbone
+from nearshot.models.weights import load_projection
 from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.runs.network import TrainedNetwork, TrainedRun
 from nearshot.training import Hardware, train
@@ -163,3 +169,35 @@ def test_adaptations_differ_in_their_steps_and_batch_norm(place: Path) -> None:
     for name, parts in expected.items():
         told = found[wanted[name]].accuracy.protocol.adapted or ""
         assert all(part in told for part in parts)
+
+
+def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path: Path) -> None:
+    """The loss sees projected embeddings, the classifier the backbone's; as two modules that are put together here."""
+    config = replace(TINY, projection=6)
+    train(config, folder=tmp_path / "run", data_dir=place / "data", hardware=Hardware(accelerator="cpu"), show=False)
+    run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    weights = run.best_weights(5, "centroid")
+    backbone, projection, store = load_backbone(weights), load_projection(weights), run.store("test")
+    assert projection is not None
+    wanted = Measurement("test", 5, "centroid", (), "fine-tuned 2 steps support norm")
+    expected = evaluate_fine_tuned(
+        nn.Sequential(backbone, projection).eval(),
+        run.network(weights).images(store),
+        store.labels,
+        loss=nca_loss,
+        features=lambda network, images: network[0](images),  # type: ignore[index]
+        optimiser=Adam(n_steps=2),
+        batch_norm="support",
+        inductive=True,
+        n_way=2,
+        n_episodes=6,
+        centre=backbone.spec.training_mean,
+    )
+    assert torch.equal(measure(run, [wanted], **ASKED)[wanted].accuracy.per_episode, expected.per_episode)
+    for file in (tmp_path / "run" / "weights").iterdir():  # as an earlier version wrote them
+        save_backbone(load_backbone(file), file)
+    shutil.rmtree(tmp_path / "run" / "evaluations")
+    old = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    measure(old, [replace(wanted, adapted="fine-tuned 2 steps")], **ASKED)
+    with pytest.raises(InputError, match="projection"):
+        measure(old, [wanted], **ASKED)

@@ -54,6 +54,8 @@ FINE_TUNED = {
     "fine-tuned 2 steps support norm": FineTuning(Adam(n_steps=2), "support"),
     "fine-tuned 5 steps support norm": FineTuning(Adam(n_steps=5), "support"),
 }
+# The loss sees the projection, as in the published experiments; earlier results are of the backbone alone.
+THROUGH_PROJECTION = tuple(name for name, how in FINE_TUNED.items() if how.batch_norm == "support")
 # A Mahalanobis matrix: the setting that was chosen on validation, and the one of earlier results, which overfits.
 MAHALANOBIS = {
     "mahalanobis 5 steps": Adam(n_steps=5, lr=1e-4, weight_decay=0.0),
@@ -111,7 +113,13 @@ def _measured(run: TrainedRun, one: Measurement, request: Request) -> Evaluation
     weights, store = run.best_weights(one.n_shot, one.classifier), run.store(one.split)
     name = file_name(run, request, weights, store, also=(one.adapted or one.treatment,))
     if not (run.run.path / "evaluations" / name).is_file():
-        accuracy = _accuracy(run.network(weights), one, request, store)
+        network = run.network(weights)
+        if one.adapted in THROUGH_PROJECTION and run.config.projection is not None and network.projection is None:
+            raise InputError(
+                f"{weights} lacks the projection that it was trained with, through which it is fine-tuned: an earlier "
+                "version wrote it. Train the run again."
+            )
+        accuracy = _accuracy(network, one, request, store)
         evaluation = Evaluation(one.n_shot, one.classifier, accuracy, weights.name, run.config.dataset, one.layers)
         (run.run.path / "evaluations").mkdir(exist_ok=True)
         run.run.write(f"evaluations/{name}", evaluation.as_dict())
@@ -138,12 +146,13 @@ def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store
         features, optimiser = network.features(store, one.layers), MAHALANOBIS[one.adapted]
         return evaluate_mahalanobis(features, store.labels, loss=nca_loss, optimiser=optimiser, **asked)
     how = look_up(FINE_TUNED, one.adapted, "adaptation")
+    tuned = network.network(one.layers, projected=one.adapted in THROUGH_PROJECTION)
     return evaluate_fine_tuned(
-        network.network(one.layers),
+        tuned,
         network.images(store),
         store.labels,
         loss=nca_loss,
-        features=layers_of if one.layers else None,  # type: ignore[arg-type]  # the network is one
+        features=layers_of if one.layers or tuned.projection else None,  # type: ignore[arg-type]  # the network is one
         optimiser=how.optimiser,
         batch_norm=how.batch_norm,
         inductive=True,
