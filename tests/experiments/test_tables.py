@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given
@@ -395,4 +396,4 @@ def test_accuracy_by_epoch_is_read_from_the_logs_of_all_seeds(tmp_path: Path) ->
     (figure,) = RECIPES["epochs"].figures(found, "cifar-fs")
     for axes in figure.draw().axes:
         assert len(axes.get_legend_handles_labels()[1]) == 4
-        assert len([line for line in axes.lines if len(line.get_xdata()) == 12]) == 4 * (1 + 3)
+        assert len([line for line in axes.lines if np.size(line.get_xdata()) == 12]) == 4 * (1 + 3)
