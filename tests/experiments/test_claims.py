@@ -21,7 +21,7 @@ from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, setup_config
 from nearshot.experiments.recipes.choices import choice_config, schedule_config
 from nearshot.experiments.recipes.comparison import SUPCON_ROWS, supcon_config
-from nearshot.experiments.recipes.features import LAYERS
+from nearshot.experiments.recipes.features import CLOSEST, LAYERS
 from nearshot.experiments.recipes.pair_subsampling import FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import PAPER, QUICK
@@ -65,7 +65,7 @@ def test_every_training_that_a_claim_looks_at_is_some_recipes(dataset: str) -> N
     assert asked <= wanted
     skipped = {claim.name for claim in CLAIMS} - {claim.name for claim, _ in checked}
     if dataset == "tiered-imagenet":
-        assert {claim.name for claim, _ in checked} == {"more-pairs", "nca-on-test", "our-episodes"}
+        assert {claim.name for claim, _ in checked} == {"more-pairs", "nca-on-test", "competitive", "our-episodes"}
     else:  # that more epochs add so little is said of CIFAR-FS alone
         assert skipped == ({"epochs"} if dataset == "mini-imagenet" else set())
 
@@ -147,7 +147,7 @@ def measured(split: str, shots: tuple[int, ...], *kinds: dict[str, Any]) -> list
 
 
 TREATED = [{"treatment": one} for one in ("raw", "centred", "normalised")]
-TUNED = [{"layers": layers, "adapted": adapted} for layers in ((), LAYERS) for adapted in (None, "fine-tuned")]
+TUNED = [{"layers": layers, "adapted": adapted} for layers in ((), LAYERS) for adapted in (None, CLOSEST)]
 ORDERED = [Measurement(split, 5, one) for one in ("knn", "soft", "centroid") for split in ("val", "test")]
 
 
@@ -158,8 +158,8 @@ ORDERED = [Measurement(split, 5, one) for one in ("knn", "soft", "centroid") for
         ("treatment", measured("val", (1, 5), {}, *TREATED), (58, 58, *[60] * 6), "contradicted"),
         ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (62, 62, 60, 60), "confirmed"),
         ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (58, 58, 60, 60), "contradicted"),
-        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis"}, {}), (62, 60), "contradicted"),
-        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis"}, {}), (58, 60), "confirmed"),
+        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis 5 steps"}, {}), (62, 60), "contradicted"),
+        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis 5 steps"}, {}), (58, 60), "confirmed"),
         ("classifiers", ORDERED, (60, 60, 61, 61, 62, 62), "confirmed"),
         ("classifiers", ORDERED, (61, 61, 60, 60, 62, 62), "contradicted"),
         ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 80), "contradicted"),  # with several layers
@@ -385,3 +385,46 @@ def test_nca_is_held_against_both_supervised_contrastive_losses(tmp_path: Path) 
     found = verdict(results, "contrastive")
     assert found.status == "contradicted"
     assert found.text.startswith("Contradicted by 2 of 4: NCA minus SupCon, Khosla et al.'s, ")
+
+
+def test_fine_tuning_is_judged_by_the_procedure_that_is_closest_to_the_published(tmp_path: Path) -> None:
+    results, frozen = (
+        Results(tmp_path),
+        measured("test", (5,), *({**one, "adapted": "fine-tuned"} for one in TUNED[1::2])),
+    )
+    put(results, NCA, 50.0, means=dict.fromkeys(frozen, 40.0))
+    status, text = verdict(results, "fine-tuning")
+    assert status == "not yet run"
+    assert "batch norm" in text  # says what is judged
+
+
+@pytest.mark.parametrize(
+    ("one", "five", "status"),
+    [(75.0, 87.0, "confirmed"), (75.0, 81.0, "contradicted"), (72.0, 87.0, "undecided")],
+)
+def test_competitive_is_above_the_median_of_the_quoted_methods(
+    one: float, five: float, status: str, tmp_path: Path
+) -> None:
+    medians = {1: (70.76 + 71.5) / 2, 5: (84.2 + 84.7) / 2}  # of the four that have CIFAR-FS
+    results = Results(tmp_path)
+    put(results, NCA, 50.0, means={Measurement("test", 1, "centroid"): one, Measurement("test", 5, "centroid"): five})
+    found = verdict(results, "competitive")
+    assert found.status == status
+    assert f"{medians[5 if status == 'contradicted' else 1]:.2f}" in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "better", "status"),
+    [("sensitivity", 3.0, "confirmed"), ("sensitivity", -3.0, "contradicted"), ("sensitivity", 1.5, "undecided"),
+     ("best-setup", 3.0, "confirmed"), ("best-setup", -3.0, "contradicted"), ("best-setup", 0.5, "undecided")],
+)  # fmt: skip
+def test_the_papers_best_episodes_are_compared_with_the_others(
+    name: str, better: float, status: str, tmp_path: Path
+) -> None:
+    results = Results(tmp_path)
+    for method in METHODS:
+        for size in BATCH_SIZES:
+            for setup in IN_FIGURE:
+                is_best = setup == (5, 16) and (size == 512 or name == "sensitivity")
+                put(results, setup_config(DATASET, method, size, setup), 60.0 + better * is_best)
+    assert verdict(results, name).status == status

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from settings import TINY
 from tiny import prepare_tiny
+from torch import nn
 
 from nearshot.data import Store
 from nearshot.devices import Precision
-from nearshot.evaluation import Adam, evaluate_features, sample_episodes
-from nearshot.experiments.measurement import FINE_TUNED, measure, measure_classes
+from nearshot.errors import InputError
+from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned, sample_episodes
+from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, FineTuning, measure, measure_classes
 from nearshot.experiments.results import Measurement
 from nearshot.io import read_json, write_json
+from nearshot.losses import nca_loss
+from nearshot.models import load_backbone, save_backbone
+from nearshot.models.weights import load_projection
 from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.runs.network import TrainedNetwork, TrainedRun
 from nearshot.training import Hardware, train
@@ -31,6 +36,7 @@ EVERYTHING = (
     Measurement("test", 5, "centroid", LAYERS),
     Measurement("test", 5, "centroid", (), "fine-tuned"),
     Measurement("test", 5, "centroid", LAYERS, "fine-tuned"),
+    Measurement("test", 5, "centroid", LAYERS, "fine-tuned 2 steps support norm"),
     Measurement("test", 5, "centroid", (), "mahalanobis"),
 )
 
@@ -136,7 +142,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
-    monkeypatch.setitem(FINE_TUNED, "fine-tuned", Adam(n_steps=0))
+    monkeypatch.setitem(FINE_TUNED, "fine-tuned", FineTuning(Adam(n_steps=0), "frozen"))
     for precision in ("float32", "bfloat16"):
         run = opened(place, precision)
         plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in (None, "fine-tuned"))
@@ -145,9 +151,53 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
         assert torch.equal(found[tuned].accuracy.per_episode, first)
 
 
-def test_fewer_steps_are_other_measurements(place: Path) -> None:
-    names = [f"test 5-shot centroid {adapted}" for adapted in FINE_TUNED]
-    found = measure(opened(place), [Measurement.named(name) for name in names], **ASKED)
-    assert [one.name for one in found] == names
-    told = [evaluation.accuracy.protocol.adapted or "" for evaluation in found.values()]
-    assert [re.findall(r"\d+ steps?", text) for text in told] == [["5 steps"], ["2 steps"], ["1 step"]]
+def test_adaptations_differ_in_their_steps_and_batch_norm(place: Path) -> None:
+    expected = {
+        "fine-tuned": ("5 steps", "frozen"),
+        "fine-tuned 2 steps": ("2 steps", "frozen"),
+        "fine-tuned 1 step": ("1 step", "frozen"),
+        "fine-tuned 1 step support norm": ("1 step", "restored"),
+        "fine-tuned 2 steps support norm": ("2 steps", "restored"),
+        "fine-tuned 5 steps support norm": ("5 steps", "restored"),
+        "mahalanobis": ("20 steps", "lr 0.001"),
+        "mahalanobis 5 steps": ("5 steps", "lr 0.0001"),
+    }
+    assert {*expected} == {*FINE_TUNED, *MAHALANOBIS}
+    wanted = {name: Measurement.named(f"test 5-shot centroid {name}") for name in expected}
+    assert {name: one.adapted for name, one in wanted.items()} == {name: name for name in expected}
+    found = measure(opened(place), wanted.values(), **ASKED)
+    for name, parts in expected.items():
+        told = found[wanted[name]].accuracy.protocol.adapted or ""
+        assert all(part in told for part in parts)
+
+
+def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path: Path) -> None:
+    """The loss sees projected embeddings, the classifier the backbone's; as two modules that are put together here."""
+    config = replace(TINY, projection=6)
+    train(config, folder=tmp_path / "run", data_dir=place / "data", hardware=Hardware(accelerator="cpu"), show=False)
+    run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    weights = run.best_weights(5, "centroid")
+    backbone, projection, store = load_backbone(weights), load_projection(weights), run.store("test")
+    assert projection is not None
+    wanted = Measurement("test", 5, "centroid", (), "fine-tuned 2 steps support norm")
+    expected = evaluate_fine_tuned(
+        nn.Sequential(backbone, projection).eval(),
+        run.network(weights).images(store),
+        store.labels,
+        loss=nca_loss,
+        features=lambda network, images: network[0](images),  # type: ignore[index]
+        optimiser=Adam(n_steps=2),
+        batch_norm="support",
+        inductive=True,
+        n_way=2,
+        n_episodes=6,
+        centre=backbone.spec.training_mean,
+    )
+    assert torch.equal(measure(run, [wanted], **ASKED)[wanted].accuracy.per_episode, expected.per_episode)
+    for file in (tmp_path / "run" / "weights").iterdir():  # as an earlier version wrote them
+        save_backbone(load_backbone(file), file)
+    shutil.rmtree(tmp_path / "run" / "evaluations")
+    old = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    measure(old, [replace(wanted, adapted="fine-tuned 2 steps")], **ASKED)
+    with pytest.raises(InputError, match="projection"):
+        measure(old, [wanted], **ASKED)

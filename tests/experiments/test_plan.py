@@ -36,7 +36,7 @@ from nearshot.experiments.jobs import (
     jobs_of,
     plan_of,
 )
-from nearshot.experiments.measurement import TREATMENTS
+from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, TREATMENTS
 from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.results import Measurement, RunResult
 from nearshot.experiments.scales import PAPER, QUICK, smaller
@@ -175,7 +175,7 @@ measurements = st.builds(
     st.integers(1, 50),
     st.sampled_from(["centroid", "soft", "knn"]),
     st.lists(st.integers(1, 9), max_size=4).map(tuple),
-    st.sampled_from([None, "fine-tuned", "mahalanobis"]),
+    st.sampled_from([None, *FINE_TUNED, *MAHALANOBIS]),
     st.sampled_from(list(TREATMENTS)),
 )
 

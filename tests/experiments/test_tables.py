@@ -11,7 +11,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up import make_up
@@ -19,7 +21,7 @@ from rich.console import Console
 
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
-from nearshot.experiments.paired import paired_difference
+from nearshot.experiments.differences import difference_of
 from nearshot.experiments.paper import (
     ADAPTATION,
     BATCH_SIZE_TABLE,
@@ -215,7 +217,7 @@ def test_csv_has_the_intervals_of_differences(tmp_path: Path) -> None:
     sides = [(PRESETS[f"cifar-fs-{name}"], Measurement("test", 5, "centroid")) for name in ("nca", "prototypical")]
     for seeds, over in (((0, 1), "training seeds"), ((1,), "episodes")):
         found = Found(made_up, PAPER, seeds)
-        expected = paired_difference(found, "NCA − PN", *sides)
+        expected = difference_of(found, "NCA − PN", *sides)
         assert expected is not None
         header, first, *_ = csv.reader(io.StringIO(RECIPES["comparison"].tables(found, "cifar-fs")[1].as_csv()))
         row = dict(zip(header, first, strict=True))
@@ -223,13 +225,12 @@ def test_csv_has_the_intervals_of_differences(tmp_path: Path) -> None:
         assert float(row["5-shot test"]) == expected.difference
         assert float(row["5-shot test ±"]) == expected.interval95
         assert (row["5-shot test ± is over"], row["5-shot test seeds"]) == (over, str(len(seeds)))
-        by_seed = [float(number) for number in row["5-shot test by seed"].split()]
-        assert by_seed == list(expected.by_seed or [expected.difference])
         assert "5-shot test paper ±" not in row
         assert str(RECIPES["comparison"].tables(found, "cifar-fs")[1].rows[1][3]) == "+0.63"  # 72.49 less 71.86
         header, plain, layers, *_ = csv.reader(io.StringIO(RECIPES["adaptation"].tables(found, "cifar-fs")[0].as_csv()))
         gained, column = dict(zip(header, layers, strict=True)), "1-shot paired difference"
         assert float(gained[f"{column} ±"]) > 0
+        assert len(gained[f"{column} by seed"].split()) == len(seeds)
         assert (gained[f"{column} ± is over"], gained[f"{column} seeds"]) == (over, str(len(seeds)))
         assert dict(zip(header, plain, strict=True))[f"{column} ±"] == ""
 
@@ -275,14 +276,16 @@ def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> 
 def test_what_adapting_gains_is_on_the_episodes_that_both_have() -> None:
     """On our own results: adapted networks were measured on the first 600 of 10,000 episodes."""
     found = Found(Results(ROOT / "results"), PAPER, (0,))
-    table = RECIPES["adaptation"].tables(found, "cifar-fs")[0]
-    gains = {str(row[0]): row[-1] for row in table.rows}
+    table = RECIPES["adaptation"].tables(found, "cifar-fs")[0].without_empty_rows()
+    gains = {str(row[0]): row[-2] for row in table.rows}
+    assert table.headings[-2:] == ("paired difference", "paper's difference")
+    assert [str(row[-1]) for row in table.rows if row[0] == "NCA multi-layer"] == ["+0.29"]  # 85.42 less 85.13
     run = found.runs(PRESETS["cifar-fs-nca"])[0]
     plain, adapted = (
         run.accuracy(Measurement("test", 5, "centroid", (), kind)).per_episode for kind in (None, "fine-tuned")
     )
     assert len(adapted) < len(plain)
-    gained = gains["NCA + support set"]
+    gained = gains["NCA + support set, frozen batch norm, 5 steps"]
     assert isinstance(gained, Cell)
     assert gained.value == pytest.approx(float((adapted - plain[: len(adapted)]).double().mean()))
     assert str(gains["NCA"]) == "–"
@@ -365,3 +368,32 @@ def test_errata_quote_what_the_tables_have() -> None:
 
 def _mean(number: Number | None) -> str:
     return str(number).split(" ± ")[0]
+
+
+def test_accuracy_by_epoch_is_read_from_the_logs_of_all_seeds(tmp_path: Path) -> None:
+    made_up = make_up(tmp_path, ["epochs"], PAPER, dataset="cifar-fs", seeds=3)
+    found = Found(made_up, PAPER, (0, 1, 2))
+    (table,) = RECIPES["epochs"].tables(found, "cifar-fs")
+    assert table.headings[1:] == tuple(f"{shot}-shot, epoch {epoch}" for shot in (1, 5) for epoch in (90, 120))
+    rows = {str(row[0]): row[1:] for row in table.rows}
+    seeds = {
+        row: [
+            next(line["validation"]["5-shot centroid"] for line in run.history if line["epoch"] == 90)
+            for run in found.runs(PRESETS[f"cifar-fs-{method}"])
+        ]
+        for row, method in (("NCA nearest centroid", "nca"), ("PN (our episodes)", "prototypical"))
+    }
+    for row, accuracies in seeds.items():
+        shown = rows[row][2]
+        assert isinstance(shown, Cell)
+        assert shown.value == pytest.approx(sum(accuracies) / 3)
+        assert all(f"{accuracy:.2f}" in shown.text for accuracy in accuracies)
+    expected = scipy.stats.ttest_ind(*seeds.values(), equal_var=False).confidence_interval(0.95)
+    ahead = rows["NCA − PN"][2]
+    assert isinstance(ahead, Cell)
+    assert ahead.value == pytest.approx((expected.low + expected.high) / 2)
+    assert float(ahead.details["±"]) == pytest.approx((expected.high - expected.low) / 2)
+    (figure,) = RECIPES["epochs"].figures(found, "cifar-fs")
+    for axes in figure.draw().axes:
+        assert len(axes.get_legend_handles_labels()[1]) == 4
+        assert len([line for line in axes.lines if np.size(line.get_xdata()) == 12]) == 4 * (1 + 3)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nearshot.losses import nca_loss
 from nearshot.training import PRESETS, Hardware, TrainConfig
 from nearshot.training.methods import METHODS
-from nearshot.training.step import Learner, Step, learning_rate_factor
+from nearshot.training.step import Embedded, Learner, Step, learning_rate_factor
 
 N_CLASSES, SIDE = 8, 16
 
@@ -172,3 +172,16 @@ def test_a_warm_up_rises_in_equal_parts(schedule: str) -> None:
     assert found[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert found[10:12] == ([1.0, 0.5 * (1 + math.cos(math.pi / 90))] if schedule == "cosine" else [1.0, 1.0])
     assert factors(1, schedule=schedule, warm_up=1) == [1.0]  # a warm-up that is all there is
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "simpleshot"])
+@pytest.mark.parametrize("distance", ["euclidean", "cosine"])
+def test_a_projection_has_a_bias_where_it_changes_the_loss(name: str, distance: Any) -> None:
+    if name == "supcon" and distance == "cosine":
+        pytest.skip("supcon has cosines without this setting")
+    config = replace(TINY, method=name, distance=distance, projection=12)
+    step = make_step(config)
+    embeddings, labels = torch.randn(N_CLASSES * (config.n_shot + 2), 12), batch(config)[1]
+    plain, moved = (step.loss(Embedded(embeddings + by, None), labels) for by in (0.0, torch.randn(12)))
+    assert step.learner.projection is not None
+    assert (step.learner.projection.bias is not None) == (not torch.allclose(plain, moved, rtol=1e-3))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nearshot.experiments.paired import Side, paired_cell, paired_difference
+from nearshot.experiments.differences import Side, difference_cell, difference_of
 from nearshot.experiments.paper import Number
 from nearshot.experiments.paper_configs import SHOTS
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import Scale
-from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked
+from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked, signed
 from nearshot.training import TrainConfig
 
 PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
@@ -48,7 +48,9 @@ class AccuracyTable:
     place: tuple[str, str] | None = None  # the section of the paper, and its dataset there
     measured: bool = False  # after training; otherwise validation accuracies are enough
     with_paper: bool = False  # the paper's number and the difference stand beside each accuracy
-    paired: bool = False  # its paired difference from the first row stands beside each accuracy
+    # Its paired difference from the first row stands beside each accuracy. With the paper's number, so does the
+    # paper's difference, instead of ours minus the paper's: rows may have other episodes, so only these compare.
+    paired: bool = False
     notes: Callable[[Found], tuple[str, ...]] = lambda found: ()
 
     def wanted(self, dataset: str) -> Wanted:
@@ -63,7 +65,8 @@ class AccuracyTable:
         """Return the table."""
         on = found.on(dataset)
         where = like(self.place[0], dataset, self.place[1]) if self.place else ""
-        more = ("paper", "difference") * self.with_paper + ("paired difference",) * self.paired
+        more = ("paper",) * self.with_paper + ("paired difference",) * self.paired
+        more += ("paper's difference" if self.paired else "difference",) * self.with_paper
         lines = [line for line in self.lines(dataset) if any(line.sides) or found.scale.is_papers]
         return Table(
             self.name.format(on=on),
@@ -82,13 +85,21 @@ class AccuracyTable:
     def _row(self, found: Found, line: AccuracyRow, first: AccuracyRow) -> Row:
         paper = line.paper if line.paper and found.scale.is_papers else (None,) * len(line.sides)
         cells: list[Cell] = []
-        for side, against, number in zip(line.sides, first.sides, paper, strict=True):
+        of_first = first.paper if line.paper and first.paper and line is not first else (None,) * len(line.sides)
+        for side, against, number, papers in zip(line.sides, first.sides, paper, of_first, strict=True):
             ours = None if side is None else found.pooled(*side)
             cells.append(cell(ours if self.with_paper or side else number))
-            if self.with_paper:
-                beside = cell(number), difference(ours, number)
-                cells += map(marked, beside) if line.doubtful else beside
+            beside = [cell(number)] if self.with_paper else []
             if self.paired:
-                cells.append(paired_cell(paired_difference(found, "", side, against) if side and against else None))
+                beside.append(difference_cell(difference_of(found, "", side, against) if side and against else None))
+            if self.with_paper:
+                beside.append(_papers_difference(number, papers) if self.paired else difference(ours, number))
+            cells += map(marked, beside) if line.doubtful else beside
         labels = (label(found.scale) if callable(label) else label for label in line.labels)
         return (*labels, *cells)
+
+
+def _papers_difference(number: Number | None, first: Number | None) -> Cell:
+    if number is None or first is None:
+        return cell(None)
+    return Cell(signed(number.mean - first.mean, min(number.digits, first.digits)), number.mean - first.mean)

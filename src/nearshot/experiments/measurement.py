@@ -7,7 +7,7 @@ treated and adapted features can be compared.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from nearshot.evaluation import (
     evaluate_fine_tuned,
     evaluate_mahalanobis,
 )
+from nearshot.evaluation.adaptation import BatchNormMode
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import ADAPTED_EPISODES
 from nearshot.losses import nca_loss
@@ -35,8 +36,31 @@ TREATMENTS = {
     "normalised": Treatment(centred=False, normalised=True),
     "raw": Treatment(centred=False, normalised=False),
 }
-# How a network is fine-tuned on a support set: as in the paper, and with fewer steps.
-FINE_TUNED = {"fine-tuned": Adam(), "fine-tuned 2 steps": Adam(n_steps=2), "fine-tuned 1 step": Adam(n_steps=1)}
+
+
+class FineTuning(NamedTuple):
+    """How a network is fine-tuned on a support set."""
+
+    optimiser: Adam
+    batch_norm: BatchNormMode
+
+
+# With frozen batch norm, and in batch norm's training mode on the support set ("support norm").
+FINE_TUNED = {
+    "fine-tuned": FineTuning(Adam(), "frozen"),
+    "fine-tuned 2 steps": FineTuning(Adam(n_steps=2), "frozen"),
+    "fine-tuned 1 step": FineTuning(Adam(n_steps=1), "frozen"),
+    "fine-tuned 1 step support norm": FineTuning(Adam(n_steps=1), "support"),
+    "fine-tuned 2 steps support norm": FineTuning(Adam(n_steps=2), "support"),
+    "fine-tuned 5 steps support norm": FineTuning(Adam(n_steps=5), "support"),
+}
+# The loss sees the projection, as in the published experiments; earlier results are of the backbone alone.
+THROUGH_PROJECTION = tuple(name for name, how in FINE_TUNED.items() if how.batch_norm == "support")
+# A Mahalanobis matrix: the setting that was chosen on validation, and the one of earlier results, which overfits.
+MAHALANOBIS = {
+    "mahalanobis 5 steps": Adam(n_steps=5, lr=1e-4, weight_decay=0.0),
+    "mahalanobis": Adam(n_steps=20, lr=1e-3, weight_decay=0.0),
+}
 
 
 def measure(
@@ -89,7 +113,13 @@ def _measured(run: TrainedRun, one: Measurement, request: Request) -> Evaluation
     weights, store = run.best_weights(one.n_shot, one.classifier), run.store(one.split)
     name = file_name(run, request, weights, store, also=(one.adapted or one.treatment,))
     if not (run.run.path / "evaluations" / name).is_file():
-        accuracy = _accuracy(run.network(weights), one, request, store)
+        network = run.network(weights)
+        if one.adapted in THROUGH_PROJECTION and run.config.projection is not None and network.projection is None:
+            raise InputError(
+                f"{weights} lacks the projection that it was trained with, through which it is fine-tuned: an earlier "
+                "version wrote it. Train the run again."
+            )
+        accuracy = _accuracy(network, one, request, store)
         evaluation = Evaluation(one.n_shot, one.classifier, accuracy, weights.name, run.config.dataset, one.layers)
         (run.run.path / "evaluations").mkdir(exist_ok=True)
         run.run.write(f"evaluations/{name}", evaluation.as_dict())
@@ -112,15 +142,19 @@ def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store
     }
     if one.adapted is None:
         return evaluate_features(network.features(store, one.layers), store.labels, **asked)
-    if one.adapted == "mahalanobis":
-        return evaluate_mahalanobis(network.features(store, one.layers), store.labels, loss=nca_loss, **asked)
+    if one.adapted in MAHALANOBIS:
+        features, optimiser = network.features(store, one.layers), MAHALANOBIS[one.adapted]
+        return evaluate_mahalanobis(features, store.labels, loss=nca_loss, optimiser=optimiser, **asked)
+    how = look_up(FINE_TUNED, one.adapted, "adaptation")
+    tuned = network.network(one.layers, projected=one.adapted in THROUGH_PROJECTION)
     return evaluate_fine_tuned(
-        network.network(one.layers),
+        tuned,
         network.images(store),
         store.labels,
         loss=nca_loss,
-        features=layers_of if one.layers else None,  # type: ignore[arg-type]  # the network is one
-        optimiser=look_up(FINE_TUNED, one.adapted, "adaptation"),
+        features=layers_of if one.layers or tuned.projection else None,  # type: ignore[arg-type]  # the network is one
+        optimiser=how.optimiser,
+        batch_norm=how.batch_norm,
         inductive=True,
         # torch has no batch norm in bfloat16 for several episodes at once.
         episodes_at_once=1 if network.bfloat16 else None,

@@ -67,7 +67,8 @@ class Measurement:
         """
         parts = re.fullmatch(
             r"(?P<split>\S+) (?P<shots>\d+)-shot (?P<classifier>\S+)(?: layers (?P<layers>[\d+]+))?"
-            r"(?: (?P<adapted>fine-tuned(?: \d+ steps?)?|mahalanobis))?(?: (?P<treatment>centred|normalised|raw))?",
+            r"(?: (?P<adapted>fine-tuned(?: \d+ steps?)?(?: support norm)?|mahalanobis(?: \d+ steps)?))?"
+            r"(?: (?P<treatment>centred|normalised|raw))?",
             name,
         )
         if parts is None:

@@ -21,7 +21,9 @@ from nearshot.experiments.paper import Number
 from nearshot.io import atomic_write
 
 MISSING = "–"
-SHORTER = {"difference": "diff.", "paired difference": "paired", "row": "#"}  # headings in a terminal
+# Headings in a terminal.
+SHORTER = {"difference": "diff.", "paired difference": "paired", "paper's difference": "paper", "row": "#"}
+NAMED = 3  # rows without results that a note names; more are counted
 LEAST_TEXT = 10  # columns for a text in a terminal
 LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
@@ -71,13 +73,14 @@ class Table:
         return any(_is_ours(row) for row in self.rows)
 
     def without_empty_rows(self) -> Table:
-        """Return the table without the rows that have no result, with a note of how many; unchanged if none has."""
+        """Return the table without the rows that have no result, with a note of them; unchanged if none has."""
         if not self.has_ours:
             return self
         kept = tuple(row for row in self.rows if _is_ours(row) or "quoted" in str(row[0]))
-        n_left_out = len(self.rows) - len(kept)
-        what = "One row is" if n_left_out == 1 else f"{n_left_out} rows are"
-        note = (f"{what} not run yet, and left out.",) if n_left_out else ()
+        left_out = [row for row in self.rows if row not in kept]
+        what = "One row is" if len(left_out) == 1 else f"{len(left_out)} rows are"
+        which = f": {'; '.join(' '.join(_texts(row)) for row in left_out)}" if len(left_out) <= NAMED else ""
+        note = (f"{what} not run yet, and left out{which}.",) if left_out else ()
         is_marked = any(str(item).endswith(" *") for row in kept for item in row)
         notes = tuple(text for text in self.notes if is_marked or not text.startswith("* "))
         return replace(self, rows=kept, notes=notes + note)
@@ -172,6 +175,10 @@ class Figure:
 
 def _is_ours(row: Row) -> bool:
     return any(isinstance(item, Cell) and item.is_ours for item in row)
+
+
+def _texts(row: Row) -> list[str]:
+    return [item for item in row if isinstance(item, str)]
 
 
 def _unique(headings: Sequence[str]) -> list[str]:

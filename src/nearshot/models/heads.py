@@ -7,13 +7,13 @@ from torch import nn
 
 
 class ProjectionHead(nn.Linear):
-    """A single linear layer without bias on top of the embeddings, (image, dim) to (image, `projected_dim`).
+    """A single linear layer on top of the embeddings, (image, dim) to (image, `projected_dim`).
 
-    The projection network A of Appendix F. A bias would change no distance.
+    The projection network A of Appendix F. A bias changes no Euclidean distance, but it changes cosines.
     """
 
-    def __init__(self, embedding_dim: int, projected_dim: int = 128) -> None:
-        super().__init__(embedding_dim, projected_dim, bias=False, dtype=torch.float32)
+    def __init__(self, embedding_dim: int, projected_dim: int = 128, *, bias: bool = False) -> None:
+        super().__init__(embedding_dim, projected_dim, bias=bias, dtype=torch.float32)
 
 
 class LinearHead(nn.Linear):

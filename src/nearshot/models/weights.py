@@ -1,6 +1,7 @@
 """Backbones on disk: one safetensors file with the weights and all that is needed to use them, and no code.
 
-The file's tensors are `backbone.<parameter or buffer>` and, if known, `training_mean`. Its metadata has `format`
+The file's tensors are `backbone.<parameter or buffer>` and, if known, `training_mean`; of a network that was trained
+with a projection, also `projection.weight` and, where it has one, `projection.bias`. Its metadata has `format`
 ("nearshot-backbone"), `version` ("1") and `spec`, a JSON object of name, input_size, mean, std, interpolation, crop and
 free-form notes.
 """
@@ -23,6 +24,7 @@ from nearshot.errors import FileFormatError, InputError, did_you_mean
 from nearshot.io import read_tensors, write_tensors
 from nearshot.models.backbone import Backbone, Interpolation, Normalisation
 from nearshot.models.efficientnet_lite import VARIANTS, load_pretrained
+from nearshot.models.heads import ProjectionHead
 from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.models.registry import BACKBONES, build_backbone
 from nearshot.models.timm import PREFIX as TIMM_PREFIX
@@ -30,6 +32,7 @@ from nearshot.models.timm import TimmBackbone
 
 FORMAT, VERSION = "nearshot-backbone", "1"
 PREFIX = "backbone."  # of the names of the network's own tensors
+PROJECTION = "projection."
 LARGEST_INPUT = 4096
 # The sha256 of each published backbone's file. The files are in the folder `published`, each with a model card.
 PUBLISHED: Mapping[str, str] = MappingProxyType(
@@ -44,6 +47,7 @@ def save_backbone(
     training_mean: Tensor | None = None,
     dtype: torch.dtype | None = None,
     notes: Mapping[str, str] | None = None,
+    projection: ProjectionHead | None = None,
 ) -> None:
     """Write a backbone to a safetensors file, atomically.
 
@@ -53,8 +57,11 @@ def save_backbone(
         training_mean: (dim,) the mean embedding of the training set; by default the one in the backbone's `spec`.
         dtype: store floating-point tensors in this type, such as torch.float16; by default in their own.
         notes: metadata (data, command, accuracy) as text; `nearshot train` writes its `training_classes`.
+        projection: the head that it was trained with, for `load_projection`; evaluation does not need it.
     """
     tensors, spec = backbone_content(backbone, training_mean=training_mean, dtype=dtype, notes=notes)
+    for name, tensor in projection.state_dict().items() if projection is not None else ():
+        tensors[f"{PROJECTION}{name}"] = _stored(f"{PROJECTION}{name}", tensor, dtype)
     write_tensors(path, tensors, {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)})
 
 
@@ -114,6 +121,20 @@ def _from_file(path: Path) -> Backbone:
     return backbone_of_content(tensors, spec, path)
 
 
+def load_projection(path: str | Path) -> ProjectionHead | None:
+    """Return the projection that a weights file's backbone was trained with; None if it has none."""
+    spec, tensors = _read(Path(path))
+    backbone_of_content(tensors, spec, Path(path))  # checks the tensors
+    state = {name.removeprefix(PROJECTION): t.float() for name, t in tensors.items() if name.startswith(PROJECTION)}
+    if not state:
+        return None
+    projected_dim, embedding_dim = state["weight"].shape
+    with torch.random.fork_rng(devices=[]):  # the new weights are replaced
+        projection = ProjectionHead(embedding_dim, projected_dim, bias="bias" in state)
+    projection.load_state_dict(state)
+    return projection.eval()
+
+
 def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) -> Backbone:
     """Return the backbone of a file's tensors and description, which are checked here; `path` is for errors."""
     name = _checked_spec(spec, path)["name"]
@@ -130,7 +151,8 @@ def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) ->
     _check_fit(tensors, backbone, path)
     tensors = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
     mean = tensors.pop("training_mean", None)
-    backbone.load_state_dict({key.removeprefix(PREFIX): tensor for key, tensor in tensors.items()})
+    own = {key: tensor for key, tensor in tensors.items() if key.startswith(PREFIX)}
+    backbone.load_state_dict({key.removeprefix(PREFIX): tensor for key, tensor in own.items()})
     normalisation = Normalisation(tuple(spec["mean"]), tuple(spec["std"]))
     how = {"interpolation": spec.get("interpolation", "bilinear"), "crop": spec.get("crop", 1.0)}
     backbone.spec = replace(backbone.spec, normalisation=normalisation, training_mean=mean, **how)
@@ -243,6 +265,11 @@ def _check_fit(tensors: Mapping[str, Tensor], backbone: Backbone, path: Path) ->
     expected = {f"{PREFIX}{key}": tensor for key, tensor in backbone.state_dict().items()}
     if "training_mean" in tensors:
         expected["training_mean"] = torch.empty(backbone.embedding_dim)
+    if any(key.startswith(PROJECTION) for key in tensors):
+        n_rows = tensors[f"{PROJECTION}weight"].shape[:1] if f"{PROJECTION}weight" in tensors else torch.Size([1])
+        expected[f"{PROJECTION}weight"] = torch.empty(*n_rows, backbone.embedding_dim)
+        if f"{PROJECTION}bias" in tensors:
+            expected[f"{PROJECTION}bias"] = torch.empty(n_rows)
     for key in expected.keys() - tensors.keys():
         raise FileFormatError(f"{path} lacks the tensor {key!r} of {name}.")
     for key, found in tensors.items():

@@ -18,6 +18,7 @@ from nearshot.devices import Precision, chosen_device, uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.evaluation import FeatureSet
 from nearshot.models import Backbone, build_backbone, load_backbone
+from nearshot.models.weights import load_projection
 from nearshot.training.checkpoint import read_checkpoint
 from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
@@ -33,17 +34,23 @@ ATTEMPTS = 5  # a running training removes weights at most once in some seconds
 class InPrecision(nn.Module):
     """A backbone that computes in bfloat16 or in float32; its features are float32 in any case.
 
-    `layers` are the stages whose pooled outputs `features` gives, counted from 1; none for the embedding.
+    `layers` are the stages whose pooled outputs `features` gives, counted from 1; none for the embedding. With a
+    `projection`, `forward` gives the projected embedding, which a loss sees in training; `features` are without it.
     """
 
-    def __init__(self, backbone: Backbone, *, bfloat16: bool, layers: Layers = ()) -> None:
+    def __init__(
+        self, backbone: Backbone, *, bfloat16: bool, layers: Layers = (), projection: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.backbone, self.in_bfloat16, self.layers = backbone, bfloat16, layers
+        self.projection = projection
         self.train(backbone.training)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed normalised images."""
-        return self._outputs(images, ())
+        embeddings = self._outputs(images, ())
+        projected: Tensor = embeddings if self.projection is None else self.projection(embeddings)
+        return projected
 
     def features(self, images: Tensor) -> Tensor:
         """Return the outputs of the layers, or the embedding where there are none."""
@@ -70,7 +77,9 @@ class TrainedNetwork:
         device: torch.device,
         precision: Precision = "auto",
         training: Store | None = None,
+        projection: nn.Module | None = None,
     ) -> None:
+        self.projection = None if projection is None else projection.to(device)
         self.backbone, self.name, self.device, self.training = backbone.to(device), name, device, training
         if device.type == "cuda":
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -78,9 +87,10 @@ class TrainedNetwork:
         self._features: dict[tuple[Path, Layers], Tensor] = {}
         self._centres: dict[Layers, Tensor] = {}
 
-    def network(self, layers: Layers = ()) -> InPrecision:
-        """Return the module that embeds a batch of normalised images."""
-        return InPrecision(self.backbone, bfloat16=self.bfloat16, layers=layers)
+    def network(self, layers: Layers = (), *, projected: bool = False) -> InPrecision:
+        """Return the module that embeds a batch of normalised images; `projected` as in training, if it was."""
+        projection = self.projection if projected else None
+        return InPrecision(self.backbone, bfloat16=self.bfloat16, layers=layers, projection=projection)
 
     def features(self, store: Store, layers: Layers = ()) -> Tensor:
         """Return the features of a split, (image, dim) float32."""
@@ -218,8 +228,14 @@ class TrainedRun:
         """Return the network with the weights of a file."""
         if weights not in self._networks:
             backbone = load_backbone(weights) if self._snapshot is None else self._snapshot.backbones[weights]
+            needs_projection = self._snapshot is None and self.config.projection is not None
             network = TrainedNetwork(
-                backbone, weights.name, device=self.device, precision=self.precision, training=self._training
+                backbone,
+                weights.name,
+                device=self.device,
+                precision=self.precision,
+                training=self._training,
+                projection=load_projection(weights) if needs_projection else None,
             )
             if self._snapshot is not None and weights == self._snapshot.latest and self._training is not None:
                 mean = network.features(self._training).mean(0)  # which a validation would have saved

@@ -142,6 +142,11 @@ def batch_kind(config: TrainConfig) -> BatchKind:
     return config.batches or METHODS.get(config.method_name, Method).batches
 
 
+def has_projection_bias(config: TrainConfig) -> bool:
+    """Return whether a projection has a bias: where cosines are compared. In Euclidean distances it would cancel."""
+    return config.method_name == "supcon" or config.distance == "cosine"
+
+
 def resolve_method(config: TrainConfig, auto: Collection[str] = ()) -> Method:
     """Return a configuration's method, and refuse settings that do not go together.
 

@@ -20,7 +20,7 @@ from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
 from nearshot.training.initial import freeze_stages, load_initial
-from nearshot.training.methods import LossInputs, resolve_method
+from nearshot.training.methods import LossInputs, has_projection_bias, resolve_method
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -47,7 +47,9 @@ class Learner(nn.Module):
             self.backbone = load_initial(config.init, input_size)
             freeze_stages(self.backbone, config.freeze)
         dim = self.backbone.embedding_dim
-        self.projection = None if config.projection is None else ProjectionHead(dim, config.projection)
+        self.projection: ProjectionHead | None = None
+        if config.projection is not None:
+            self.projection = ProjectionHead(dim, config.projection, bias=has_projection_bias(config))
         needs_logits = config.method == "simpleshot" or config.cross_entropy_weight > 0
         self.head = LinearHead(dim, n_classes) if needs_logits else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, pairwise
 
@@ -10,7 +11,7 @@ import scipy.stats
 import torch
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.evaluation import Accuracy, compare
+from nearshot.evaluation import Accuracy, Comparison
 from nearshot.experiments.accuracy_table import AccuracyTable, both_shots
 from nearshot.experiments.claims.verdict import (
     ABOVE,
@@ -28,7 +29,16 @@ from nearshot.experiments.claims.verdict import (
     not_above,
     within,
 )
-from nearshot.experiments.paired import SAME, PairedDifference, Side, kind_of, over_seeds, seed_margin
+from nearshot.experiments.differences import (
+    SAME,
+    Difference,
+    Side,
+    difference_of_runs,
+    kind_of,
+    over_seeds,
+    seed_margin,
+)
+from nearshot.experiments.paper import QUOTED
 from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
@@ -36,7 +46,7 @@ from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, 
 from nearshot.experiments.recipes.choices import CHOICES_TABLE, SCHEDULE_TABLE
 from nearshot.experiments.recipes.comparison import SUPCON_ROWS, SUPCON_TABLE
 from nearshot.experiments.recipes.comparison import TABLE as COMPARISON_TABLE
-from nearshot.experiments.recipes.features import ADAPTED_NCA, TREATMENTS_OF_NCA
+from nearshot.experiments.recipes.features import ABOUT_FINE_TUNING, ADAPTED_NCA, TREATMENTS_OF_NCA
 from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Table
@@ -49,6 +59,7 @@ EXCEPTIONS: dict[tuple[Setup, Setup], tuple[int, ...]] = {
     ((5, 16), (5, 8)): BATCH_SIZES,
     ((1, 8), (5, 32)): (128,),
 }
+BEST_SETUP = (5, 16)
 EXCEPTIONS_IN_WORDS = "(i) 5-shot m+n=16 against m+n=8; (ii) 1-shot m+n=8 against 5-shot m+n=32 at batch 128"
 ABOUT_CLASSIFIERS = (
     "Both sides of a comparison use the same classifier, except where classifiers are compared: nearest centroid, "
@@ -145,6 +156,28 @@ def _five_shots_and_one(dataset: str) -> Iterator[Compared]:
             yield from _both_shots(name, configs, classifier)
 
 
+def _worst_setups(dataset: str) -> Iterator[Compared]:
+    """The paper's best setup minus the worst in Figure 2, by Appendix E: 1-shot m+n=8, at batch 128 5-shot m+n=32."""
+    for size, worst in {128: (5, 32), 256: (1, 8), 512: (1, 8)}.items():
+        for method, (_, classifier) in METHODS.items():
+            yield from _setups(dataset, method, size, (BEST_SETUP, worst), f", batch {size}, {classifier}")
+
+
+def _best_setup(dataset: str) -> Iterator[Compared]:
+    """The paper's best setup with batches of 512 minus every other point of Figure 2."""
+    for method, (_, classifier) in METHODS.items():
+        best = setup_config(dataset, method, 512, BEST_SETUP)
+        for size in BATCH_SIZES:
+            for setup in IN_FIGURE:
+                if (size, setup) != (512, BEST_SETUP):
+                    names = (
+                        f"{setup_name(method, BEST_SETUP)}, batch 512",
+                        f"{setup_name(method, setup)}, batch {size}",
+                    )
+                    configs = (best, setup_config(dataset, method, size, setup))
+                    yield from _both_shots(f"{' minus '.join(names)}, {classifier}", configs, classifier)
+
+
 def _exceptions(dataset: str) -> Iterator[Compared]:
     for both, sizes in EXCEPTIONS.items():
         for size in sizes:
@@ -227,9 +260,7 @@ def _on_the_curve(found: Found, dataset: str) -> Verdict:
     return judge((differences, NONE))
 
 
-def _from_the_curve(
-    found: Found, dataset: str, method: str, setup: Setup, measured: Measurement
-) -> PairedDifference | None:
+def _from_the_curve(found: Found, dataset: str, method: str, setup: Setup, measured: Measurement) -> Difference | None:
     """Return a setup minus the curve at its share of pairs, interpolated over the logarithm of the share."""
     config = setup_config(dataset, method, BATCH_SIZE, setup)
     share = share_of_pairs(found.scale.change(config))
@@ -240,15 +271,15 @@ def _from_the_curve(
         {run.seed: run.accuracy(measured) for run in found.runs(subsampled(dataset, fraction)) if run.has(measured)}
         for fraction in (below, above)
     )
-    comparisons = []
-    for run in found.runs(config):
-        if run.has(measured) and run.seed in lower.keys() & upper.keys():
-            low, high = lower[run.seed], upper[run.seed]
-            curve = Accuracy(torch.lerp(low.per_episode, high.per_episode, weight), low.protocol)
-            comparisons.append(compare(run.accuracy(measured), curve))
+    curve = {
+        seed: Accuracy(torch.lerp(low.per_episode, upper[seed].per_episode, weight), low.protocol)
+        for seed, low in lower.items()
+        if seed in upper
+    }
+    setups = {run.seed: run.accuracy(measured) for run in found.runs(config) if run.has(measured)}
     name = f"{setup_name(method, setup)} minus the curve at {100 * share:.0f} % of the pairs"
     name = f"{name}, {measured.classifier}, {measured.n_shot}-shot"
-    return over_seeds(name, comparisons, margin=seed_margin(measured), kind=kind_of(measured))
+    return difference_of_runs(name, setups, curve, margin=seed_margin(measured), kind=kind_of(measured))
 
 
 def _more_pairs(found: Found, dataset: str) -> Verdict:
@@ -261,6 +292,29 @@ def _more_pairs(found: Found, dataset: str) -> Verdict:
     return Verdict("confirmed" if min(more) > 150 else "contradicted", text)
 
 
+def _fine_tuning(found: Found, dataset: str) -> Verdict:
+    """Judge the procedure that is closest to the published one, and say how it differs."""
+    status, text = above(_rows(ADAPTED_NCA, FINE_TUNED))(found, dataset)
+    return Verdict(status, f"{ABOUT_FINE_TUNING} {text or 'This is not measured yet.'}")
+
+
+def _competitive(found: Found, dataset: str) -> Verdict:
+    """Check that NCA on the test split is above the median of the methods that the paper quotes."""
+    if not found.scale.is_papers:
+        return Verdict("not yet run", "Quoted numbers compare with the paper's setting only.")
+    quoted = [shots[dataset] for shots in QUOTED.values() if dataset in shots]
+    differences = []
+    for side, *numbers in zip(both_shots(PRESETS[f"{dataset}-nca"], "test"), *quoted, strict=True):
+        config, measured = side
+        median = statistics.median(number.mean for number in numbers)
+        accuracies = [run.accuracy(measured) for run in found.runs(config) if run.has(measured)]
+        above_median = [Comparison(one.mean - median, one.interval95, 0, 0, 0) for one in accuracies]
+        name = f"NCA minus {median:.2f}, the median of {len(numbers)} quoted methods, {measured.n_shot}-shot"
+        margin = seed_margin(measured) / math.sqrt(2)  # one of the two sides has seeds
+        differences.append(over_seeds(name, above_median, margin=margin, kind=kind_of(measured)))
+    return judge((differences, ABOVE))
+
+
 def _projection(found: Found, dataset: str) -> Verdict:
     check = above if dataset == "mini-imagenet" else not_above
     return check(_rows(CHOICES_TABLE, _minus("NCA, projection to 128", "NCA")))(found, dataset)
@@ -271,6 +325,10 @@ STATEMENTS = {  # name: the section, and what it says
     "euclidean": ("Section 2.2", "The Euclidean distance beats the cosine"),
     "treatment": ("Section 3.1", "Centring and normalising features helps"),
     "nca-best": ("Section 3.2", "NCA is better than every episodic setup, at each batch size"),
+    "sensitivity": (
+        "Section 3.2",
+        "PN and MN are very sensitive to the episodes: Figure 2's best setup is over a point better than its worst",
+    ),
     "left-out-setups": ("Section 3.2", "1-shot training with m+n=16 or 32 is worse than all that Figure 2 shows"),
     "subsampling": ("Section 3.3", "A random fraction of the pairs is worse than all of them"),
     "on-the-curve": ("Section 3.3", "PN and MN lie on NCA's subsampling curve"),
@@ -285,6 +343,8 @@ STATEMENTS = {  # name: the section, and what it says
     "together": ("Appendix E", "All ablations together (row 3) are better than each (rows 6 and 7)"),
     "gap-closes": ("Section 3.4", "The gap between rows 1 and 3 at batch 128 disappears at 512"),
     "nca-on-test": ("Section 3.5", "NCA beats PN and MN on the test split, our episodes"),
+    "competitive": ("Section 3.5", "NCA is competitive with the methods that the paper quotes: above their median"),
+    "best-setup": ("Section 3.5", "Batches of 512, 5-shot, m+n=16 are the best of Figure 2, for PN and MN"),
     "our-episodes": ("Section 3.5", "The paper's episodes beat Snell's"),
     "contrastive": ("Appendix C", "NCA beats the supervised contrastive loss"),
     "classifiers": ("Appendix D", "Nearest centroid > soft assignment > k-NN"),
@@ -308,6 +368,7 @@ CHECKS: dict[str, Check] = {
     "euclidean": above(_rows(CHOICES_TABLE, {"MN, Euclidean minus MN, cosine, soft": ("MN, Euclidean", "MN, cosine")})),
     "treatment": above(_rows(TREATMENTS_OF_NCA, _minus("centred and normalised", "raw", "centred", "normalised"))),
     "nca-best": above(lambda on: _all_setups(on, (None,), SETUPS)),
+    "sensitivity": within((_worst_setups, CLEARLY_ABOVE)),
     # Section 3.2 says by how much these are worse: 4 and 10 % at best. Its own table gives at least 6 and 16.5 points
     # (an erratum), so only the order is judged.
     "left-out-setups": above(lambda on: _all_setups(on, IN_FIGURE, SETUPS[len(IN_FIGURE) :])),
@@ -324,6 +385,8 @@ CHECKS: dict[str, Check] = {
         (lambda on: _ablated(on, (3, 1), sizes=(512,)), NONE),
     ),
     "nca-on-test": above(_rows(COMPARISON_TABLE, NCA_AND_OTHERS)),
+    "competitive": _competitive,
+    "best-setup": above(_best_setup),
     "our-episodes": above(_rows(COMPARISON_TABLE, EPISODES)),
     "contrastive": above(_rows(SUPCON_TABLE, _minus("NCA", *SUPCON_ROWS[:2]))),
     "classifiers": above(_classifiers),
@@ -338,14 +401,14 @@ CHECKS: dict[str, Check] = {
     "mahalanobis": not_above(
         _rows(ADAPTED_NCA, {"mahalanobis minus plain, last layer": ("NCA + Mahalanobis matrix", "NCA")})
     ),
-    "fine-tuning": above(_rows(ADAPTED_NCA, FINE_TUNED)),
+    "fine-tuning": _fine_tuning,
     "layers": above(_rows(ADAPTED_NCA, {"several layers minus the last": ("NCA multi-layer", "NCA")})),
     "matching": above(lambda on: _ablated(on, (3, 4), (3, 6), classifier="soft")),
 }
 # Where a statement is judged, if not on both: the paper says so there, and a recipe has the runs.
 BOTH = ("cifar-fs", "mini-imagenet")
 DATASETS: dict[str, tuple[str, ...]] = {"epochs": ("cifar-fs",)}
-DATASETS |= dict.fromkeys(("more-pairs", "nca-on-test", "our-episodes"), (*BOTH, "tiered-imagenet"))
+DATASETS |= dict.fromkeys(("more-pairs", "nca-on-test", "competitive", "our-episodes"), (*BOTH, "tiered-imagenet"))
 CLAIMS = tuple(
     Claim(name, statement, where, CHECKS[name], DATASETS.get(name, BOTH))
     for name, (where, statement) in STATEMENTS.items()

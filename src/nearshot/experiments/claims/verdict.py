@@ -1,13 +1,14 @@
 """Judging a statement by the results: confirmed, contradicted, undecided or not yet run.
 
-A statement sets limits to paired differences (`Limits`). It is confirmed if all 95 % intervals lie within them, and
+A statement sets limits to differences (`Limits`). It is confirmed if all 95 % intervals lie within them, and
 contradicted if one lies outside. "Better" means above zero, and "no difference" within a point of it, so a small
-difference can satisfy both. Intervals are between training seeds where there are several; the spread between seeds is
-pooled over all comparisons of a statement on the same split with the same number of shots. For a single seed intervals
-are over episodes, and a margin is added for seed variance (`paired.seed_margin`). The same holds for two seeds that
-agree within the margin, where it is smaller than their interval. The verdict names the margin, and says so where the
-margin alone fills the limits, so that nothing could confirm the statement. One of many comparisons contradicts a
-statement only after Bonferroni's correction.
+difference can satisfy both. Intervals are between training seeds where there are several: Welch's for two runs,
+Student's for one run that is measured in two ways. The spread between seeds is pooled over all comparisons of a
+statement on the same split with the same number of shots. For a single seed intervals are over episodes, and a margin
+is added for seed variance (`differences.seed_margin`). The same holds for two seeds that agree within the margin, where
+it is smaller than their interval. The verdict names the margin, and says so where the margin alone fills the limits, so
+that nothing could confirm the statement. One of many comparisons contradicts a statement only after Bonferroni's
+correction.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from nearshot.experiments.paired import SAME, PairedDifference, Side, paired_difference, pool_spread
+from nearshot.experiments.differences import SAME, Difference, Side, difference_of, pool_spread
 from nearshot.experiments.recipe import Found
 
 Status = Literal["confirmed", "contradicted", "undecided", "not yet run"]
@@ -54,15 +55,15 @@ class Limits(NamedTuple):
     low: float = -math.inf
     high: float = math.inf
 
-    def room(self, one: PairedDifference) -> float:
+    def room(self, one: Difference) -> float:
         """Return how far within them the whole interval is; negative where some of it is outside."""
         return min(one.low - self.low, self.high - one.high)
 
-    def fail(self, one: PairedDifference) -> bool:
+    def fail(self, one: Difference) -> bool:
         """Return whether the whole interval is outside."""
         return one.high < self.low or one.low > self.high
 
-    def are_filled_by(self, one: PairedDifference) -> bool:
+    def are_filled_by(self, one: Difference) -> bool:
         """Return whether the margin alone is as wide as the limits, so that no difference could hold."""
         return 2 * one.margin >= self.high - self.low
 
@@ -73,7 +74,7 @@ NOT_ABOVE = Limits(high=SAME / 2)
 NONE = Limits(-SAME, SAME)
 
 
-def judge(*stated: tuple[Sequence[PairedDifference | None], Limits]) -> Verdict:
+def judge(*stated: tuple[Sequence[Difference | None], Limits]) -> Verdict:
     """Confirm if all differences are within their limits, contradict if one is outside; otherwise it is undecided.
 
     The verdict lists the differences, those that speak most against the statement first. None is a missing one.
@@ -100,7 +101,7 @@ def judge(*stated: tuple[Sequence[PairedDifference | None], Limits]) -> Verdict:
     return Verdict("undecided" if missing else "confirmed", text)
 
 
-def differences_in_words(differences: Sequence[PairedDifference]) -> str:
+def differences_in_words(differences: Sequence[Difference]) -> str:
     """Return the first differences, the number of training seeds of all of them, and what ± is over."""
     first = "; ".join(map(str, differences[:LISTED]))
     more = f"; and {len(differences) - LISTED} more" if len(differences) > LISTED else ""
@@ -115,7 +116,7 @@ def differences_in_words(differences: Sequence[PairedDifference]) -> str:
     return f"{first}{more} ({seeds})"
 
 
-def _margins(differences: Sequence[PairedDifference]) -> str:
+def _margins(differences: Sequence[Difference]) -> str:
     """Return the margins in points; where they differ, with what each is for."""
     margins = sorted({one.margin for one in differences if one.margin}, reverse=True)
     if len(margins) == 1:
@@ -147,11 +148,11 @@ def not_above(comparisons: Comparisons) -> Check:
     return check
 
 
-def _differences(found: Found, dataset: str, comparisons: Comparisons) -> list[PairedDifference | None]:
-    return [paired_difference(found, *one) for one in comparisons(dataset)]
+def _differences(found: Found, dataset: str, comparisons: Comparisons) -> list[Difference | None]:
+    return [difference_of(found, *one) for one in comparisons(dataset)]
 
 
-def _losses(differences: Sequence[PairedDifference | None]) -> str:
+def _losses(differences: Sequence[Difference | None]) -> str:
     there = pool_spread([one for one in differences if one is not None])
     losses = sorted(-one.difference for one in there if ABOVE.fail(one.among(len(there))))
     if not losses:

@@ -9,6 +9,7 @@ from nearshot.experiments.recipes import (
     batch_size,
     choices,
     comparison,
+    epochs,
     features,
     pair_subsampling,
     pairs,
@@ -20,7 +21,8 @@ __all__ = ["RECIPES"]
 _IN_ORDER = (
     *(pairs.RECIPE, batch_size.RECIPE, pair_subsampling.RECIPE, ablations.RECIPE, comparison.COMPARE),
     *(features.CLASSIFY, choices.SCHEDULES, features.ADAPT, comparison.CONTRAST, comparison.IMPLEMENTATIONS),
-    *(choices.STATED_CHOICES, choices.FLOOR, choices.EVERY_METHOD, features.ADAPT_STEPS, runs.RECIPE),
+    *(choices.STATED_CHOICES, choices.FLOOR, choices.EVERY_METHOD, features.ADAPT_STEPS, epochs.RECIPE),
+    runs.RECIPE,
 )
 RECIPES: Mapping[str, Recipe] = MappingProxyType({recipe.name: recipe for recipe in _IN_ORDER})
 """Every table and figure, by name."""

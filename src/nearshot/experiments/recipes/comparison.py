@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
-from nearshot.experiments.paired import paired_cell, paired_difference
+from nearshot.experiments.differences import difference_cell, difference_of
 from nearshot.experiments.paper import COMPARISON, PN_IMPLEMENTATIONS, QUOTED, SUPCON
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
@@ -79,7 +79,7 @@ def _wanted(dataset: str) -> Wanted:
 
 
 def _differences(found: Found, dataset: str) -> Table:
-    """Return the paired differences on both splits."""
+    """Return the differences on both splits."""
     rows: list[Row] = []
     for name, (first, second) in PAIRS.items():
         configs = [PRESETS[f"{dataset}-{ROWS[row][0]}"] for row in (first, second)]
@@ -87,21 +87,21 @@ def _differences(found: Found, dataset: str) -> Table:
         for place, shot in enumerate((1, 5)):
             for split in ("val", "test"):
                 measured = Measurement(split, shot, ROWS[first][1])
-                one = paired_difference(found, name, *((config, measured) for config in configs))
-                cells.append(paired_cell(one, with_seeds=True))
+                one = difference_of(found, name, *((config, measured) for config in configs))
+                cells.append(difference_cell(one))
             papers = COMPARISON[first][dataset][place].mean - COMPARISON[second][dataset][place].mean
             cells.append(Cell(signed(papers), papers) if found.scale.is_papers else cell(None))
         rows.append((name, *cells))
     on = found.on(dataset)
     return Table(
         f"comparison-differences-{on}",
-        f"Paired differences (Section 3.5): {on}, on the same episodes",
+        f"Differences (Section 3.5): {on}, on the same episodes",
         found.label,
         ("points", "1-shot val", "1-shot test", "paper", "5-shot val", "5-shot test", "paper"),
         tuple(rows),
         (
-            "± is between training seeds where there are several, with the difference of each in brackets; otherwise "
-            "it is over episodes, without seed variance. The validation split selected the epochs.",
+            "± is Welch's interval between training seeds where both sides have several; otherwise it is over "
+            "episodes, without seed variance. The validation split selected the epochs.",
             "Soft assignment where MN is a side, nearest centroid otherwise. The paper has the test split alone.",
         ),
     )

@@ -1,4 +1,4 @@
-"""Paired differences, and verdicts on them."""
+"""Differences between runs and within one, and verdicts on them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from made_up import DATASET, SEEDS, put
 
 from nearshot.errors import InputError
-from nearshot.evaluation import Comparison, compare
+from nearshot.evaluation import Accuracy, Comparison, Protocol
 from nearshot.experiments.claims import Verdict, judge
 from nearshot.experiments.claims.verdict import ABOVE, NONE, Limits
-from nearshot.experiments.paired import (
+from nearshot.experiments.differences import (
     MEASURED_TWICE,
-    PairedDifference,
+    Difference,
     Side,
+    difference_of,
+    difference_of_runs,
     over_seeds,
-    paired_difference,
     pool_spread,
     seed_margin,
 )
@@ -47,7 +48,7 @@ def test_a_scale_that_merges_two_runs_gives_no_difference(tmp_path: Path) -> Non
     put(results, choice_config(DATASET, "NCA"), 60.0)
     one_for_all = replace(PAPER, change=lambda config: replace(config, backbone="resnet12"))
     sides = [(choice_config(DATASET, one), Measurement("val", 5, "centroid")) for one in ("NCA", "NCA, DropBlock")]
-    assert paired_difference(Found(results, one_for_all, (0,)), "", *sides) is None
+    assert difference_of(Found(results, one_for_all, (0,)), "", *sides) is None
 
 
 def test_what_was_measured_of_one_alone_is_no_difference(tmp_path: Path) -> None:
@@ -58,8 +59,8 @@ def test_what_was_measured_of_one_alone_is_no_difference(tmp_path: Path) -> None
     put(results, other, 60.0)
     found = Found(results, PAPER, (0,))
     for sides in permutations(((one, tuned), (other, tuned))):
-        assert paired_difference(found, "", *sides) is None
-    difference = paired_difference(found, "", (one, tuned), (other, plain))
+        assert difference_of(found, "", *sides) is None
+    difference = difference_of(found, "", (one, tuned), (other, plain))
     assert difference is not None
     assert difference.difference == pytest.approx(3.0, abs=0.1)
 
@@ -68,8 +69,8 @@ def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_
     results = Results(tmp_path)
     one, other = (config for config, _ in BOTH_ROWS)
 
-    def difference(*sides: Side) -> PairedDifference | None:
-        return paired_difference(Found(results, PAPER, (0,)), "", *sides)
+    def difference(*sides: Side) -> Difference | None:
+        return difference_of(Found(results, PAPER, (0,)), "", *sides)
 
     put(results, one, 62.0, n_episodes=100)
     put(results, other, 60.0)
@@ -92,12 +93,12 @@ def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Pat
         put(results, config, mean, seeds=SEEDS, spread=spread)
 
     def judged(*seeds: int) -> Verdict:
-        return judge(([paired_difference(Found(results, PAPER, seeds), "3 minus 5", *BOTH_ROWS)], ABOVE))
+        return judge(([difference_of(Found(results, PAPER, seeds), "3 minus 5", *BOTH_ROWS)], ABOVE))
 
     assert judged(0).status == judged(0, 1).status == "confirmed"
     assert "(2 seeds, ± over episodes; plus 1 point for seed variance)" in judged(0, 1).text
     assert judged(0, 1, 2).text.endswith("(3 seeds, ± between seeds).")
-    far = [PairedDifference("a", 2.0, 6.8, 2, 0.0, "", spread, 1, 0.1, 1.0) for spread in (0.9, 1.1)]
+    far = [Difference("a", 2.0, 6.8, 2, 0.0, "", spread, 1, 0.1, 1.0) for spread in (0.9, 1.1)]
     assert [one.low > 0 for one in (*pool_spread(far[:1]), *pool_spread(far[1:]))] == [True, False]
 
 
@@ -116,38 +117,83 @@ def test_the_interval_between_seeds_is_students() -> None:
     assert (three.low, three.high) == pytest.approx((expected.low, expected.high))
     assert three.over_episodes == pytest.approx(1.3 / 3)  # √(0.3² + 0.4² + 1.2²) / 3
     one = over_seeds("a minus b", comparisons[:1], margin=1.0, kind="val, 5-shot")
-    assert one == PairedDifference("a minus b", 1.0, 0.3, 1, 1.0, "val, 5-shot")
+    assert one == Difference("a minus b", 1.0, 0.3, 1, 1.0, "val, 5-shot")
     assert over_seeds("a minus b", [], margin=1.0, kind="") is None
+
+
+@pytest.mark.parametrize("seeds", [(SEEDS, SEEDS), (SEEDS, SEEDS[:2]), (SEEDS[1:], SEEDS[:2])])
+def test_the_interval_between_two_runs_is_welchs(seeds: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
+    """The same seed of two methods draws other batches: the sides are not paired, and may differ in variance."""
+    results, means = Results(tmp_path), []
+    for (config, measured), its_seeds, mean, spread in zip(BOTH_ROWS, seeds, (62.0, 60.0), (8 / 3, 4 / 3), strict=True):
+        put(results, config, mean, seeds=its_seeds, spread=spread)
+        runs = Found(results, PAPER, SEEDS).runs(config)
+        means.append([float(run.accuracy(measured).per_episode.mean()) for run in runs])
+    expected = scipy.stats.ttest_ind(*means, equal_var=False)
+    found = difference_of(Found(results, PAPER, SEEDS), "", *BOTH_ROWS)
+    assert found is not None
+    assert (found.n_seeds, found.of_two_runs) == (min(map(len, seeds)), True)
+    assert found.freedom == pytest.approx(expected.df)
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    (alone,) = pool_spread([found._replace(allowed=0.0)])
+    assert (alone.interval95, alone.freedom) == pytest.approx((found.interval95, found.freedom))
+
+
+def test_one_seed_of_either_run_has_the_interval_over_episodes(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    (one, _), (other, _) = BOTH_ROWS
+    put(results, one, 62.0, seeds=SEEDS, spread=0.7)
+    put(results, other, 60.0, seeds=(1,), spread=0.7)
+    found = difference_of(Found(results, PAPER, SEEDS), "", *BOTH_ROWS)
+    assert found == difference_of(Found(results, PAPER, (1,)), "", *BOTH_ROWS)
+    assert found is not None
+    assert (found.n_seeds, found.freedom, found.margin) == (1, 0, 1.0)
+
+
+def test_the_pooled_spread_of_two_runs_is_no_more_sure_than_it_says() -> None:
+    """Comparisons with one run in common, three seeds, unequal variances: one in twenty intervals misses, not more."""
+    generator = torch.Generator().manual_seed(0)
+    protocol, missed = Protocol(5, 5, 15, 2, 0, "", "centroid", True, True), []
+
+    def run(scale: float) -> dict[int, Accuracy]:
+        means = scale * torch.randn(3, generator=generator, dtype=torch.float64)
+        return {seed: Accuracy(mean.repeat(2), protocol) for seed, mean in enumerate(means)}
+
+    for _ in range(100):
+        shared = run(1.0)
+        found = [difference_of_runs("", shared, run(0.5 + i / 12), margin=0.0, kind="") for i in range(12)]
+        missed += [abs(one.difference) > one.interval95 for one in pool_spread([one for one in found if one])]
+    assert 0.02 < sum(missed) / len(missed) < 0.06
 
 
 def test_one_of_many_is_judged_by_the_tails_that_its_interval_has() -> None:
     for freedom, chance in ((0, scipy.stats.norm()), (2, scipy.stats.t(2))):
-        one = PairedDifference("", 5.0, float(chance.isf(0.025)), 3, freedom=freedom)
+        one = Difference("", 5.0, float(chance.isf(0.025)), 3, freedom=freedom)
         assert one.among(1).interval95 == pytest.approx(one.interval95)
         assert one.among(72).interval95 == pytest.approx(float(chance.isf(0.025 / 72)))
 
 
 def test_single_seeds_tell_nothing_of_how_much_seeds_differ() -> None:
     three, single = (
-        PairedDifference("", 1.0, 9.0, 3, kind="k", spread=0.3, freedom=2),
-        PairedDifference("", 1.0, 0.2, 1, 1.0, "k"),
+        Difference("", 1.0, 9.0, 3, kind="k", spread=0.3, freedom=2),
+        Difference("", 1.0, 0.2, 1, 1.0, "k"),
     )
     assert pool_spread([three, single, single]) == [*pool_spread([three]), single, single]
 
 
 def test_two_seeds_that_agree_very_well_need_no_margin() -> None:
     (two,) = pool_spread(
-        [PairedDifference("", 1.0, 9.0, 2, kind="k", spread=0.01, freedom=1, over_episodes=0.1, allowed=1.0)]
+        [Difference("", 1.0, 9.0, 2, kind="k", spread=0.01, freedom=1, over_episodes=0.1, allowed=1.0)]
     )
     assert two.margin == 0
     assert two.interval95 == pytest.approx(float(scipy.stats.t.isf(0.025, 1)) * 0.01 / math.sqrt(2))
 
 
 def test_six_differences_are_listed_and_the_rest_counted() -> None:
-    told = judge(([PairedDifference(f"difference {number}", 9.0 - number, 0.1, 1) for number in range(8)], ABOVE)).text
+    told = judge(([Difference(f"difference {number}", 9.0 - number, 0.1, 1) for number in range(8)], ABOVE)).text
     assert [f"difference {number}: " in told for number in range(8)] == [False] * 2 + [True] * 6
     assert "; and 2 more (one seed" in told
-    unsure = [PairedDifference("a", 1.5, 0.1, 1, 1.0), PairedDifference("b", 2.7, 0.1, 1, 2.5)]
+    unsure = [Difference("a", 1.5, 0.1, 1, 1.0), Difference("b", 2.7, 0.1, 1, 2.5)]
     assert judge((unsure, ABOVE)).text.startswith("b: ")  # least beyond doubt by its interval and margin
 
 
@@ -158,7 +204,7 @@ def test_the_pooled_spread_is_no_more_sure_than_it_says() -> None:
     for _ in range(300):
         shared = torch.randn(3, generator=generator, dtype=torch.float64)
         differences = shared - torch.randn(12, 3, generator=generator, dtype=torch.float64)
-        gaps = [PairedDifference("", float(d.mean()), 0.0, 3, 0.0, "", float(d.std()), 2) for d in differences]
+        gaps = [Difference("", float(d.mean()), 0.0, 3, 0.0, "", float(d.std()), 2) for d in differences]
         missed += [abs(one.difference) > one.interval95 for one in pool_spread(gaps)]
     assert 0.03 < sum(missed) / len(missed) < 0.06
 
@@ -173,7 +219,7 @@ def test_one_network_measured_in_two_ways_is_one_network(
     results, config = Results(tmp_path), PRESETS[f"{DATASET}-nca"]
     put(results, config, 80.0, seeds=seeds, means={Measurement("val", 5, "centroid"): 80.0 + better})
     sides = [(config, Measurement("val", 5, name)) for name in ("centroid", "soft")]
-    verdict = judge(([paired_difference(Found(results, PAPER, seeds), "", *sides)], ABOVE))
+    verdict = judge(([difference_of(Found(results, PAPER, seeds), "", *sides)], ABOVE))
     assert verdict.status == status
     assert ("plus 0.5 points for seed variance" in verdict.text) == (len(seeds) == 1)
 
@@ -187,7 +233,7 @@ def test_the_margin_for_one_network_is_what_seeds_were_measured_to_differ_by() -
         for one, other in permutations(shared, 2):
             what = [field for field, value in vars(one).items() if getattr(other, field) != value]
             if len(what) == 1 and what[0] in largest:
-                seeds = paired_difference(found, "", (config, one), (config, other))
+                seeds = difference_of(found, "", (config, one), (config, other))
                 assert seeds is not None
                 assert seeds.n_seeds == 3
                 assert seed_margin(one, other) == MEASURED_TWICE[what[0]]
@@ -206,7 +252,7 @@ def test_what_differs_in_two_ways_has_the_larger_margin() -> None:
 def test_how_much_seeds_differ_is_taken_from_all_comparisons() -> None:
     """Three seeds alone tell so little that one of 72 comparisons could never contradict."""
     half = float(scipy.stats.t.isf(0.025, 2)) * 0.3 / math.sqrt(3)
-    gaps = [PairedDifference(f"{i}", 1.0 if i else -1.2, half, 3, 0.0, "5-shot", 0.3, 2) for i in range(72)]
+    gaps = [Difference(f"{i}", 1.0 if i else -1.2, half, 3, 0.0, "5-shot", 0.3, 2) for i in range(72)]
     assert gaps[0].among(72).high > 0
     verdict = judge((gaps, ABOVE))
     assert verdict.status == "contradicted"
@@ -216,30 +262,23 @@ def test_how_much_seeds_differ_is_taken_from_all_comparisons() -> None:
 
 
 def test_the_margin_for_one_seed_is_what_seeds_were_measured_to_differ_by() -> None:
-    """On the test split two standard deviations; on the validation split more, as three seeds do not tell it well."""
+    """On the test split 2.78 standard deviations; on the validation split more, as three seeds do not tell it well."""
     found = Found(Results(ROOT / "results"), PAPER, SEEDS)
     for n_shot in (1, 5):
-        spreads = {}
-        for split in ("test", "val"):
+        for split, spread in (("test", {1: 0.86, 5: 0.52}), ("val", {1: 0.09, 5: 0.11})):
             wanted = Measurement(split, n_shot, "centroid")
-            sides = [
-                [run.accuracy(wanted) for run in found.runs(PRESETS[f"{DATASET}-{method}"])]
-                for method in ("nca", "prototypical")
-            ]
-            differences = [compare(*two).difference for two in zip(*sides, strict=True)]
-            assert len(differences) == 3
-            spreads[split] = float(torch.tensor(differences, dtype=torch.float64).std())
-            margin = seed_margin(wanted)
+            sides = [(PRESETS[f"{DATASET}-{method}"], wanted) for method in ("nca", "prototypical")]
+            one = difference_of(found, "", *sides)
+            assert one is not None
+            assert (one.n_seeds, one.of_two_runs) == (3, True)
+            assert one.spread == pytest.approx(spread[n_shot], abs=0.005)
             if split == "test":
-                assert 2 * spreads[split] < margin < 2.5 * spreads[split]
-                variances = [torch.tensor([one.mean for one in side], dtype=torch.float64).var() for side in sides]
-                either = math.sqrt(float(sum(variances)))
-                assert either == pytest.approx({1: 0.86, 5: 0.52}[n_shot], abs=0.005)
-                assert float(scipy.stats.t.isf(0.025, 4)) * either == pytest.approx(margin - 0.1, abs=0.05)
+                half = float(scipy.stats.t.isf(0.025, 4)) * one.spread
+                assert half == pytest.approx(seed_margin(wanted) - 0.1, abs=0.05)
             else:
-                no_more_than = spreads[split] * math.sqrt(2 / float(scipy.stats.chi2.isf(0.975, 2)))
-                assert 5 * spreads[split] < margin < 2 * no_more_than
-        assert spreads["test"] > 5 * spreads["val"]
+                no_more_than = one.spread * math.sqrt(4 / float(scipy.stats.chi2.isf(0.975, 4)))
+                assert no_more_than == pytest.approx(0.3, abs=0.05)
+                assert seed_margin(wanted) > 3 * no_more_than
 
 
 @pytest.mark.parametrize(
@@ -257,9 +296,7 @@ def test_what_speaks_against_a_statement_comes_first(
     limits: Limits, differences: tuple[float, ...], order: str
 ) -> None:
     """For "no difference" that is the largest, of either sign."""
-    gaps = [
-        PairedDifference(name, difference, 0.1, 1, 1.0) for name, difference in zip("abc", differences, strict=True)
-    ]
+    gaps = [Difference(name, difference, 0.1, 1, 1.0) for name, difference in zip("abc", differences, strict=True)]
     told = judge((gaps, limits)).text
     assert "".join(re.findall("([abc]): ", told)) == order
 
@@ -270,7 +307,7 @@ def test_what_speaks_against_a_statement_comes_first(
 def test_limits_hold_or_fail_and_what_fills_them_never_holds(
     difference: float, interval: float, margin: float, low: float, width: float
 ) -> None:
-    limits, one = Limits(low, max(low, -1.0) + width), PairedDifference("a", difference, interval, 1, margin)
+    limits, one = Limits(low, max(low, -1.0) + width), Difference("a", difference, interval, 1, margin)
     assert not (limits.room(one) > 0 and limits.fail(one))
     assert not (limits.room(one) > 0 and limits.are_filled_by(one))
     if limits.low < one.difference < limits.high:
@@ -280,12 +317,12 @@ def test_limits_hold_or_fail_and_what_fills_them_never_holds(
 
 
 def test_a_verdict_names_too_few_seeds() -> None:
-    level = PairedDifference("a", 0.0, 0.1, 1, 1.0)
+    level = Difference("a", 0.0, 0.1, 1, 1.0)
     assert judge(([level], NONE)).text.endswith(". One seed cannot confirm this.")
     assert judge(([level, None], NONE)).text.endswith(
         ". One seed cannot confirm this. 1 of 2 comparisons are not run yet."
     )
-    two = PairedDifference("a", 0.0, 9.0, 2, 0.0, "", 0.5, 1, 0.1, 1.0)
+    two = Difference("a", 0.0, 9.0, 2, 0.0, "", 0.5, 1, 0.1, 1.0)
     assert judge(([two], NONE)).text.endswith(". Two seeds cannot confirm this.")
     for others in (([level], ABOVE), ([level._replace(margin=0.9, interval95=0.2)], NONE)):
         assert judge(others).status == "undecided"

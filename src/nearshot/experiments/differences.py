@@ -1,0 +1,244 @@
+"""Differences: one model minus another on the same episodes, for one training seed or between several.
+
+One run that is measured in two ways is paired by seed: both sides have the same weights. Two runs are not: the seed of
+one method draws other batches than the same seed of another, so their interval is Welch's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, variance
+from typing import NamedTuple
+
+import scipy.stats
+import torch
+
+from nearshot.evaluation import Accuracy, Comparison, compare
+from nearshot.experiments.recipe import Found
+from nearshot.experiments.results import Measurement
+from nearshot.experiments.tables import Cell, cell, signed
+from nearshot.training import TrainConfig
+
+SAME = 1.0  # the paper calls differences within this many points equal
+# Margins for one run that is measured in two ways, by what differs: see `seed_margin`.
+MEASURED_TWICE = {"classifier": 0.5, "treatment": 1.0, "adapted": 1.0, "layers": 1.5}
+
+Side = tuple[TrainConfig, Measurement]
+
+
+class Difference(NamedTuple):
+    """One model minus another, in points."""
+
+    name: str  # which model minus which
+    difference: float  # the mean
+    interval95: float  # half its 95 % interval: over episodes for one training seed, otherwise between seeds
+    n_seeds: int  # of the side that has fewer
+    margin: float = 0.0  # added to the interval for seed variance that it does not contain: see `seed_margin`
+    kind: str = ""  # differences of one kind are assumed to have the same seed variance: see `kind_of`
+    spread: float = 0.0  # the standard error between seeds, times the root of their number
+    freedom: float = 0.0  # the degrees of freedom of the spread
+    over_episodes: float = 0.0  # with several seeds, half the 95 % interval over episodes alone
+    allowed: float = 0.0  # the margin that may replace an interval between seeds: see `pool_spread`
+    by_seed: tuple[float, ...] = ()  # with several seeds of one run, the difference of each
+    of_two_runs: bool = False  # with several seeds of two runs, which are not paired
+
+    def __str__(self) -> str:
+        return f"{self.name}: {signed(self.difference)} ± {self.interval95:.2f}"
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval, with the margin."""
+        return self.difference - self.interval95 - self.margin
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval, with the margin."""
+        return self.difference + self.interval95 + self.margin
+
+    def among(self, number: int) -> Difference:
+        """Return it with the interval of one among several comparisons (Bonferroni).
+
+        >>> one = Difference("a minus b", -0.5, 0.3, 1)
+        >>> one.high < 0, one.among(72).high < 0
+        (True, False)
+        """
+        distribution = scipy.stats.t(self.freedom) if self.freedom else scipy.stats.norm()
+        wider = float(distribution.isf(0.025 / number) / distribution.isf(0.025))
+        return self._replace(interval95=wider * self.interval95)
+
+
+def seed_margin(measured: Measurement, other: Measurement | None = None) -> float:
+    """Return the margin for seed variance in points, for a single seed, which cannot estimate it.
+
+    It is a margin and no interval. It follows the variance of three seeds on CIFAR-FS at 84×84.
+
+    **Two runs, measured alike** (`other` is None). Reference: NCA minus PN, nearest centroid. The standard deviation of
+    a difference is the root of the sum of both variances: on the test split 0.86 points with 1 shot and 0.52 with 5.
+    Times 2.78 (Student's t for 95 %, four degrees of freedom) that is 2.4 and 1.4, and the margin is rounded up. On the
+    validation split, which selects the epoch, it is 0.09 and 0.11. Three seeds cannot exclude 0.3, and single runs at
+    32×32 have differed by a point from their neighbours (NCA is better with 80 % of its pairs than with all). So the
+    margin is 1.
+
+    **One run, measured in two ways**: with two classifiers or treatments, adapted or not, or with other layers. The
+    largest standard deviations of such differences over three seeds of NCA are 0.18, 0.26, 0.42 and
+    0.69, and the margin is two of them, rounded up to half points (`MEASURED_TWICE`).
+
+    >>> [seed_margin(Measurement(split, shot, "centroid")) for split in ("val", "test") for shot in (1, 5)]
+    [1.0, 1.0, 2.5, 1.5]
+    >>> seed_margin(Measurement("test", 5, "centroid", layers=(2, 3, 4)), Measurement("test", 5, "centroid"))
+    1.5
+    """
+    if other is not None:
+        differ = [what for what in MEASURED_TWICE if getattr(measured, what) != getattr(other, what)]
+        return max((MEASURED_TWICE[what] for what in differ), default=0.0)
+    if measured.split == "val":
+        return 1.0
+    return 2.5 if measured.n_shot < 5 else 1.5
+
+
+def kind_of(measured: Measurement) -> str:
+    """Return what two differences must share to have the same seed variance: the split and the number of shots."""
+    return f"{measured.split}, {measured.n_shot}-shot"
+
+
+def difference_of(found: Found, name: str, better: Side, other: Side) -> Difference | None:
+    """Return the difference of two runs, or of one run measured in two ways.
+
+    None where either is missing, or where a scale turns both into the same run.
+    """
+    (config, measured), (other_config, other_measured) = better, other
+    runs, others = (
+        {run.seed: run for run in found.runs(one) if run.has(wanted)}
+        for one, wanted in ((config, measured), (other_config, other_measured))
+    )
+    shared = [seed for seed in runs if seed in others]
+    if measured == other_measured and any(runs[seed].id == others[seed].id for seed in shared):
+        return None
+    firsts = {seed: run.accuracy(measured) for seed, run in runs.items()}
+    seconds = {seed: run.accuracy(other_measured) for seed, run in others.items()}
+    if config != other_config:
+        return difference_of_runs(name, firsts, seconds, margin=seed_margin(measured), kind=kind_of(measured))
+    comparisons = [compare(*_shared_episodes(firsts[seed], seconds[seed])) for seed in shared]
+    return over_seeds(name, comparisons, margin=seed_margin(measured, other_measured), kind=kind_of(measured))
+
+
+def difference_of_runs(
+    name: str, firsts: Mapping[int, Accuracy], seconds: Mapping[int, Accuracy], *, margin: float, kind: str
+) -> Difference | None:
+    """Return one run minus another, given the accuracies of their seeds, with Welch's interval between seeds.
+
+    If either has a single seed, the interval is over episodes, and the margin is added.
+    """
+    pairs = [_shared_episodes(firsts[seed], seconds[seed]) for seed in firsts if seed in seconds]
+    one = over_seeds(name, [compare(*pair) for pair in pairs], margin=margin, kind=kind)
+    n_seeds = min(len(firsts), len(seconds))
+    if one is None or n_seeds == 1:
+        return one
+    means = ([accuracy.mean for accuracy in side.values()] for side in (firsts, seconds))
+    over_episodes = one.over_episodes or one.interval95  # one seed in common
+    return welch_difference(name, *means)._replace(kind=kind, over_episodes=over_episodes, allowed=margin)
+
+
+def welch_difference(name: str, firsts: Sequence[float], seconds: Sequence[float]) -> Difference:
+    """Return the mean of some seeds' accuracies minus that of others, at least two each, with Welch's interval.
+
+    >>> str(welch_difference("a minus b", [62.0, 62.5, 63.0], [60.0, 61.0]))
+    'a minus b: +2.00 ± 2.99'
+    """
+    sides = (firsts, seconds)
+    errors = [variance(means) / len(means) for means in sides]  # squared
+    most, n_seeds = sum(map(len, sides)) - 2, min(map(len, sides))
+    by_side = sum(error**2 / (len(means) - 1) for error, means in zip(errors, sides, strict=True))
+    freedom = sum(errors) ** 2 / by_side if by_side else most
+    spread = math.sqrt(sum(errors) * n_seeds)
+    interval95 = _interval95(spread, n_seeds, freedom)
+    difference = fmean(firsts) - fmean(seconds)
+    return Difference(name, difference, interval95, n_seeds, spread=spread, freedom=freedom, of_two_runs=True)
+
+
+def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, kind: str) -> Difference | None:
+    """Return the mean of one comparison per training seed, with Student's interval between seeds.
+
+    For a single seed the interval is over episodes, and the margin is added.
+    """
+    if not comparisons:
+        return None
+    differences = torch.tensor([one.difference for one in comparisons], dtype=torch.float64)
+    n_seeds, mean = len(comparisons), float(differences.mean())
+    if n_seeds == 1:
+        return Difference(name, mean, comparisons[0].interval95, 1, margin, kind)
+    spread, freedom, by_seed = float(differences.std()), n_seeds - 1, tuple(differences.tolist())
+    over_episodes = math.sqrt(sum(one.interval95**2 for one in comparisons)) / n_seeds
+    interval95 = _interval95(spread, n_seeds, freedom)
+    return Difference(
+        name, mean, interval95, n_seeds, 0.0, kind, spread, freedom, over_episodes, allowed=margin, by_seed=by_seed
+    )
+
+
+def pool_spread(differences: Sequence[Difference]) -> list[Difference]:
+    """Return differences with the spread between seeds pooled over all of their kind: three seeds estimate it badly.
+
+    Comparisons share runs, so they have fewer degrees of freedom than independent ones. These are counted as if all
+    had one side in common, with as much variance as the other (Satterthwaite): k comparisons of f degrees each have
+    2kf / (k + 1) together, and 4kf / (k + 3) if they are paired by seed. A single comparison keeps its own interval.
+
+    The interval of two seeds is up to thirteen times as wide as they differ. Where it is wider than the margin of a
+    single run, and the seeds differ by no more than that margin, the margin is used instead.
+
+    >>> two = [Difference(name, 1.0, 2.5, 3, kind="5-shot", spread=spread, freedom=2)
+    ...        for name, spread in (("a", 1.0), ("b", 0.0))]
+    >>> [round(one.interval95, 2) for one in pool_spread(two)]  # of a spread of √½, with 3.2 degrees of freedom
+    [1.25, 1.25]
+    """
+    return [_pooled(one, [other for other in differences if _are_alike(one, other)]) for one in differences]
+
+
+def _are_alike(one: Difference, other: Difference) -> bool:
+    return other.freedom > 0 and (one.kind, one.of_two_runs) == (other.kind, other.of_two_runs)
+
+
+def _pooled(one: Difference, alike: Sequence[Difference]) -> Difference:
+    if not one.freedom:
+        return one
+    # Not by the degrees of freedom: Welch's are estimated from the same variances.
+    weights = [other.n_seeds - 1 for other in alike]
+    squares = sum(weight * other.spread**2 for weight, other in zip(weights, alike, strict=True))
+    spread = math.sqrt(squares / sum(weights))
+    factor = 2 / (len(alike) + 1) if one.of_two_runs else 4 / (len(alike) + 3)
+    freedom = factor * sum(other.freedom for other in alike)
+    between = _interval95(spread, one.n_seeds, freedom)
+    if one.n_seeds == 2 and spread <= one.allowed and between > one.over_episodes + one.allowed:
+        return one._replace(interval95=one.over_episodes, margin=one.allowed, freedom=0.0)
+    return one._replace(interval95=between, spread=spread, freedom=freedom)
+
+
+def _interval95(spread: float, n_seeds: int, freedom: float) -> float:
+    """Return half the 95 % interval of a mean over seeds."""
+    return float(scipy.stats.t.isf(0.025, freedom)) * spread / math.sqrt(n_seeds)
+
+
+def _shared_episodes(one: Accuracy, other: Accuracy) -> list[Accuracy]:
+    """Return two accuracies over their common episodes: fewer episodes of a seed are the first of more."""
+    n_shared = min(len(one.per_episode), len(other.per_episode))
+    if len(one.per_episode) == len(other.per_episode) or one.protocol.seed != other.protocol.seed:
+        return [one, other]
+    return [
+        Accuracy(it.per_episode[:n_shared], replace(it.protocol, n_episodes=n_shared, episodes="shared"))
+        for it in (one, other)
+    ]
+
+
+def difference_cell(one: Difference | None) -> Cell:
+    """Return a table's cell: the difference and its interval."""
+    if one is None:
+        return cell(None)
+    details: dict[str, float | str] = {
+        "±": one.interval95,
+        "± is over": "training seeds" if one.freedom else "episodes",
+        "seeds": one.n_seeds,
+    }
+    if not one.of_two_runs:
+        details["by seed"] = " ".join(map(str, one.by_seed or (one.difference,)))
+    return Cell(f"{signed(one.difference)} ± {one.interval95:.2f}", one.difference, details=details)
