@@ -31,6 +31,7 @@ def test_every_line_of_the_tutorial(
 ) -> None:
     """Numbers may differ between machines in their last digits; labels, files and words may not."""
     monkeypatch.setenv("NEARSHOT_DATA", str(glyphs_dir))
+    (tmp_path / "docs").symlink_to(TUTORIAL.parent)
     for step in steps(TUTORIAL.read_text(encoding="utf-8")):
         if "onnx" in step.code and not (with_onnx and importlib.util.find_spec("onnxruntime")):
             continue

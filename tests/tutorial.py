@@ -78,4 +78,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["NEARSHOT_DATA"] = str(Path(scratch) / "data")
         (Path(scratch) / "here").mkdir()
+        (Path(scratch) / "here" / "docs").symlink_to(TUTORIAL.parent)
         TUTORIAL.write_text(with_output(TUTORIAL.read_text(encoding="utf-8"), Path(scratch) / "here"), encoding="utf-8")
