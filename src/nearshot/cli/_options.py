@@ -85,7 +85,7 @@ class ClassifierOptions:
             classifier = FewShotClassifier(str(backbone), device=self.device, cache_dir=cache, verbose=True, **given)
             classifier.fit([str(path) for path in found.paths], list(found.labels))
             classifier.verbose = False  # the commands have a progress bar of their own
-            if advice := better_backbone(classifier):
+            if advice := backbone_advice(classifier):
                 warnings.warn(advice, stacklevel=2)
             return classifier
 
@@ -93,7 +93,7 @@ class ClassifierOptions:
 ClassifierFlags = Annotated[ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # help box
 
 
-def better_backbone(classifier: FewShotClassifier) -> str:
+def backbone_advice(classifier: FewShotClassifier) -> str:
     """Return a recommendation of a better backbone if the expected accuracy is low; empty otherwise."""
     from nearshot.models import recommended  # noqa: PLC0415 (imports PyTorch)
 
