@@ -59,6 +59,7 @@ bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/result
 	$(BIN)/python benchmarks/augmentation.py
 
 fill:  ## put the tables and figures that commands made into the pages that show them
+	$(PYTHON) docs/summary.py
 	$(PYTHON) docs/fill.py
 
 docs: $(DOCS_READY)  ## build the documentation into site/; open site/index.html, no server is needed

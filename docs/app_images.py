@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests/experiments python docs/app_images.py PHOTOS
 
-Those in the repository show flowers of Oxford Flowers-102 (Nilsback and Zisserman).
+Those in the repository show the training images of clothing-dataset-small (CC0 1.0).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from nearshot.data.store import data_folder
 from nearshot.estimator import Embedder
 
 IMAGES = Path(__file__).parent / "images"
-CLASSES = ("barbeton daisy", "cyclamen", "foxglove", "hibiscus", "lotus lotus", "rose")
-OTHERS = ("petunia",)
+CLASSES = ("dress", "hat", "pants", "shoes", "shorts", "t-shirt")
+OTHERS = ("outwear",)
 LABELLED, SHOWN, STRANGERS = 6, 40, 6
 
 
@@ -47,8 +47,8 @@ def label_some(session: Session, names: dict[str, list[str]]) -> None:
         session.change(lambda project, label=label: project.add_class(label))
         chosen = [ids[name] for name in names[label][:LABELLED]]
         session.change(lambda project, label=label, chosen=chosen: project.set_label(chosen, label))
-    wrong = ids[names["hibiscus"][LABELLED]]
-    session.change(lambda project: project.set_label([wrong], "foxglove"))
+    wrong = ids[names["shorts"][LABELLED]]
+    session.change(lambda project: project.set_label([wrong], "pants"))
 
 
 def take_pictures(browser: Browser, address: str, session: Session, names: dict[str, list[str]]) -> None:
@@ -98,11 +98,11 @@ def take_pictures(browser: Browser, address: str, session: Session, names: dict[
 def main() -> None:
     """Make all pictures."""
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made) / "garden"
+        folder = Path(made) / "wardrobe"
         folder.mkdir()
         names = copy_photos(Path(sys.argv[1]), folder)
         embedder = Embedder("auto", cache_dir=data_folder() / "embeddings")
-        session = Session(Project(Path(made) / "garden-nearshot", [folder]), embedder)
+        session = Session(Project(Path(made) / "wardrobe-nearshot", [folder]), embedder)
         session.start()
         listener = listen()
         server, address = make_server(session, listener.getsockname()[1])

@@ -54,11 +54,13 @@ def scene(classifier: FewShotClassifier, tmp_path: Path) -> Scene:
 
 def test_a_scene_has_everyone_and_the_answers(scene: Scene) -> None:
     assert {label: len(group) for label, group in scene.support.items()} == {NASTY: 3, "a": 3}
-    assert [Path(query.name).stem for query in scene.queries] == ["like a", "like b", "unlike"]
-    assert [query.explanation.label for query in scene.queries] == ["a", NASTY, "unknown"]
-    nearest = scene.queries[0].explanation.neighbours[0]
+    answers = {Path(query.name).stem: query.explanation.label for query in scene.queries}
+    assert answers == {"like a": "a", "like b": NASTY, "unlike": "unknown"}
+    unlike, *others = scene.queries  # the most doubtful first
+    assert unlike.explanation.is_unknown
+    assert others == sorted(others, key=lambda query: query.explanation.probability)
+    nearest = next(query for query in others if query.explanation.label == "a").explanation.neighbours[0]
     assert scene.support_image(nearest.name, "a") is not None
-    unlike = scene.queries[2]
     close = replace(unlike.explanation, novelty=1.3002, threshold=1.3)
     assert replace(unlike, explanation=close).novelty == "1.3002, above 1.3000"
 
@@ -104,8 +106,10 @@ def test_the_plane_shows_decisions_and_numbers(scene: Scene) -> None:
     plane = make_figure(scene).axes[1]
     drawn = {tuple(np.ravel(line.get_xydata())): line for line in reversed(plane.lines)}
     lines = [drawn[tuple(query.place)] for query in scene.queries]
-    assert [(line.get_markeredgecolor(), line.get_marker()) for line in lines[:2]] == [class_style(1), class_style(0)]
-    assert lines[2].get_marker() == "x"
+    styles = {"a": class_style(1), NASTY: class_style(0)}
+    expected = [styles[str(query.explanation.label)] for query in scene.queries[1:]]
+    assert [(line.get_markeredgecolor(), line.get_marker()) for line in lines[1:]] == expected
+    assert lines[0].get_marker() == "x"
     assert "as predicted (× unknown), by number" in plane.get_title()
     many = replace(scene, queries=scene.queries * 10)
     plane = make_figure(many).axes[1]

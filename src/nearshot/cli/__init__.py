@@ -8,10 +8,11 @@ import os
 import platform
 import sys
 from contextlib import redirect_stderr
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Annotated, Any, Union
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args
 
 import tyro
 from rich.console import Console
@@ -152,6 +153,24 @@ def _path_rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.P
         instance_from_str=lambda given: Path(os.path.expanduser(given[0])),  # noqa: PTH111 (unknown users are kept)
         is_instance=lambda value: isinstance(value, Path),
         str_from_instance=lambda path: [str(path)],
+    )
+
+
+@PATHS.primitive_rule
+def _optional_rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+    """Show an option that may be None as its other type: `INT`, not `{None}|INT`. The word None still sets it."""
+    kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
+    if info.type_origin not in (Union, UnionType) or len(kinds) != 1 or len(get_args(info.type)) != 2:
+        return None
+    given = tyro.constructors.PrimitiveTypeInfo.make(kinds[0], info.markers)
+    spec = tyro.constructors.ConstructorRegistry.get_primitive_spec(given)
+    if not isinstance(spec, tyro.constructors.PrimitiveConstructorSpec) or spec.nargs != 1:
+        return None
+    return replace(
+        spec,
+        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["none"] if value is None else spec.str_from_instance(value),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -65,7 +66,8 @@ def _skipped(scene: Scene) -> list[str]:
     if len(scene.errors) > 3:
         lines.append(f"… and {len(scene.errors) - 3} more that cannot be read.")
     if len(scene.queries) > SHOWN_QUERIES:
-        lines.append(f"The first {SHOWN_QUERIES} of {len(scene.queries):,} images are shown; an .html file shows more.")
+        most = f"The {SHOWN_QUERIES} most doubtful of {len(scene.queries):,} images are shown"
+        lines.append(f"{most}; an .html file shows more.")
     if len(scene.support) > SHOWN_CLASSES:
         lines.append(f"The first {SHOWN_CLASSES} of {len(scene.support):,} classes are shown; an .html file shows all.")
     return lines
@@ -88,7 +90,7 @@ def _support(axes: Axes, scene: Scene, n_classes: int) -> None:
         y = height - (number + 1) * row
         colour, marker = class_style(number)
         axes.plot(0.12, y + row / 2, marker=marker, color=colour, markersize=9, linestyle="none")
-        axes.text(0.3, y + row / 2, _cut(label, 18), va="center", fontsize=10, color=INK)
+        axes.text(0.3, y + row / 2, _in_lines(label, 18), va="center", fontsize=10, color=INK)
         for place, seen in enumerate(members[:SHOWN_OF_A_CLASS]):
             _tile(axes, seen, 2.0 + place * row, y + 0.03, row - 0.06)
         if len(members) > SHOWN_OF_A_CLASS:
@@ -107,8 +109,9 @@ def _queries(axes: Axes, scene: Scene, n_queries: int) -> None:
 
         answer, near = query.explanation, query.explanation.neighbours[0]
         _tile(axes, query, left, y + 0.1, 1.2, dashed=answer.is_unknown)
-        sure = f"{_cut(str(answer.label), 16)} {100 * answer.probability:.0f} %"
-        write(1.3, 1.3, str(answer.label) if answer.is_unknown else sure, fontsize=11, weight="bold", color=INK)
+        sure = f"{_cut(str(answer.label), 26)} {100 * answer.probability:.0f} %"
+        size = 11 if len(sure) <= 20 else 8
+        write(1.3, 1.3, str(answer.label) if answer.is_unknown else sure, fontsize=size, weight="bold", color=INK)
         write(1.3, 1.08, f"novelty {query.novelty}", fontsize=9)
         seen = scene.support_image(near.name, str(near.label))
         if seen is not None:
@@ -182,6 +185,15 @@ def _tile(axes: Axes, seen: Seen, left: float, bottom: float, side: float, *, da
     axes.plot(xs, ys, color=INK, linewidth=1.8 if dashed else 0.5, linestyle="--" if dashed else "-")
     axes.set_xlim(limits[0])  # imshow changes them
     axes.set_ylim(limits[1])
+
+
+def _in_lines(text: str, width: int) -> str:
+    r"""Return text in at most two lines of about `width` letters.
+
+    >>> _in_lines("a very long name of a class", 14)
+    'a very long\nname of a…'
+    """
+    return "\n".join(_cut(line, width) for line in textwrap.wrap(text, width, max_lines=2, placeholder="…")) or text
 
 
 def _cut(text: str, most: int) -> str:

@@ -52,7 +52,7 @@ class Scene:
     title: str
     notes: tuple[str, ...]  # lines below the title
     support: dict[str, list[Seen]]  # of each class, in the order of classes
-    queries: tuple[Query, ...]
+    queries: tuple[Query, ...]  # the most doubtful first: unknown ones, then by probability
     errors: tuple[str, ...]  # a sentence per image that could not be read
     shares: tuple[float, float]  # the fraction of the variance along each axis of the plane
 
@@ -83,7 +83,8 @@ def make_scene(
     ):
         by_class[str(learnt.classes[code])].append(Seen(name, thumbnail, place))
     queries = map(Query, names, _thumbnails(images), places[len(support) :], explanations)
-    return Scene(title, tuple(notes), by_class, tuple(queries), tuple(errors), shares)
+    doubtful_first = sorted(queries, key=lambda one: (not one.explanation.is_unknown, one.explanation.probability))
+    return Scene(title, tuple(notes), by_class, tuple(doubtful_first), tuple(errors), shares)
 
 
 def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[float, float]]:
