@@ -275,7 +275,7 @@ class Training:
         if epoch == self.config.epochs or any(one["epoch"] == epoch for one in best.values()):
             notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": self.config.dataset}
             notes[NOTE] = self.classes.as_json()
-            projection = self.step.learner.projection
+            projection = self.step.learner.projection  # never averaged, unlike the backbone
             file = self.run.weights_of(epoch)
             save_backbone(self.backbone, file, training_mean=centre, notes=notes, projection=projection)
         return means
