@@ -32,7 +32,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 BatchKind = Literal["shuffled", "independent", "episodes"]
 
 # The default warm-up, as a fraction of the run. In the first steps distances are large and softmaxes saturate; small
-# steps get through that (docs/results.md has the measurements).
+# steps get through that (docs/results-32px.md has the measurements).
 USUAL_WARM_UP = 1 / 12
 # The annotations below of settings that are numbers.
 NUMBERS = ("int", "int | None", "float", "float | None", "tuple[int, ...]", "tuple[float, ...]")

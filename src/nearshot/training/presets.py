@@ -1,6 +1,6 @@
 """The paper's settings by dataset and method, and settings for 84×84 files of miniImageNet, Omniglot and glyphs.
 
-The paper's settings are those of its comparison table, as the published experiments ran them; `docs/training.md` lists
+The paper's settings are those of its comparison table, as the published experiments ran them; `docs/presets.md` lists
 where they differ from the text.
 """
 
@@ -20,7 +20,8 @@ __all__ = ["PRESETS", "closest_preset"]
 PAPER = TrainConfig(input_size=84, background=1e-10, warm_up=0.0)
 CIFAR_FS = replace(PAPER, dataset="cifar-fs", epochs=240)
 MINI_IMAGENET = replace(PAPER, dataset="mini-imagenet")
-# For files of 84×84, where the published crops magnify small patches. Chosen for NCA, on validation: docs/results.md.
+# For files of 84×84, where the published crops magnify small patches. Chosen for NCA, on validation:
+# docs/results-mini-imagenet.md.
 SMALL_FILES: dict[str, Any] = {
     "augmentation": Augmentation(crop="padded", padding=8, brightness=0.4, contrast=0.4, saturation=0.4),
     "weight_decay": 1e-3,
@@ -47,7 +48,7 @@ GLYPHS = TrainConfig(
 )
 OMNIGLOT = replace(GLYPHS, dataset="omniglot", backbone="conv4", epochs=40, batch_size=512, validate_every=5)
 
-# For photos of one's own, without a preset. Chosen on validation classes of birds: docs/training.md has the figures.
+# For photos of one's own, without a preset. Chosen on validation classes of birds; docs/train-photos.md has figures.
 PHOTOS = TrainConfig(
     init="auto",
     freeze=3,
