@@ -16,6 +16,7 @@ import random
 import shutil
 import tempfile
 import time
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from PIL import Image
 
 from nearshot import FewShotClassifier, load_backbone
 from nearshot.data import Store, prepare_folder
-from nearshot.errors import NearshotError
+from nearshot.errors import FileFormatError, NearshotError
 from nearshot.estimator.embedder import EmbeddingCache
 from nearshot.evaluation import (
     FeatureSet,
@@ -41,6 +42,7 @@ from nearshot.evaluation import (
     save_features,
     write_episodes,
 )
+from nearshot.experiments.results import Results, result_of
 from nearshot.io import _checksum
 from nearshot.models import build_backbone, save_backbone
 from nearshot.training import RunFolder, TrainConfig, train
@@ -143,6 +145,17 @@ def make_files(folder: Path) -> dict[str, Reader]:
     def episodes_of(at: Path) -> Any:
         return read_episodes(at / "episodes.safetensors", labels=classes, fingerprint="f").images
 
+    Results(folder / "results").put(result_of(RunFolder(folder / "run"), "own", {}))
+    (result,) = (folder / "results").rglob("*.json")
+
+    def result_of_run(at: Path) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one sentence about the damaged file
+            found = list(Results(at / "results"))
+        if not found:
+            raise FileFormatError("The result is damaged.")
+        return found[0].content
+
     def checkpoint_of(at: Path) -> Any:
         return read_checkpoint(at / "run/checkpoint.pt")
 
@@ -156,6 +169,7 @@ def make_files(folder: Path) -> dict[str, Reader]:
         "features (.npz)": Reader("plain.npz", features_of("plain.npz")),
         "features (compressed .npz)": Reader("compressed.npz", features_of("compressed.npz")),
         "episodes": Reader("episodes.safetensors", episodes_of),
+        "a result": Reader(str(result.relative_to(folder)), result_of_run),
         "embedding cache": Reader(str(cache), lambda at: EmbeddingCache(at / "cache", "key", 64).get("image")),
         **{name: Reader(file, store_of) for name, file in store},
         "a run's config.json": Reader("run/config.json", lambda at: RunFolder(at / "run").read_config()),

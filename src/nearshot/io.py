@@ -113,9 +113,10 @@ def _checksum(path: str | Path, written: str) -> str:
             return f"{zlib.crc32(data, zlib.crc32(header)):08x}"
 
 
-def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object atomically, with a checksum."""
-    text = json.dumps({**content, CHECKSUM: _checksum_of_json(content)}, indent=2, ensure_ascii=False)
+def write_json(path: str | Path, content: Mapping[str, Any], *, compact: bool = False) -> None:
+    """Write a JSON object atomically, with a checksum; in one line if it is to be `compact`."""
+    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
+    text = json.dumps({**content, CHECKSUM: _checksum_of_json(content)}, ensure_ascii=False, **layout)
     with atomic_write(path) as file:
         file.write((text + "\n").encode())
 

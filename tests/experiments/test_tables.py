@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import statistics
 from collections import Counter
@@ -38,6 +37,7 @@ from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import PAPER, smaller
 from nearshot.experiments.tables import Cell, Table, difference
+from nearshot.io import read_json, write_json
 from nearshot.training import PRESETS
 from nearshot.training.run_folder import run_name
 
@@ -130,9 +130,9 @@ def test_every_training_tells_how_good_it_is(results: Results) -> None:
 def test_seeds_that_were_measured_otherwise_are_named(tmp_path: Path) -> None:
     results = make_up(tmp_path, ["batch-size"], PAPER, dataset="cifar-fs", seeds=2)
     file = results.path(replace(figure_config("cifar-fs", "nca", 512), seed=1), "paper")
-    content = json.loads(file.read_text())
+    content = read_json(file)
     content["accuracies"]["val 5-shot centroid"]["protocol"]["normalised"] = False
-    file.write_text(json.dumps(content))
+    write_json(file, content)
     with pytest.raises(InputError, match=f"{file.name}.*different protocols"):
         RECIPES["batch-size"].tables(Found(Results(tmp_path), PAPER, (0, 1)), "cifar-fs")
 

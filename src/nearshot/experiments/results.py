@@ -16,7 +16,7 @@ from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.evaluation import Accuracy
 from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.scales import OWN
-from nearshot.io import atomic_write
+from nearshot.io import atomic_write, read_json, write_json
 from nearshot.runs.evaluate import Evaluation
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.config import dataset_name
@@ -192,9 +192,7 @@ class Results:
         """Write a result atomically, merged with earlier measurements of the same run."""
         path = self.path(result.config, result.scale)
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = self._merged(path, result)
-        with atomic_write(path) as file:
-            file.write((json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+        write_json(path, self._merged(path, result), compact=True)
 
     def __iter__(self) -> Iterator[RunResult]:
         yield from self.of_scale("*")
@@ -241,10 +239,11 @@ class Results:
 
 def _read_result(path: Path) -> RunResult | None:
     try:
-        return RunResult(json.loads(path.read_text()))
+        return RunResult(read_json(path))
     except DAMAGED as error:
+        reason = reason_of(error).removeprefix(f"{path} is damaged: ")
         warnings.warn(
-            f"{path} is damaged or of a newer nearshot ({reason_of(error)}) and counts as not done. Training the run "
+            f"{path} is damaged or of a newer nearshot ({reason}) and counts as not done. Training the run "
             "again moves this file to the folder earlier.",
             LeftOutWarning,
             stacklevel=4,
