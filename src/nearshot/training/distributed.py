@@ -51,7 +51,7 @@ def _lost_ranks(fabric: Fabric) -> list[int]:
         # In a thread: the first rank keeps the store, and asking it may take for ever.
         roll_call = Thread(target=_call_the_roll, args=(fabric, present), daemon=True)
         roll_call.start()
-        roll_call.join(SECONDS_TO_ANSWER)
+        roll_call.join(SECONDS_TO_ANSWER + 1)
         lost = [rank for rank in range(fabric.world_size) if rank not in present]
     if 0 in lost:
         return [0]  # without its store, the others cannot answer
@@ -62,10 +62,10 @@ def _lost_ranks(fabric: Fabric) -> list[int]:
 
 
 def _call_the_roll(fabric: Fabric, present: set[int]) -> None:
-    store = dist.distributed_c10d._get_default_store()
+    store, deadline = dist.distributed_c10d._get_default_store(), time.monotonic() + SECONDS_TO_ANSWER
     with suppress(RuntimeError):  # the store is gone
         store.set(f"rank {fabric.global_rank} is present", "")
-        while len(present) < fabric.world_size:
+        while len(present) < fabric.world_size and time.monotonic() < deadline:
             present.update(rank for rank in range(fabric.world_size) if store.check([f"rank {rank} is present"]))
             time.sleep(0.1)
 
