@@ -20,7 +20,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ import torch
 from PIL import Image
 
 from nearshot import FewShotClassifier, load_backbone
+from nearshot.app.project import Project
 from nearshot.data import Store, prepare_folder
 from nearshot.errors import FileFormatError, NearshotError
 from nearshot.estimator.embedder import EmbeddingCache
@@ -154,10 +155,19 @@ def make_files(folder: Path) -> dict[str, Reader]:
             found = list(Results(at / "results"))
         if not found:
             raise FileFormatError("The result is damaged.")
-        return found[0].content
+        return {name: found[0].content[name] for name in ("config", "fingerprints", "history", "accuracies")}
 
     def checkpoint_of(at: Path) -> Any:
         return read_checkpoint(at / "run/checkpoint.pt")
+
+    with closing(Project(folder / "app", [photos])) as project:
+        project.add_class("class 0")
+        project.set_label([photo.id for photo in project.present[:5]], "class 0")
+        project.save()
+
+    def project_of(at: Path) -> Any:
+        with closing(Project(at / "app", [])) as opened:
+            return opened.classes, opened.labels
 
     store = [(f"a store's {name}", f"data/photos/16/train/{name}") for name in STORE_FILES]
     cache = next(path.relative_to(folder) for path in (folder / "cache").rglob("*.f32"))
@@ -169,6 +179,7 @@ def make_files(folder: Path) -> dict[str, Reader]:
         "features (.npz)": Reader("plain.npz", features_of("plain.npz")),
         "features (compressed .npz)": Reader("compressed.npz", features_of("compressed.npz")),
         "episodes": Reader("episodes.safetensors", episodes_of),
+        "a project of the app": Reader("app/project.json", project_of),
         "a result": Reader(str(result.relative_to(folder)), result_of_run),
         "embedding cache": Reader(str(cache), lambda at: EmbeddingCache(at / "cache", "key", 64).get("image")),
         **{name: Reader(file, store_of) for name, file in store},

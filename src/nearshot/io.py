@@ -116,7 +116,7 @@ def _checksum(path: str | Path, written: str) -> str:
 def write_json(path: str | Path, content: Mapping[str, Any], *, compact: bool = False) -> None:
     """Write a JSON object atomically, with a checksum; in one line if it is to be `compact`."""
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
-    text = json.dumps({**content, CHECKSUM: _checksum_of_json(content)}, ensure_ascii=False, **layout)
+    text = json.dumps({**content, CHECKSUM: json_checksum(content)}, ensure_ascii=False, **layout)
     with atomic_write(path) as file:
         file.write((text + "\n").encode())
 
@@ -130,12 +130,13 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FileFormatError(f"{path} is damaged: it must hold a JSON object.")
     checksum = content.pop(CHECKSUM, None)
-    if checksum is not None and checksum != _checksum_of_json(content):
-        raise FileFormatError(f"{path} is damaged: it has changed since it was written.")
+    if checksum is not None and checksum != json_checksum(content):
+        raise FileFormatError(f"{path} is damaged: it has changed since it was written. Restore it, or make it again.")
     return content
 
 
-def _checksum_of_json(content: Mapping[str, Any]) -> str:
+def json_checksum(content: Mapping[str, Any]) -> str:
+    """Return the checksum of a JSON object, however it is laid out."""
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 

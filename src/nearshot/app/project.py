@@ -20,7 +20,7 @@ from nearshot.app.copies import safe_name, write_new
 from nearshot.data.readers import is_image
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.estimator.folders import find_images
-from nearshot.io import FileLock, atomic_write, readable
+from nearshot.io import CHECKSUM, FileLock, atomic_write, json_checksum, readable
 
 FORMAT, VERSION = "nearshot-project", 1
 UNKNOWN = "unknown"  # the label of photos that are like no class
@@ -206,7 +206,7 @@ class Project:
             "removed": sorted(self.removed),
         }
         with atomic_write(self.folder / "project.json", durable=False) as file:
-            file.write(json.dumps(content, indent=1).encode())
+            file.write(json.dumps(content | {CHECKSUM: json_checksum(content)}, indent=1).encode())
 
     def _read(self) -> dict[str, Any]:
         path = self.folder / "project.json"
@@ -214,11 +214,14 @@ class Project:
             return {}
         try:
             saved: dict[str, Any] = json.loads(path.read_bytes())
-            is_valid = _is_valid(saved)
+            checksum = saved.pop(CHECKSUM, None)
+            is_valid = _is_valid(saved) and checksum in (None, json_checksum(saved))
         except (ValueError, KeyError, TypeError, AttributeError):
             is_valid = False
         if not is_valid:
-            raise FileFormatError(f"{path} is damaged, or of another version of nearshot.")
+            raise FileFormatError(
+                f"{path} is damaged, or of another version of nearshot. Restore it, or start a new project."
+            )
         return saved
 
     def _find(self, folder: Path, *, required: bool) -> None:

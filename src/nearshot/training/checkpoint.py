@@ -152,7 +152,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {reason}.") from error
     if damaged is not None:
-        raise FileFormatError(f"{path} is damaged: the checksum of its part {damaged!r} is wrong.")
+        raise FileFormatError(f"{path} is damaged: {damaged} has changed. Restore it, or start again with --overwrite.")
     if not readable:
         raise FileFormatError(f"{path} is not a checkpoint of a training run, or is incomplete.")
     if state["version"] != VERSION:
