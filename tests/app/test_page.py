@@ -22,7 +22,11 @@ from nearshot.app.server import listen, make_server
 from nearshot.app.session import Session
 from nearshot.estimator import Embedder
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; make browser installs it")
+# In the slow tier, one after the other: beside other tests, a key may come before the page has drawn what it acts on.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; make browser installs it"),
+]
 CTRL, SHIFT = 2, 8
 ATTACK = "<img src=x onerror=document.title='stolen'>"
 
@@ -247,12 +251,14 @@ def test_hostile_names_are_shown_as_text(page: Browser, session: Session) -> Non
     name = next(photo.name for photo in session.project.present if "onerror" in photo.name)
     page.wait_for(f"document.body.textContent.includes({json.dumps(name)})")
     select(page, "ant0.png", "ant1.png", "bee0.png")
+    page.wait_for("document.body.textContent.includes('3 photos')")
     page.press("1")
     wait_until_idle(session)
     page.wait_for("document.querySelectorAll('.chip').length > 3")
     page.ask("document.getElementById('accuracy').click()")
     page.ask("document.getElementById('confusions').close()")
     select(page, "bee1.png")
+    page.wait_for("document.body.textContent.includes('1 photo')")
     page.press(" ")
     page.wait_for("document.querySelectorAll('#viewer-near img').length > 0")
     assert page.ask("document.title") == "project"
