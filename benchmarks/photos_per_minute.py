@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from sklearn.linear_model import LogisticRegression
 from nearshot.estimator import Embedder
 from nearshot.models import build_backbone
 from nearshot.models.recommended import PHOTOS, SMALL, TIMM_BACKBONES, TIMM_INPUT_SIZE
+from turns import times_in_turns
 
 RESULTS = Path(__file__).parent / "results"
 HAS_TIMM = importlib.util.find_spec("timm") is not None
@@ -135,21 +135,13 @@ def hog(path: Path) -> npt.NDArray[np.float64]:
 
 
 def in_turns(ways: dict[str, Callable[[], object]], n_photos: int, n_rounds: int) -> list[Row]:
-    wall: dict[str, list[float]] = {name: [] for name in ways}
-    processor: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(n_rounds):
-        for name, way in ways.items():
-            start, busy = time.perf_counter(), time.process_time()
-            way()
-            wall[name].append(time.perf_counter() - start)
-            processor[name].append(time.process_time() - busy)
     return [
         {
             "way": name,
-            "photos_per_minute": 60 * n_photos / min(wall[name]),
-            "processor_ms_per_photo": 1000 * min(processor[name]) / n_photos,
+            "photos_per_minute": 60 * n_photos / wall,
+            "processor_ms_per_photo": 1000 * processor / n_photos,
         }
-        for name in ways
+        for name, (wall, processor) in times_in_turns(ways, n_rounds).items()
     ]
 
 

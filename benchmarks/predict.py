@@ -31,6 +31,7 @@ from nearshot import FewShotClassifier
 from nearshot.estimator import Embedder
 from nearshot.estimator.onnx import export_onnx
 from nearshot.models import IMAGENET, build_backbone, load_backbone, save_backbone
+from turns import times_in_turns
 
 RESULTS = Path(__file__).parent / "results"
 SIDE, N_CLASSES, N_SHOT = 84, 5, 5
@@ -118,16 +119,9 @@ def plain(backbone: torch.nn.Module, paths: Sequence[Path]) -> Tensor:
 
 
 def in_turns(ways: dict[str, Callable[[], object]], n_pictures: int, n_rounds: int) -> list[Row]:
-    wall: dict[str, list[float]] = {name: [] for name in ways}
-    processor: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(n_rounds):
-        for name, way in ways.items():
-            start, busy = time.perf_counter(), time.process_time()
-            way()
-            wall[name].append(time.perf_counter() - start)
-            processor[name].append(time.process_time() - busy)
     threads = torch.get_num_threads()
-    return [row(name, n_pictures, min(wall[name]), min(processor[name]) / threads) for name in ways]
+    times = times_in_turns(ways, n_rounds)
+    return [row(name, n_pictures, wall, processor / threads) for name, (wall, processor) in times.items()]
 
 
 def row(way: str, n_pictures: int, seconds: float, alone: float) -> Row:

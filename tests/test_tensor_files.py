@@ -15,7 +15,7 @@ from hypothesis import given
 from safetensors import safe_open
 
 from nearshot.errors import FileFormatError
-from nearshot.io import CHECKSUM, read_tensors, write_tensors
+from nearshot.io import CHECKSUM, read_json, read_tensors, write_json, write_tensors
 
 WRITING = """
 import sys
@@ -111,3 +111,9 @@ def test_files_without_a_checksum_are_read(tmp_path: Path) -> None:
     metadata, tensors = read_tensors(tmp_path / "theirs")
     assert metadata == {"format": "pt"}
     assert torch.equal(tensors["one"], torch.arange(3.0))
+
+
+def test_json_keeps_names_that_are_not_utf8(tmp_path: Path) -> None:
+    content = {os.fsdecode(b"caf\xe9"): "日本", "class": "é"}
+    write_json(tmp_path / "names.json", content)
+    assert read_json(tmp_path / "names.json") == content

@@ -113,12 +113,15 @@ def _checksum(path: str | Path, written: str) -> str:
             return f"{zlib.crc32(data, zlib.crc32(header)):08x}"
 
 
-def write_json(path: str | Path, content: Mapping[str, Any], *, compact: bool = False) -> None:
-    """Write a JSON object atomically, with a checksum; in one line if it is to be `compact`."""
+def write_json(path: str | Path, content: Mapping[str, Any], *, compact: bool = False, durable: bool = True) -> None:
+    """Write a JSON object atomically, with a checksum; in one line if it is to be `compact`.
+
+    Bytes of a file name that are not UTF-8 are escaped, and come back. For `durable` see `atomic_write`.
+    """
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
-    text = json.dumps({**content, CHECKSUM: json_checksum(content)}, ensure_ascii=False, **layout)
-    with atomic_write(path) as file:
-        file.write((text + "\n").encode())
+    text = json.dumps({**content, CHECKSUM: _json_checksum(content)}, ensure_ascii=False, **layout)
+    with atomic_write(path, durable=durable) as file:
+        file.write((text + "\n").encode(errors="backslashreplace"))
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -130,13 +133,12 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FileFormatError(f"{path} is damaged: it must hold a JSON object.")
     checksum = content.pop(CHECKSUM, None)
-    if checksum is not None and checksum != json_checksum(content):
+    if checksum is not None and checksum != _json_checksum(content):
         raise FileFormatError(f"{path} is damaged: it has changed since it was written. Restore it, or make it again.")
     return content
 
 
-def json_checksum(content: Mapping[str, Any]) -> str:
-    """Return the checksum of a JSON object, however it is laid out."""
+def _json_checksum(content: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 

@@ -7,7 +7,6 @@ small versions in `thumbnails/`. Folders of photos are referred to, and never ch
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import unicodedata
 import warnings
@@ -20,7 +19,7 @@ from nearshot.app.copies import safe_name, write_new
 from nearshot.data.readers import is_image
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.estimator.folders import find_images
-from nearshot.io import CHECKSUM, FileLock, atomic_write, json_checksum, readable
+from nearshot.io import FileLock, read_json, readable, write_json
 
 FORMAT, VERSION = "nearshot-project", 1
 UNKNOWN = "unknown"  # the label of photos that are like no class
@@ -98,7 +97,7 @@ class Project:
 
     def add_class(self, name: str) -> str:
         """Add a class, and return its name without spaces around it."""
-        name = " ".join(unicodedata.normalize("NFC", name).split())
+        name = _tidy(name)
         if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
             raise InputError(f"The name of a class must be 1 to {LONGEST_NAME} letters (got {len(name)}).")
         if name == UNKNOWN:
@@ -158,7 +157,7 @@ class Project:
         """Label every unlabelled photo that lies in a folder with the folder's name."""
         unlabelled = [photo for photo in self.present if photo.key not in self.labels]
         groups = {photo: photo.group for photo in unlabelled if photo.group not in ("", UNKNOWN)}
-        names = {group: " ".join(unicodedata.normalize("NFC", group).split()) for group in groups.values()}
+        names = {group: _tidy(group) for group in groups.values()}
         for name in dict.fromkeys(names.values()):
             if name not in self.classes:
                 self.add_class(name)
@@ -205,17 +204,15 @@ class Project:
             "confirmed": sorted(self.confirmed),
             "removed": sorted(self.removed),
         }
-        with atomic_write(self.folder / "project.json", durable=False) as file:
-            file.write(json.dumps(content | {CHECKSUM: json_checksum(content)}, indent=1).encode())
+        write_json(self.folder / "project.json", content, durable=False)
 
     def _read(self) -> dict[str, Any]:
         path = self.folder / "project.json"
         if not path.exists():
             return {}
         try:
-            saved: dict[str, Any] = json.loads(path.read_bytes())
-            checksum = saved.pop(CHECKSUM, None)
-            is_valid = _is_valid(saved) and checksum in (None, json_checksum(saved))
+            saved = read_json(path)
+            is_valid = _is_valid(saved)
         except (ValueError, KeyError, TypeError, AttributeError):
             is_valid = False
         if not is_valid:
@@ -252,6 +249,11 @@ class Project:
         if name not in self.classes:
             raise InputError(f"There is no class {name!r}.")
         return self.classes.index(name)
+
+
+def _tidy(name: str) -> str:
+    """Return a name with composed letters and single spaces."""
+    return " ".join(unicodedata.normalize("NFC", name).split())
 
 
 def _is_valid(saved: dict[str, Any]) -> bool:

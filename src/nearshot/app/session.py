@@ -28,7 +28,7 @@ from nearshot.estimator.suggestions import (
     suspicious_labels,
 )
 from nearshot.io import atomic_write, readable
-from nearshot.models.recommended import LOW_ACCURACY, better_backbone
+from nearshot.models.recommended import advice_on
 
 BATCH_SIZE = 16  # photos embedded before labels are looked at again
 SECONDS = 2.0  # between two fits while photos are embedded; a label is fitted at once
@@ -182,10 +182,8 @@ class Session:
     @property
     def advice(self) -> str:
         """A recommendation of a better backbone if the expected accuracy is low; empty otherwise."""
-        estimate, spec = self.model.estimate, getattr(self.embedder.backbone, "spec", None)
-        if spec is None or isinstance(estimate, str) or estimate.mean >= LOW_ACCURACY:
-            return ""
-        return better_backbone(spec.name)
+        estimate = self.model.estimate
+        return "" if isinstance(estimate, str) else advice_on(self.embedder.backbone, estimate.mean)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -77,12 +77,8 @@ class ClassifierOptions:
                 raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
             found = read_support(support)
             _warn_about(found, rejects=self.unknown_rate is not None)
-            backbone = given.pop("backbone", BACKBONE)
-            if Path(backbone).is_dir():  # a run: the best weights for five images per class
-                from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
-
-                backbone = RunFolder(backbone).best_weights(5, "centroid")
-            classifier = FewShotClassifier(str(backbone), device=self.device, cache_dir=cache, verbose=True, **given)
+            backbone = str(weights_of(given.pop("backbone", BACKBONE)))
+            classifier = FewShotClassifier(backbone, device=self.device, cache_dir=cache, verbose=True, **given)
             classifier.fit([str(path) for path in found.paths], list(found.labels))
             classifier.verbose = False  # the commands have a progress bar of their own
             if advice := backbone_advice(classifier):
@@ -93,19 +89,26 @@ class ClassifierOptions:
 ClassifierFlags = Annotated[ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # help box
 
 
+def weights_of(backbone: str) -> str | Path:
+    """Return the weights of a run's folder; other backbones unchanged."""
+    if not Path(backbone).is_dir():
+        return backbone
+    from nearshot.training.run_folder import weights_of_run  # noqa: PLC0415 (takes seconds to import)
+
+    return weights_of_run(backbone)
+
+
 def backbone_advice(classifier: FewShotClassifier) -> str:
     """Return a recommendation of a better backbone if the expected accuracy is low; empty otherwise."""
     from nearshot.models import recommended  # noqa: PLC0415 (imports PyTorch)
 
-    spec = None if classifier.embedder_ is None else getattr(classifier.embedder_.backbone, "spec", None)
+    backbone = None if classifier.embedder_ is None else classifier.embedder_.backbone
     try:
         estimate = classifier.estimate_accuracy()
     except InputError:  # one class, or one image per class
         return ""
-    better = "" if spec is None else recommended.better_backbone(spec.name)
-    if estimate.mean >= recommended.LOW_ACCURACY or not better:
-        return ""
-    return f"The expected accuracy for new images like these is {estimate}. {better}"
+    better = recommended.advice_on(backbone, estimate.mean)
+    return f"The expected accuracy for new images like these is {estimate}. {better}" if better else ""
 
 
 def find_queries(given: Sequence[str], nearest: int) -> tuple[list[Path], list[Path]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import BACKBONE
+from nearshot.cli._options import BACKBONE, weights_of
 from nearshot.cli._warnings import print_warnings
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, MissingExtraError
@@ -97,10 +97,5 @@ class App:
     def _embedder(self) -> Embedder:
         from nearshot.estimator import Embedder  # noqa: PLC0415 (imports scikit-learn)
 
-        backbone: str | Path = self.backbone
-        if Path(backbone).is_dir():  # a run
-            from nearshot.training.run_folder import RunFolder  # noqa: PLC0415 (takes seconds to import)
-
-            backbone = RunFolder(backbone).best_weights(5, "centroid")
         cache = data_folder() / "embeddings"
-        return Embedder(backbone, device=self.device, cache_dir=cache, input_size=self.input_size)
+        return Embedder(weights_of(self.backbone), device=self.device, cache_dir=cache, input_size=self.input_size)

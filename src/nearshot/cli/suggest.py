@@ -14,7 +14,7 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, find_queries
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted, print_message, printable
@@ -96,9 +96,7 @@ def _to_label(
     """Return the errors of unreadable images, and the images to label next."""
     from nearshot.estimator.suggestions import answer_features, doubt_of, label_next  # noqa: PLC0415 (scikit-learn)
 
-    if classifier.embedder_ is None:
-        raise InputError("This bundle classifies features, not images: it has no backbone.")
-    embedded = classifier.embedder_.attempt(list(paths), progress=None)
+    embedded = embedder_of(classifier).attempt(list(paths), progress=None)
     errors = [one for one in embedded if isinstance(one, NearshotError)]
     good = [path for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)]
     if not good:

@@ -21,7 +21,7 @@ from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
 from nearshot.estimator.image_inputs import are_images, image_list, name_of, without_tensors
-from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from, held_out_scores
+from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from
 from nearshot.estimator.state import (
     NUMBERS,
     Array,
@@ -220,8 +220,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Of more than a thousand images, a thousand are tested. Classes with a single image cannot be tested.
         """
         fitted = self._ready()
-        held_out = held_out_scores(fitted.support, fitted.settings.classifier, fitted.settings.n_neighbors)
-        return estimate_from(held_out, fitted.support.counts)
+        return estimate_from(fitted.held_out, fitted.support.counts)
 
     def save(self, path: str | Path) -> None:
         """Write the features, labels, settings and backbone weights to one safetensors file, atomically.

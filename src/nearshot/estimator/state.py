@@ -26,7 +26,7 @@ from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.image_inputs import read_each, without_tensors
-from nearshot.estimator.leave_one_out import choose_temperature, held_out_scores, typical_temperature
+from nearshot.estimator.leave_one_out import HeldOut, choose_temperature, held_out_scores, typical_temperature
 from nearshot.estimator.novelty import (
     TYPICAL_BY_SCORE,
     Spread,
@@ -112,6 +112,11 @@ class Fitted:
     def head(self) -> Head:
         """The classifier, fitted to the support set."""
         return fit_head(self.settings.classifier, self.support, self.settings.n_neighbors)
+
+    @cached_property
+    def held_out(self) -> HeldOut:
+        """The scores that support images get when they are held out."""
+        return held_out_scores(self.support, self.settings.classifier, self.settings.n_neighbors)
 
     @cached_property
     def spread(self) -> Spread:

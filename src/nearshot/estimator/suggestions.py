@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from nearshot.errors import InputError
 from nearshot.estimator.classifier import FewShotClassifier
-from nearshot.estimator.leave_one_out import choose_temperature, held_out_scores
+from nearshot.estimator.leave_one_out import choose_temperature
 
 POOL = 2  # the most doubtful images, as a multiple of the number to choose, among which variety decides
 SURE = 0.7  # the probability from which another class than the label is suspicious
@@ -42,8 +42,7 @@ def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floa
     They are those of `estimate_accuracy`: images that are alone in their class are missing, and of more than a
     thousand images, a thousand are tested.
     """
-    fitted = classifier._ready()
-    held_out = held_out_scores(fitted.support, fitted.settings.classifier, fitted.settings.n_neighbors)
+    held_out = classifier._ready().held_out
     ratio = choose_temperature(held_out.scores, held_out.codes)
     return held_out.images.numpy(), (held_out.scores / ratio).softmax(1).numpy()
 

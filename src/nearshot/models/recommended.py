@@ -40,6 +40,12 @@ def better_backbone(name: str | None) -> str:
     return f"A larger network may be better, but is slower: pip install 'nearshot[timm]', then {timm}."
 
 
+def advice_on(backbone: object, accuracy: float) -> str:
+    """Return a recommendation of a better backbone if the expected accuracy, a fraction, is low; empty otherwise."""
+    spec = getattr(backbone, "spec", None)
+    return "" if spec is None or accuracy >= LOW_ACCURACY else better_backbone(spec.name)
+
+
 def _photos_hint() -> str:
     gains = (
         f"{ACCURACY[PHOTOS][kind]:.0f} % instead of {ACCURACY[SMALL][kind]:.0f} % on {kind}" for kind in ACCURACY[SMALL]

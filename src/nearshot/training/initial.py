@@ -9,13 +9,12 @@ import torch
 from nearshot.errors import InputError
 from nearshot.models import Backbone, load_backbone, read_notes
 from nearshot.training.classes import NOTE, TrainingClasses
-from nearshot.training.run_folder import RunFolder
+from nearshot.training.run_folder import RunFolder, weights_of_run
 
 
 def load_initial(init: str, input_size: int | None = None) -> Backbone:
     """Return the initial network; of a run, the best epoch for five shots. `input_size` changes its input size."""
-    weights = RunFolder(init).best_weights(5, "centroid") if Path(init).is_dir() else init
-    return load_backbone(weights, input_size=input_size)
+    return load_backbone(weights_of_run(init), input_size=input_size)
 
 
 def initial_classes(init: str) -> TrainingClasses | None:

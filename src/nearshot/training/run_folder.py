@@ -196,6 +196,11 @@ class RunFolder:
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
 
 
+def weights_of_run(name: str | Path) -> str | Path:
+    """Return the best weights for five shots if `name` is the folder of a run; a weights file or a name unchanged."""
+    return RunFolder(name).best_weights(5, "centroid") if Path(name).is_dir() else name
+
+
 def best_epoch(best: dict[str, dict[str, Any]], n_shot: int, classifier: str) -> int | None:
     """Return the epoch with the best validation accuracy for a number of shots and a classifier; None if none has.
 
