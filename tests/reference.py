@@ -160,6 +160,29 @@ def supervised_contrastive_published(z: Tensor, y: Tensor, temperature: float) -
     return total / n
 
 
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Cross-entropy against 1 − s for the label plus s / classes for every class."""
+    total = logits.new_zeros(())
+    for row, label in zip(logits, labels, strict=True):
+        normaliser = sum((torch.exp(value) for value in row), row.new_zeros(()))
+        for k, value in enumerate(row):
+            target = (1 - smoothing) * (k == label) + smoothing / len(row)
+            total = total - target * torch.log(torch.exp(value) / normaliser)
+    return total / len(logits)
+
+
+def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T² Σ_c p_c log(p_c / q_c), with p of the teacher's and q of the student's logits divided by T; the mean."""
+    total = student.new_zeros(())
+    for mine, theirs in zip(student, teacher, strict=True):
+        all_mine = sum((torch.exp(value / temperature) for value in mine), mine.new_zeros(()))
+        all_theirs = sum((torch.exp(value / temperature) for value in theirs), theirs.new_zeros(()))
+        for a, b in zip(mine, theirs, strict=True):
+            p, q = torch.exp(b / temperature) / all_theirs, torch.exp(a / temperature) / all_mine
+            total = total + p * torch.log(p / q)
+    return temperature**2 * total / len(student)
+
+
 def count_image_pairs(n_way: int, n_shot: int, n_query: int, *, separate: bool) -> tuple[int, int]:
     """Positives and negatives of a batch of single images, by looking at each unordered pair once."""
     images = [(k, role) for k in range(n_way) for role in ["support"] * n_shot + ["query"] * n_query]

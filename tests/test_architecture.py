@@ -156,8 +156,9 @@ PUBLIC_NAMES: dict[str, set[str]] = {
         "nearshot.episode_shape": "EpisodeShape ImagesByClass",
         "nearshot.errors": "FileFormatError InputError LeakError MissingExtraError NearshotError look_up",
         "nearshot.losses": """
-            ExpectedPairs PairCounts count_pairs cross_entropy_loss episode_loss expected_pairs matching_loss
-            mixed_loss nca_loss neighbour_loss prototypical_loss supervised_contrastive_loss
+            ExpectedPairs PairCounts count_pairs cross_entropy_loss distillation_loss episode_loss expected_pairs
+            matching_loss mixed_loss nca_loss neighbour_distillation_loss neighbour_loss prototypical_loss
+            supervised_contrastive_loss
         """,
         "nearshot.evaluation": """
             Accuracy Adam CLASSIFIERS ClassAccuracy Classifier Comparison Episodes EvaluationSpec FeatureSet

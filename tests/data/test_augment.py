@@ -6,7 +6,6 @@ import colorsys
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +16,18 @@ from hypothesis import strategies as st
 from layouts import picture
 from PIL import Image, ImageEnhance
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from nearshot.data.augment import Augmentation, augment, centre_crop, cut, normalise_images, random_boxes, shift_hue
+from dispatched import BETWEEN_HOST_AND_DEVICE, Dispatched
+from nearshot.data.augment import (
+    Augmentation,
+    augment,
+    centre_crop,
+    cut,
+    normalise_images,
+    random_boxes,
+    shift_hue,
+    turn_images,
+)
 from nearshot.errors import InputError
 
 
@@ -242,23 +250,7 @@ def test_hues_are_drawn_uniformly_to_both_sides() -> None:
     assert not torch.equal(states[0].get_state(), states[1].get_state())  # a hue of zero draws nothing
 
 
-# What makes a tensor from numbers of the host, or asks for a number on the device: neither can be captured in a graph.
-BETWEEN_HOST_AND_DEVICE = ("lift_fresh", "scalar_tensor", "_local_scalar_dense", "nonzero", "equal")
-
-
-class Operations(TorchDispatchMode):
-    """Notes the names of all operations that torch runs."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-EVERYTHING = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+EVERYTHING = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, n_operations=2)
 
 
 @pytest.mark.parametrize(
@@ -273,12 +265,12 @@ EVERYTHING = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 )
 def test_nothing_goes_between_host_and_device(options: Augmentation) -> None:
     images = smooth(4)
-    with Operations() as operations:
+    with Dispatched() as operations:
         result = augment(images, options, size=84)
         normalise_images(result, (0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
         augment(images, options, size=16)  # smaller
     assert {"grid_sampler_2d", "bmm"} <= operations.names
-    assert not operations.names & set(BETWEEN_HOST_AND_DEVICE)
+    assert not operations.names & BETWEEN_HOST_AND_DEVICE
 
 
 def uniform(n_images: int) -> Callable[..., Tensor]:
@@ -289,7 +281,7 @@ def uniform(n_images: int) -> Callable[..., Tensor]:
 @pytest.mark.parametrize("n_shares", [1, 2, 4])
 def test_shares_are_augmented_as_the_whole_batch_is(n_shares: int) -> None:
     images = torch.randint(256, (8, 12, 12, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    everything = Augmentation(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.2)
+    everything = Augmentation(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.2, n_operations=1, magnitude=1.0)
     whole = augment(images, everything, size=10, generator=torch.Generator().manual_seed(1))
     shares = [
         augment(share, everything, size=10, generator=torch.Generator().manual_seed(1), share=(number, n_shares))
@@ -306,3 +298,18 @@ def test_a_centre_of_the_right_size_is_cut_out_unchanged(height: int, width: int
     torch.testing.assert_close(centre_crop(images, 12), expected)
     resampled = augment(images, Augmentation(crop="centre", flip=1e-30), size=12)  # goes the long way
     torch.testing.assert_close(resampled, expected, rtol=0, atol=1e-5)
+
+
+def test_each_image_is_turned_by_its_own_quarters() -> None:
+    images, turns = torch.rand(12, 3, 5, 5), torch.arange(12) % 4
+    turned = turn_images(images, turns)
+    for image, quarters, found in zip(images, turns.tolist(), turned, strict=True):
+        expected = [[[0.0] * 5 for _ in range(5)] for _ in range(3)]
+        for channel in range(3):
+            for y in range(5):
+                for x in range(5):
+                    row, column = y, x
+                    for _ in range(quarters):  # a quarter turn counter-clockwise: the right edge becomes the top
+                        row, column = 4 - column, row
+                    expected[channel][row][column] = float(image[channel, y, x])
+        assert torch.equal(found, torch.tensor(expected))

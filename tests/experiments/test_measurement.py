@@ -21,7 +21,7 @@ from nearshot.experiments.results import Measurement
 from nearshot.io import read_json, write_json
 from nearshot.losses import nca_loss
 from nearshot.models import load_backbone, save_backbone
-from nearshot.models.weights import load_projection
+from nearshot.models.weights import load_head
 from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.runs.network import TrainedNetwork, TrainedRun
 from nearshot.training import Hardware, train
@@ -177,7 +177,7 @@ def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path
     train(config, folder=tmp_path / "run", data_dir=place / "data", hardware=Hardware(accelerator="cpu"), show=False)
     run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
     weights = run.best_weights(5, "centroid")
-    backbone, projection, store = load_backbone(weights), load_projection(weights), run.store("test")
+    backbone, projection, store = load_backbone(weights), load_head(weights, "projection"), run.store("test")
     assert projection is not None
     wanted = Measurement("test", 5, "centroid", (), "fine-tuned 2 steps support norm")
     expected = evaluate_fine_tuned(

@@ -23,10 +23,12 @@ from nearshot.errors import InputError
 from nearshot.losses import blocks as blocks_module
 from nearshot.losses import (
     cross_entropy_loss,
+    distillation_loss,
     episode_loss,
     matching_loss,
     mixed_loss,
     nca_loss,
+    neighbour_distillation_loss,
     neighbour_loss,
     prototypical_loss,
     supervised_contrastive_loss,
@@ -498,12 +500,47 @@ def test_supcon_gradcheck(variant: str) -> None:
     )
 
 
-def test_cross_entropy_is_the_formula() -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_cross_entropy_is_the_formula(smoothing: float) -> None:
     logits, labels = random_batch(1, 7, 4, 3)
-    expected = 0.0
-    for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
-        expected -= math.log(math.exp(row[label]) / sum(math.exp(value) for value in row))
-    assert cross_entropy_loss(logits, labels).item() == pytest.approx(expected / len(labels))
+    logits.requires_grad_()
+    found = cross_entropy_loss(logits, labels, label_smoothing=smoothing)
+    expected = reference.cross_entropy(logits, labels, smoothing)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*[torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (found, expected)])
+
+
+@pytest.mark.parametrize("temperature", [0.7, 4.0])
+def test_distillation_is_the_formula(temperature: float) -> None:
+    (logits, _), (teacher, _) = random_batch(1, 7, 4, 3), random_batch(2, 7, 4, 3)
+    logits.requires_grad_()
+    teacher.requires_grad_()
+    found = distillation_loss(logits, teacher, temperature=temperature)
+    expected = reference.distillation(logits, teacher.detach(), temperature)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*gradients)
+    found.backward()
+    assert teacher.grad is None
+    assert distillation_loss(teacher, teacher, temperature=temperature).abs() < 1e-12
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "cosine"])
+def test_distillation_of_neighbours_compares_what_each_image_picks(distance: DistanceName) -> None:
+    """The teacher's embeddings may have another dimension; an image is not its own neighbour."""
+    (z, _), (teacher, _) = random_batch(1, 6, 4, 3), random_batch(2, 6, 9, 3)
+    z.requires_grad_()
+
+    def logits(embeddings: Tensor, image: int) -> Tensor:
+        others = [other for other in range(len(embeddings)) if other != image]
+        pairs = [DISTANCES[distance](embeddings[image : image + 1], embeddings[o : o + 1])[0, 0] for o in others]
+        return -torch.stack(pairs) / 1.3
+
+    rows = [torch.stack([logits(embeddings, image) for image in range(len(z))]) for embeddings in (z, teacher)]
+    found = neighbour_distillation_loss(z, teacher, temperature=1.3, distance=distance, distillation_temperature=2.0)
+    expected = reference.distillation(rows[0], rows[1].detach(), 2.0)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*[torch.autograd.grad(loss, z, retain_graph=True)[0] for loss in (found, expected)])
 
 
 @given(st.floats(0, 1))

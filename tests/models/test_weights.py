@@ -19,8 +19,16 @@ import nearshot
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.evaluation import Accuracy
 from nearshot.io import atomic_write, read_tensors
-from nearshot.models import BACKBONES, ProjectionHead, build_backbone, load_backbone, read_notes, save_backbone
-from nearshot.models.weights import PUBLISHED, load_projection, published_file
+from nearshot.models import (
+    BACKBONES,
+    LinearHead,
+    ProjectionHead,
+    build_backbone,
+    load_backbone,
+    read_notes,
+    save_backbone,
+)
+from nearshot.models.weights import PUBLISHED, load_head, published_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -260,16 +268,17 @@ def test_an_existing_file_keeps_its_permissions_and_a_link_its_place(tmp_path: P
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_projection_is_kept_beside_the_backbone(bias: bool, tmp_path: Path) -> None:
+def test_heads_are_kept_beside_the_backbone(bias: bool, tmp_path: Path) -> None:
     file, backbone = tmp_path / "weights.safetensors", build_backbone("conv4-32", input_size=16)
     projection = ProjectionHead(backbone.embedding_dim, 7, bias=bias)
     save_backbone(backbone, file)
-    assert load_projection(file) is None
-    save_backbone(backbone, file, projection=projection)
-    found = load_projection(file)
-    assert found is not None
+    assert load_head(file, "projection") is None
+    head = LinearHead(backbone.embedding_dim, 5)
+    save_backbone(backbone, file, projection=projection, head=head)
     features = torch.randn(3, backbone.embedding_dim)
-    assert torch.equal(found(features), projection(features))
+    for found, expected in ((load_head(file, "projection"), projection), (load_head(file, "head"), head)):
+        assert found is not None
+        assert torch.equal(found(features), expected(features))
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(load_backbone(file)(images), backbone.eval()(images))
 
@@ -277,6 +286,7 @@ def test_a_projection_is_kept_beside_the_backbone(bias: bool, tmp_path: Path) ->
 def test_a_projection_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     file, backbone = tmp_path / "weights.safetensors", build_backbone("conv4-32", input_size=16)
     save_backbone(backbone, file, projection=ProjectionHead(backbone.embedding_dim + 1, 7))
-    for load in (load_projection, load_backbone):
-        with pytest.raises(FileFormatError, match=r"projection\.weight"):
-            load(file)
+    with pytest.raises(FileFormatError, match=r"projection\.weight"):
+        load_backbone(file)
+    with pytest.raises(FileFormatError, match=r"projection\.weight"):
+        load_head(file, "head")

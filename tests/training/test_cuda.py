@@ -11,6 +11,7 @@ import torch
 from settings import TINY
 from torch import Tensor
 
+from nearshot.data.augment import Augmentation
 from nearshot.data.loader import ImageFeed
 from nearshot.models import build_backbone
 from nearshot.training import METHODS, Hardware, TrainConfig, train
@@ -35,6 +36,9 @@ VARIANTS = {name: replace(TINY, method=name) for name in METHODS} | {
     "adam": replace(TINY, optimiser="adam", learning_rate=1e-3),
     "nesterov": replace(TINY, nesterov=True),
     "average": replace(TINY, ema_decay=0.9),
+    "rotations": replace(TINY, rotation_weight=1.0),
+    "mixed": replace(TINY, mixup=1.0, mix_stages=True, cutmix=1.0, cross_entropy_weight=0.5, label_smoothing=0.1),
+    "operations": replace(TINY, augmentation=Augmentation(n_operations=2)),
 }
 
 

@@ -97,7 +97,7 @@ def test_a_checkpoint_of_another_configuration_or_of_other_data_is_refused(
     with pytest.raises(InputError, match=r"learning_rate was 0\.02 and is now 0\.5"):
         train(replace(DONE, learning_rate=0.5), folder=run, data_dir=data_dir, resume=True, show=False)
     prepare_tiny(tmp_path / "other", seed=1)
-    with pytest.raises(InputError, match="other data: the train split"):
+    with pytest.raises(InputError, match="other data: the fingerprint of train"):
         train(DONE, folder=run, data_dir=tmp_path / "other", resume=True, show=False)
 
 

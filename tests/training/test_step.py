@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nearshot.losses import nca_loss
 from nearshot.training import PRESETS, Hardware, TrainConfig
 from nearshot.training.methods import METHODS
-from nearshot.training.step import Embedded, Learner, Step, learning_rate_factor
+from nearshot.training.step import Embedded, Learner, Prepared, Step, learning_rate_factor
 
 N_CLASSES, SIDE = 8, 16
 
@@ -103,7 +103,7 @@ def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
         optimiser = torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **rates)
     for _ in range(3):
         chance = step.generator.get_state()
-        inputs = step.prepare(images)
+        inputs = step.prepare(images).images
         step.generator.set_state(chance)
         step(images, labels)
         optimiser.zero_grad()
@@ -182,6 +182,6 @@ def test_a_projection_has_a_bias_where_it_changes_the_loss(name: str, distance: 
     config = replace(TINY, method=name, distance=distance, projection=12)
     step = make_step(config)
     embeddings, labels = torch.randn(N_CLASSES * (config.n_shot + 2), 12), batch(config)[1]
-    plain, moved = (step.loss(Embedded(embeddings + by, None), labels) for by in (0.0, torch.randn(12)))
+    plain, moved = (step.loss(Embedded(embeddings + by), labels, Prepared(embeddings)) for by in (0.0, torch.randn(12)))
     assert step.learner.projection is not None
     assert (step.learner.projection.bias is not None) == (not torch.allclose(plain, moved, rtol=1e-3))

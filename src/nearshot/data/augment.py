@@ -21,13 +21,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearshot.checks import convert_numpy_fields, is_integer
+from nearshot.data.operations import apply_operations, luminance
 from nearshot.errors import InputError
 
-__all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue"]
+__all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue", "turn_images"]
 
 CROPS = ("random", "centre", "padded", "padded-random")
 TRIES = 10
-LUMINANCE = (0.299, 0.587, 0.114)  # as Pillow and ITU-R 601-2 have it
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Augmentation:
         saturation: the same for saturation.
         hue: by how much of the circle of hues they may be turned: drawn from [−h, h], where 0.5 is half of it.
         padding: for padded crops, the width of the border in pixels of the prepared image.
+        n_operations: how many of RandAugment's operations each image gets, before its colours vary; 0 for none.
+        magnitude: the largest strength of these operations, as a fraction of RandAugment's largest.
     """
 
     crop: str = "random"
@@ -57,6 +59,8 @@ class Augmentation:
     saturation: float = 0.0
     hue: float = 0.0
     padding: int = 8
+    n_operations: int = 0
+    magnitude: float = 0.3
 
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
@@ -66,12 +70,14 @@ class Augmentation:
             raise InputError(f"scale must be a range inside (0, 1], not {self.scale}.")
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise InputError(f"ratio must be a range of positive numbers, not {self.ratio}.")
-        for name in ("flip", "brightness", "contrast", "saturation", "hue"):
+        for name in ("flip", "brightness", "contrast", "saturation", "hue", "magnitude"):
             most = 0.5 if name == "hue" else 1
             if not 0 <= getattr(self, name) <= most:
                 raise InputError(f"{name} must be between 0 and {most}, not {getattr(self, name)}.")
-        if not is_integer(self.padding) or self.padding < 0:
-            raise InputError(f"padding must be a whole number of at least 0, not {self.padding!r}.")
+        for name in ("padding", "n_operations"):
+            value = getattr(self, name)
+            if not is_integer(value) or value < 0:
+                raise InputError(f"{name} must be a whole number of at least 0, not {value!r}.")
 
 
 def augment(
@@ -210,6 +216,18 @@ def normalise_images(images: Tensor, mean: tuple[float, ...], std: tuple[float, 
     return (images - centre).div_(spread)
 
 
+def turn_images(images: Tensor, turns: Tensor) -> Tensor:
+    """Turn each square image by some quarters of a full turn, counter-clockwise.
+
+    `images`: (image, 3, side, side); `turns`: (image,), each 0, 1, 2 or 3.
+    """
+    turned = images
+    for quarters in (1, 2, 3):
+        is_turned = (turns == quarters)[:, None, None, None]
+        turned = torch.where(is_turned, torch.rot90(images, quarters, dims=(2, 3)), turned)
+    return turned
+
+
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     """Turn the hue of every pixel by some share of the full circle; value and saturation are unchanged.
 
@@ -231,24 +249,20 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
 
 
 def _jitter(images: Tensor, augmentation: Augmentation, draw: Callable[..., Tensor]) -> Tensor:
-    """Vary brightness, then contrast, then saturation, each by a factor of the image's own, then the hue; in place."""
+    """Apply RandAugment's operations; then vary brightness, contrast, saturation and hue by the image's own factors."""
 
     def draws(width: float) -> Tensor:  # uniform in [−width, width]
         return width * (2 * draw(1, 1, 1) - 1)
 
+    images = apply_operations(images, augmentation.n_operations, augmentation.magnitude, draw)
     if augmentation.brightness:
         images.mul_(1 + draws(augmentation.brightness)).clamp_(0, 1)
     if augmentation.contrast:
-        grey = _luminance(images).mean((2, 3), keepdim=True)
+        grey = luminance(images).mean((2, 3), keepdim=True)
         torch.lerp(grey, images, 1 + draws(augmentation.contrast), out=images).clamp_(0, 1)
     if augmentation.saturation:
-        torch.lerp(_luminance(images), images, 1 + draws(augmentation.saturation), out=images).clamp_(0, 1)
+        torch.lerp(luminance(images), images, 1 + draws(augmentation.saturation), out=images).clamp_(0, 1)
     return shift_hue(images, draws(augmentation.hue)[:, 0]) if augmentation.hue else images
-
-
-def _luminance(images: Tensor) -> Tensor:
-    red, green, blue = images.split(1, dim=1)
-    return torch.mul(red, LUMINANCE[0]).add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
 
 
 def _constant(values: tuple[float, ...], like: Tensor) -> Tensor:

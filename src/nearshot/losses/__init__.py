@@ -1,6 +1,7 @@
-"""The paper's losses. All but two are `neighbour_loss` with different anchors and candidates."""
+"""The paper's losses, most of them `neighbour_loss` with different anchors and candidates; and distillation."""
 
 from nearshot.losses.cross_entropy import cross_entropy_loss, mixed_loss
+from nearshot.losses.distillation import distillation_loss, neighbour_distillation_loss
 from nearshot.losses.episodic import episode_loss, matching_loss, prototypical_loss
 from nearshot.losses.nca import nca_loss
 from nearshot.losses.neighbours import neighbour_loss
@@ -12,11 +13,13 @@ __all__ = [
     "PairCounts",
     "count_pairs",
     "cross_entropy_loss",
+    "distillation_loss",
     "episode_loss",
     "expected_pairs",
     "matching_loss",
     "mixed_loss",
     "nca_loss",
+    "neighbour_distillation_loss",
     "neighbour_loss",
     "prototypical_loss",
     "supervised_contrastive_loss",

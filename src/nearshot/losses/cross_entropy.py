@@ -12,19 +12,22 @@ from nearshot.losses.nca import nca_loss
 from nearshot.losses.preconditions import check_embeddings, check_fraction, checked_labels, values_can_be_read
 
 
-def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Return the mean cross-entropy of `logits` (image, class) against `labels` (image,) in range(class).
+
+    With `label_smoothing` s, the target is 1 − s for the label, plus s spread evenly over all classes.
 
     >>> cross_entropy_loss(torch.tensor([[9.0, 0.0], [0.0, 9.0]]), torch.tensor([0, 1])) < 1e-3
     tensor(True)
     """
+    check_fraction(label_smoothing, "label_smoothing")
     check_embeddings(logits, "logits")
     labels = checked_labels(labels, logits, "labels")
     if values_can_be_read(labels) and not 0 <= labels.min() <= labels.max() < logits.shape[1]:
         found = f"{int(labels.min())} to {int(labels.max())}"
         raise InputError(f"labels must be in range({logits.shape[1]}), the classes of the head, but go from {found}.")
     with torch.autocast(logits.device.type, enabled=False):
-        return F.cross_entropy(full_precision(logits), labels)
+        return F.cross_entropy(full_precision(logits), labels, label_smoothing=label_smoothing)
 
 
 def mixed_loss(
@@ -36,6 +39,7 @@ def mixed_loss(
     temperature: float | Tensor = 1.0,
     background: float = 0.0,
     distance: DistanceName | Distance = "euclidean",
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return λ · cross-entropy(logits) + (1 − λ) · NCA(embeddings), with λ = `cross_entropy_weight` in [0, 1].
 
@@ -47,6 +51,7 @@ def mixed_loss(
         temperature: as for `neighbour_loss`, like `background` and `distance`.
         background: 0 is the exact loss, 1e-10 the arithmetic of the published experiments.
         distance: "euclidean", "cosine", or a callable.
+        label_smoothing: as for `cross_entropy_loss`.
 
     >>> embeddings, logits, labels = torch.randn(6, 4), torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
     >>> mixed_loss(embeddings, logits, labels, cross_entropy_weight=0.0) == nca_loss(embeddings, labels)
@@ -54,8 +59,9 @@ def mixed_loss(
     """
     check_fraction(cross_entropy_weight, "cross_entropy_weight")
     if cross_entropy_weight == 1:
-        return cross_entropy_loss(logits, labels)
+        return cross_entropy_loss(logits, labels, label_smoothing=label_smoothing)
     nca = nca_loss(embeddings, labels, temperature=temperature, background=background, distance=distance)
     if cross_entropy_weight == 0:
         return nca
-    return cross_entropy_weight * cross_entropy_loss(logits, labels) + (1 - cross_entropy_weight) * nca
+    cross_entropy = cross_entropy_loss(logits, labels, label_smoothing=label_smoothing)
+    return cross_entropy_weight * cross_entropy + (1 - cross_entropy_weight) * nca

@@ -1,9 +1,9 @@
 """Backbones on disk: one safetensors file with the weights and all that is needed to use them, and no code.
 
 The file's tensors are `backbone.<parameter or buffer>` and, if known, `training_mean`; of a network that was trained
-with a projection, also `projection.weight` and, where it has one, `projection.bias`. Its metadata has `format`
-("nearshot-backbone"), `version` ("1") and `spec`, a JSON object of name, input_size, mean, std, interpolation, crop and
-free-form notes.
+with a projection, also `projection.weight` and, where it has one, `projection.bias`; of one that was trained with a
+linear classifier, `head.weight` and `head.bias`. Its metadata has `format` ("nearshot-backbone"), `version` ("1") and
+`spec`, a JSON object of name, input_size, mean, std, interpolation, crop and free-form notes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from nearshot.errors import FileFormatError, InputError, did_you_mean
 from nearshot.io import read_tensors, write_tensors
 from nearshot.models.backbone import Backbone, Interpolation, Normalisation
 from nearshot.models.efficientnet_lite import VARIANTS, load_pretrained
-from nearshot.models.heads import ProjectionHead
 from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.models.registry import BACKBONES, build_backbone
 from nearshot.models.timm import PREFIX as TIMM_PREFIX
@@ -32,7 +31,7 @@ from nearshot.models.timm import TimmBackbone
 
 FORMAT, VERSION = "nearshot-backbone", "1"
 PREFIX = "backbone."  # of the names of the network's own tensors
-PROJECTION = "projection."
+HEADS = ("projection", "head")  # linear layers that are used in training only
 LARGEST_INPUT = 4096
 # The sha256 of each published backbone's file. The files are in the folder `published`, each with a model card.
 PUBLISHED: Mapping[str, str] = MappingProxyType(
@@ -47,7 +46,8 @@ def save_backbone(
     training_mean: Tensor | None = None,
     dtype: torch.dtype | None = None,
     notes: Mapping[str, str] | None = None,
-    projection: ProjectionHead | None = None,
+    projection: nn.Linear | None = None,
+    head: nn.Linear | None = None,
 ) -> None:
     """Write a backbone to a safetensors file, atomically.
 
@@ -57,11 +57,13 @@ def save_backbone(
         training_mean: (dim,) the mean embedding of the training set; by default the one in the backbone's `spec`.
         dtype: store floating-point tensors in this type, such as torch.float16; by default in their own.
         notes: metadata (data, command, accuracy) as text; `nearshot train` writes its `training_classes`.
-        projection: the head that it was trained with, for `load_projection`; evaluation does not need it.
+        projection: the projection that it was trained with, for `load_head`; evaluation does not need it.
+        head: the linear classifier that it was trained with, likewise.
     """
     tensors, spec = backbone_content(backbone, training_mean=training_mean, dtype=dtype, notes=notes)
-    for name, tensor in projection.state_dict().items() if projection is not None else ():
-        tensors[f"{PROJECTION}{name}"] = _stored(f"{PROJECTION}{name}", tensor, dtype)
+    for kind, layer in zip(HEADS, (projection, head), strict=True):
+        for name, tensor in layer.state_dict(prefix=f"{kind}.").items() if layer is not None else ():
+            tensors[name] = _stored(name, tensor, dtype)
     write_tensors(path, tensors, {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)})
 
 
@@ -121,18 +123,19 @@ def _from_file(path: Path) -> Backbone:
     return backbone_of_content(tensors, spec, path)
 
 
-def load_projection(path: str | Path) -> ProjectionHead | None:
-    """Return the projection that a weights file's backbone was trained with; None if it has none."""
+def load_head(path: str | Path, kind: Literal["projection", "head"]) -> nn.Linear | None:
+    """Return the projection or the linear classifier that a weights file's backbone was trained with, if it has one."""
     spec, tensors = _read(Path(path))
     backbone_of_content(tensors, spec, Path(path))  # checks the tensors
-    state = {name.removeprefix(PROJECTION): t.float() for name, t in tensors.items() if name.startswith(PROJECTION)}
+    prefix = f"{kind}."
+    state = {name.removeprefix(prefix): t.float() for name, t in tensors.items() if name.startswith(prefix)}
     if not state:
         return None
-    projected_dim, embedding_dim = state["weight"].shape
+    dim_out, dim_in = state["weight"].shape
     with torch.random.fork_rng(devices=[]):  # the new weights are replaced
-        projection = ProjectionHead(embedding_dim, projected_dim, bias="bias" in state)
-    projection.load_state_dict(state)
-    return projection.eval()
+        layer = nn.Linear(dim_in, dim_out, bias="bias" in state, dtype=torch.float32)
+    layer.load_state_dict(state)
+    return layer.eval()
 
 
 def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) -> Backbone:
@@ -265,11 +268,13 @@ def _check_fit(tensors: Mapping[str, Tensor], backbone: Backbone, path: Path) ->
     expected = {f"{PREFIX}{key}": tensor for key, tensor in backbone.state_dict().items()}
     if "training_mean" in tensors:
         expected["training_mean"] = torch.empty(backbone.embedding_dim)
-    if any(key.startswith(PROJECTION) for key in tensors):
-        n_rows = tensors[f"{PROJECTION}weight"].shape[:1] if f"{PROJECTION}weight" in tensors else torch.Size([1])
-        expected[f"{PROJECTION}weight"] = torch.empty(*n_rows, backbone.embedding_dim)
-        if f"{PROJECTION}bias" in tensors:
-            expected[f"{PROJECTION}bias"] = torch.empty(n_rows)
+    for kind in HEADS:
+        weight, bias = f"{kind}.weight", f"{kind}.bias"
+        if weight in tensors or bias in tensors:
+            n_rows = tensors[weight].shape[:1] if weight in tensors else torch.Size([1])
+            expected[weight] = torch.empty(*n_rows, backbone.embedding_dim)
+            if bias in tensors:
+                expected[bias] = torch.empty(n_rows)
     for key in expected.keys() - tensors.keys():
         raise FileFormatError(f"{path} lacks the tensor {key!r} of {name}.")
     for key, found in tensors.items():

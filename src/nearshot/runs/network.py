@@ -18,7 +18,7 @@ from nearshot.devices import Precision, chosen_device, uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.evaluation import FeatureSet
 from nearshot.models import Backbone, build_backbone, load_backbone
-from nearshot.models.weights import load_projection
+from nearshot.models.weights import load_head
 from nearshot.training.checkpoint import read_checkpoint
 from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
@@ -235,7 +235,7 @@ class TrainedRun:
                 device=self.device,
                 precision=self.precision,
                 training=self._training,
-                projection=load_projection(weights) if needs_projection else None,
+                projection=load_head(weights, "projection") if needs_projection else None,
             )
             if self._snapshot is not None and weights == self._snapshot.latest and self._training is not None:
                 mean = network.features(self._training).mean(0)  # which a validation would have saved

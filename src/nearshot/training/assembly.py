@@ -28,6 +28,7 @@ from nearshot.training.initial import initial_classes, load_initial
 from nearshot.training.methods import make_batches, resolve_method
 from nearshot.training.run_folder import RunFolder, folder_name, run_name
 from nearshot.training.step import Learner
+from nearshot.training.teacher import Teacher, teacher_fingerprint
 
 
 class RunPlan:
@@ -41,7 +42,7 @@ class RunPlan:
         messages: one for each change of a setting, and for a missing validation split.
         validation_queries: the queries per class of validation episodes, which may be fewer than the settings'.
         stores: the training split, and the validation split if there is one.
-        classes: the training classes, with those of the initial network.
+        classes: the training classes, with those of the initial network and the teacher.
         learner: the network with its initial weights, not yet on the device.
         hardware: the devices, with fuse, compile and graph decided.
     """
@@ -78,11 +79,14 @@ class RunPlan:
             check_enough(self.stores["train"])
         self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         n_ranks, training = self.fabric.world_size, self.stores["train"]
+        if config.teacher is not None:
+            self.fingerprints["teacher"] = teacher_fingerprint(config)
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
         self.validation_queries = self._check_validation()
         self.classes = self._check_classes()
         self.sampler = make_batches(self.config, training.labels, training.class_names, n_ranks=n_ranks)
         self.n_steps = self.config.epochs * len(self.sampler)
+        self._check_pairs(n_ranks)
         torch.manual_seed(self.config.seed)
         input_size, side = self.config.input_size, training.images.shape[1]
         if config.init is not None and input_size is not None and side < input_size:
@@ -92,6 +96,9 @@ class RunPlan:
             )
         self._warn_of_magnified_crops(input_size or side)
         self.learner = Learner(self.config, input_size or side, len(training.class_names))
+        self.teacher: Teacher | None = None
+        if config.teacher is not None:
+            self.teacher = Teacher(self.config, self.learner.backbone, training.class_names)
         self.hardware = hardware.resolved(
             self.fabric.device, self.config, self.learner.backbone, n_ranks=n_ranks, n_steps=self.n_steps
         )
@@ -128,18 +135,29 @@ class RunPlan:
         self.messages += fitting.messages
         return fitting.n_query
 
+    def _check_pairs(self, n_ranks: int) -> None:
+        """Refuse batches that cannot be mixed in pairs."""
+        config, share = self.config, self.sampler.batch_size // n_ranks
+        if (config.mixup or config.cutmix) and (share % 2 or (config.micro_batch or 2) % 2):
+            raise InputError(
+                f"mixup and cutmix mix images in pairs: the images of a device ({share}) and micro_batch must be even."
+            )
+
     def _check_classes(self) -> TrainingClasses:
         """Return the classes that the network will have seen; refuse validation classes among them."""
-        training, init = self.stores["train"], self.config.init
+        training, config = self.stores["train"], self.config
         classes = TrainingClasses(training.dataset, training.class_names)
-        earlier = None if init is None else initial_classes(init)
-        if earlier is None:
-            if init is not None and training.dataset in ("mini-imagenet", "tiered-imagenet"):
-                self.messages.append(f"If {init} was trained on ImageNet, it knows the classes of {classes.dataset}.")
-            return classes
-        if "val" in self.stores:
-            earlier.check_unseen(self.stores["val"], "val")
-        return classes.with_earlier(earlier)
+        for network in (config.init, config.teacher):
+            earlier = None if network is None else initial_classes(network)
+            if earlier is not None:
+                if "val" in self.stores:
+                    earlier.check_unseen(self.stores["val"], "val")
+                classes = classes.with_earlier(earlier)
+            elif network is not None and training.dataset in ("mini-imagenet", "tiered-imagenet"):
+                self.messages.append(
+                    f"If {network} was trained on ImageNet, it knows the classes of {classes.dataset}."
+                )
+        return classes
 
 
 def default_folder(config: TrainConfig) -> Path:
@@ -151,9 +169,12 @@ def default_folder(config: TrainConfig) -> Path:
 def _with_absolute_paths(config: TrainConfig) -> TrainConfig:
     path = given_path(config.dataset)
     config = config if path is None else replace(config, dataset=str(path.resolve()))
-    if config.init is None or not Path(config.init).exists():
-        return config
-    return replace(config, init=str(Path(config.init).resolve()))
+    networks = {
+        name: str(Path(network).resolve())
+        for name, network in (("init", config.init), ("teacher", config.teacher))
+        if network is not None and Path(network).exists()
+    }
+    return replace(config, **networks)  # type: ignore[arg-type]
 
 
 def _with_initial(config: TrainConfig) -> TrainConfig:

@@ -169,6 +169,4 @@ def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints
     for split in fingerprints | state["fingerprints"]:
         there, here = (str(found.get(split))[:12] for found in (state["fingerprints"], fingerprints))
         if there != here:
-            raise InputError(
-                f"The run is of other data: the {split} split had the fingerprint {there} and now has {here}."
-            )
+            raise InputError(f"The run is of other data: the fingerprint of {split} was {there} and is now {here}.")

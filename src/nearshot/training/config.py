@@ -43,11 +43,12 @@ CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("projection input_size side", lambda value: value >= 1, "at least 1"),
     ("validate_every validation_episodes validation_queries", lambda value: value >= 1, "at least 1"),
     ("validation_way", lambda value: value >= 2, "at least 2"),
-    ("learning_rate temperature", lambda value: value > 0, "positive"),
-    ("weight_decay warm_up decay background", lambda value: value >= 0, "at least 0"),
+    ("mixup cutmix distillation_weight", lambda value: value >= 0, "at least 0"),
+    ("learning_rate temperature distillation_temperature", lambda value: value > 0, "positive"),
+    ("weight_decay warm_up decay background rotation_weight", lambda value: value >= 0, "at least 0"),
     ("momentum ema_decay", lambda value: 0 <= value < 1, "at least 0 and under 1"),
     ("keep_positives keep_negatives", lambda value: 0 < value <= 1, "over 0 and at most 1"),
-    ("cross_entropy_weight", lambda value: 0 <= value <= 1, "between 0 and 1"),
+    ("cross_entropy_weight label_smoothing mix_probability", lambda value: 0 <= value <= 1, "between 0 and 1"),
     ("milestones", lambda values: all(0 < one < 1 for one in values), "fractions of the run, between 0 and 1"),
     ("validation_shots", lambda values: values and min(values) >= 1, "numbers of at least 1"),
     ("backbone", lambda value: isinstance(value, str), "a name, such as 'conv4'"),
@@ -149,8 +150,31 @@ class TrainConfig:
     """For nca: the weight of an added cross-entropy loss; simpleshot is cross-entropy alone."""
     supcon_variant: Literal["khosla", "published"] = "khosla"
     """For supcon: Khosla et al.'s loss, or the one that the paper's experiments ran."""
+    label_smoothing: float = 0.0
+    """For cross-entropy: how much of each target is spread evenly over all classes, such as 0.1."""
     projection: int | None = None
     """Put a linear layer of this many dimensions between the network and the loss, in training only."""
+    rotation_weight: float = 0.0
+    """Turn each training image by 0, 90, 180 or 270 degrees, and add the cross-entropy of a linear layer that tells
+    which, with this weight."""
+    teacher: Annotated[str | None, tyro.conf.arg(metavar="RUN|FILE")] = None
+    """Also learn from an earlier run, or a weights file, of the same training classes (self-distillation): from its
+    class probabilities where both networks have a linear head, and else from the neighbours that its embeddings have in
+    the batch."""
+    distillation_weight: float = 1.0
+    """With teacher: the weight of what is learnt from it."""
+    distillation_temperature: float = 4.0
+    """With teacher: the temperature of the probabilities that are compared."""
+    mixup: float = 0.0
+    """Mix the images of a batch in pairs, with a share drawn from Beta(mixup, mixup), such as 1; 0 does not. Needs
+    batches that are not episodes."""
+    mix_stages: bool = False
+    """With mixup: mix the images, or the output of one of the network's stages, drawn for each batch."""
+    cutmix: float = 0.0
+    """Put a box of another image into each, whose area has a share drawn from Beta(cutmix, cutmix); 0 does not. With
+    mixup as well, each batch gets one of the two."""
+    mix_probability: float = 1.0
+    """With mixup or cutmix: the fraction of batches that are mixed."""
 
     optimiser: Literal["sgd", "adam"] = "sgd"
     """SGD with momentum, or Adam."""
@@ -214,6 +238,8 @@ class TrainConfig:
             raise InputError(f"warm_up must be at most epochs, which is {self.epochs}, not {self.warm_up}.")
         if self.freeze and self.init is None:
             raise InputError(f"freeze needs init, a trained network (got freeze={self.freeze}, init=None).")
+        if self.mix_stages and not self.mixup:
+            raise InputError("mix_stages needs mixup (got mixup=0). Set it, such as to 1.")
         if (self.n_way is None) != (self.n_query is None):
             raise InputError("n_way and n_query go together; give both, or neither.")
 

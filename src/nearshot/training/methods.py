@@ -68,8 +68,8 @@ class Method:
 def _nca(inputs: LossInputs, config: TrainConfig) -> Tensor:
     how = _distances(inputs, config)
     if inputs.logits is not None:
-        weight = config.cross_entropy_weight
-        return losses.mixed_loss(inputs.embeddings, inputs.logits, inputs.labels, cross_entropy_weight=weight, **how)
+        how |= {"cross_entropy_weight": config.cross_entropy_weight, "label_smoothing": config.label_smoothing}
+        return losses.mixed_loss(inputs.embeddings, inputs.logits, inputs.labels, **how)
     how |= {"keep_positives": config.keep_positives, "keep_negatives": config.keep_negatives}
     return losses.nca_loss(inputs.embeddings, inputs.labels, generator=inputs.generator, **how)
 
@@ -90,7 +90,7 @@ def _distances(inputs: LossInputs, config: TrainConfig) -> dict[str, Any]:
 def _simpleshot(inputs: LossInputs, config: TrainConfig) -> Tensor:
     if inputs.logits is None:
         raise InputError("SimpleShot needs the logits of a linear head; there is none.")
-    return losses.cross_entropy_loss(inputs.logits, inputs.labels)
+    return losses.cross_entropy_loss(inputs.logits, inputs.labels, label_smoothing=config.label_smoothing)
 
 
 def _supcon(inputs: LossInputs, config: TrainConfig) -> Tensor:
@@ -137,6 +137,11 @@ _UNUSED: Mapping[str, dict[str, object]] = {
 }
 
 
+def has_linear_head(config: TrainConfig) -> bool:
+    """Return whether a run trains a linear classifier of the training classes, for cross-entropy."""
+    return config.method == "simpleshot" or config.cross_entropy_weight > 0
+
+
 def batch_kind(config: TrainConfig) -> BatchKind:
     """Return the kind of a run's batches: the one in the configuration, or else its method's default."""
     return config.batches or METHODS.get(config.method_name, Method).batches
@@ -168,6 +173,10 @@ def resolve_method(config: TrainConfig, auto: Collection[str] = ()) -> Method:
             raise InputError(f"{setting} is not a setting of the method {name}; leave it at {neutral}.")
     if config.cross_entropy_weight and (config.keep_positives < 1 or config.keep_negatives < 1):
         raise InputError("cross_entropy_weight does not go together with keep_positives or keep_negatives under 1.")
+    if config.label_smoothing and not has_linear_head(config):
+        raise InputError("label_smoothing needs cross-entropy: the method simpleshot, or cross_entropy_weight.")
+    if (config.mixup or config.cutmix) and kind == "episodes":
+        raise InputError("mixup and cutmix need batches in random order, not episodes.")
     if config.nesterov and config.optimiser != "sgd":
         raise InputError(f"nesterov needs the optimiser sgd, not {config.optimiser}.")
     if kind != "episodes" and config.least_images > 1:

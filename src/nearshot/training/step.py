@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nearshot.data.augment import augment, normalise_images
+from nearshot.data.augment import augment, normalise_images, turn_images
+from nearshot.losses import cross_entropy_loss
 from nearshot.models import Backbone, build_backbone
 from nearshot.models.heads import LinearHead, ProjectionHead
 from nearshot.models.kernels import fuse
@@ -20,23 +21,44 @@ from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
 from nearshot.training.initial import freeze_stages, load_initial
-from nearshot.training.methods import LossInputs, has_projection_bias, resolve_method
+from nearshot.training.methods import LossInputs, has_linear_head, has_projection_bias, resolve_method
+from nearshot.training.mixup import Mixup
+from nearshot.training.teacher import Teacher
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 STEPS_BEFORE_CAPTURE = 5
+N_TURNS = 4  # quarters of a full turn
 
 
 class Embedded(NamedTuple):
-    """The output of a `Learner`: embeddings for the loss, and logits where there is a linear head."""
+    """The output of a `Learner`: embeddings for the loss, and the logits of the linear heads that there are.
+
+    `logits` are of the training classes, and `turns` of the quarter turns that the images may have had.
+    """
 
     embeddings: Tensor
-    logits: Tensor | None
+    logits: Tensor | None = None
+    turns: Tensor | None = None
+
+
+class Prepared(NamedTuple):
+    """A batch as the network sees it.
+
+    Attributes:
+        images: (image, 3, height, width) of this rank, augmented and normalised.
+        turns: (image,) of the whole batch, by how many quarters each image is turned; None without `rotation_weight`.
+        answers: of the teacher to this rank's images, before they are mixed; None without a teacher.
+    """
+
+    images: Tensor
+    turns: Tensor | None = None
+    answers: Tensor | None = None
 
 
 class Learner(nn.Module):
-    """The module that is trained: a backbone, with a projection and a linear head that are used in training only."""
+    """The module that is trained: a backbone, with a projection and linear heads that are used in training only."""
 
     def __init__(self, config: TrainConfig, input_size: int, n_classes: int) -> None:
         super().__init__()
@@ -50,8 +72,8 @@ class Learner(nn.Module):
         self.projection: ProjectionHead | None = None
         if config.projection is not None:
             self.projection = ProjectionHead(dim, config.projection, bias=has_projection_bias(config))
-        needs_logits = config.method == "simpleshot" or config.cross_entropy_weight > 0
-        self.head = LinearHead(dim, n_classes) if needs_logits else None
+        self.head = LinearHead(dim, n_classes) if has_linear_head(config) else None
+        self.turn_head = LinearHead(dim, N_TURNS) if config.rotation_weight else None
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training or evaluation; batch norm keeps the statistics of a network that was trained before."""
@@ -65,7 +87,8 @@ class Learner(nn.Module):
         """Embed normalised images, (image, 3, height, width)."""
         embeddings = self.backbone(images)
         logits = None if self.head is None else self.head(embeddings)
-        return Embedded(embeddings if self.projection is None else self.projection(embeddings), logits)
+        turns = None if self.turn_head is None else self.turn_head(embeddings)
+        return Embedded(embeddings if self.projection is None else self.projection(embeddings), logits, turns)
 
 
 class Step:
@@ -76,17 +99,32 @@ class Step:
         optimiser: the one inside Fabric's, which has a copy of its attributes that may be out of date.
         generator: the random numbers of augmentation and pair subsampling, the same on all ranks.
         log_temperature: the logarithm of a learnt temperature, which must stay positive; None if it is not learnt.
-        average: the moving average of the backbone's weights; None without `ema_decay`.
+        average: the moving average of the learner's weights; None without `ema_decay`.
+        mixup: mixup and CutMix; None without them.
+        teacher: the network to learn from as well, if there is one.
     """
 
-    def __init__(self, fabric: Fabric, hardware: Hardware, config: TrainConfig, learner: Learner) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        hardware: Hardware,
+        config: TrainConfig,
+        learner: Learner,
+        teacher: Teacher | None = None,
+    ) -> None:
         device = fabric.device
         learner = learner.to(device).to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronise_batch_norm(learner, device)
+        self.teacher = teacher
+        if teacher is not None:
+            teacher.to(device).to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
         if hardware.fuse:
             fuse(learner.backbone)
-        self.average = WeightAverage(learner.backbone, config.ema_decay) if config.ema_decay else None
+        self.average = WeightAverage(learner, config.ema_decay) if config.ema_decay else None
+        self.mixup: Mixup | None = None
+        if config.mixup or config.cutmix:
+            self.mixup = Mixup(config, learner.backbone, device)
         if hardware.compile:
             learner.compile()
         self.fabric, self.hardware, self.config, self.method = fabric, hardware, config, resolve_method(config)
@@ -115,33 +153,65 @@ class Step:
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take a step and return the loss: images (image, height, width, 3) uint8 of this rank, and labels of all."""
-        inputs = self.prepare(images)
+        batch = self.prepare(images)
         self.optimiser.zero_grad()
         if self.config.micro_batch is None:
-            loss = self.loss(self.network(inputs), labels)
+            loss = self.loss(self.network(batch.images), labels, batch)
             self.fabric.backward(loss)
         else:
-            loss = self._backward_in_parts(inputs, labels, self.config.micro_batch)
+            loss = self._backward_in_parts(batch, labels, self.config.micro_batch)
         self._fabric_optimiser.step()
         if self.average is not None:
-            self.average.update(self.learner.backbone)
+            self.average.update(self.learner)
         return loss.detach()
 
-    def prepare(self, images: Tensor) -> Tensor:
-        """Augment and normalise the images of this rank. All ranks draw for the whole batch, and take their share."""
-        spec = self.learner.backbone.spec
-        share = (self.fabric.global_rank, self.fabric.world_size)
-        augmented = augment(
-            images, self.config.augmentation, size=spec.input_size, generator=self.generator, share=share
-        )
-        return normalise_images(augmented, *spec.normalisation).contiguous(memory_format=self.hardware.memory_format)
+    def prepare(self, images: Tensor) -> Prepared:
+        """Augment, normalise, turn and mix the images of this rank, and ask the teacher.
 
-    def loss(self, embedded: Embedded, labels: Tensor) -> Tensor:
+        All ranks draw for the whole batch, and take their share.
+        """
+        config, spec = self.config, self.learner.backbone.spec
+        rank, n_ranks = self.fabric.global_rank, self.fabric.world_size
+        size, share = spec.input_size, (rank, n_ranks)
+        inputs = augment(images, config.augmentation, size=size, generator=self.generator, share=share)
+        inputs = normalise_images(inputs, *spec.normalisation)
+        turns = None
+        if config.rotation_weight:
+            n_images = len(images)
+            shape = (n_ranks * n_images,)
+            turns = torch.randint(N_TURNS, shape, device=images.device, generator=self.generator)
+            inputs = turn_images(inputs, turns[rank * n_images : (rank + 1) * n_images])
+        inputs = inputs.contiguous(memory_format=self.hardware.memory_format)
+        answers = self._ask_teacher(inputs)
+        if self.mixup is not None:
+            self.mixup.draw(self.generator)
+            inputs = self.mixup.images(inputs)
+        return Prepared(inputs, turns, answers)
+
+    def _ask_teacher(self, inputs: Tensor) -> Tensor | None:
+        if self.teacher is None:
+            return None
+        with torch.no_grad(), self.fabric.autocast():
+            return torch.cat([self.teacher(part) for part in inputs.split(self.config.micro_batch or len(inputs))])
+
+    def loss(self, embedded: Embedded, labels: Tensor, batch: Prepared) -> Tensor:
         """Return the loss of the whole batch, of which this rank has embedded its share."""
-        temperature = self.config.temperature if self.log_temperature is None else self.log_temperature.exp()
-        logits = None if embedded.logits is None else gather_batch(embedded.logits)
-        inputs = LossInputs(gather_batch(embedded.embeddings), logits, labels, temperature, self.generator)
-        return self.method.loss(inputs, self.config)
+        config = self.config
+        temperature = config.temperature if self.log_temperature is None else self.log_temperature.exp()
+        embeddings, logits, turn_logits = (None if one is None else gather_batch(one) for one in embedded)
+        inputs = LossInputs(cast(Tensor, embeddings), logits, labels, temperature, self.generator)
+        loss = self._mixed(lambda given: self.method.loss(inputs._replace(labels=given), config), labels)
+        if turn_logits is not None and batch.turns is not None:
+            of_turns = self._mixed(lambda given: cross_entropy_loss(turn_logits, given), batch.turns)
+            loss = loss + config.rotation_weight * of_turns
+        if self.teacher is not None and batch.answers is not None:
+            teacher, answers = self.teacher, gather_batch(batch.answers)
+            learnt = self._mixed(lambda given: teacher.loss(inputs, given, config), answers)
+            loss = loss + config.distillation_weight * learnt
+        return loss
+
+    def _mixed(self, loss_of: Callable[[Tensor], Tensor], targets: Tensor) -> Tensor:
+        return loss_of(targets) if self.mixup is None else self.mixup.loss(loss_of, targets)
 
     def set_learning_rate(self, step: int, n_steps: int) -> None:
         """Set the learning rate of a step, counted from 0, of `n_steps`."""
@@ -152,21 +222,21 @@ class Step:
             else:
                 group["lr"] = rate
 
-    def _backward_in_parts(self, inputs: Tensor, labels: Tensor, part_size: int) -> Tensor:
+    def _backward_in_parts(self, batch: Prepared, labels: Tensor, part_size: int) -> Tensor:
         """Embed in parts, compute the loss of all, then embed each part again and back-propagate its gradient.
 
         The memory never holds more than one part's activations. The first pass changes nothing: batch norm's
         statistics go to copies, and the second pass draws the same random numbers.
         """
-        parts = inputs.split(part_size)
+        parts = batch.images.split(part_size)
         buffers = {name: buffer.clone() for name, buffer in self.learner.named_buffers()}
-        random = torch.cuda if inputs.is_cuda else torch
+        random = torch.cuda if batch.images.is_cuda else torch
         random_state = random.get_rng_state()
         with torch.no_grad(), self.fabric.autocast():
             first_pass = [functional_call(self.learner, buffers, (part,)) for part in parts]
         columns = zip(*first_pass, strict=True)
         embedded = Embedded._make(None if one[0] is None else torch.cat(one).requires_grad_() for one in columns)
-        loss = self.loss(embedded, labels)
+        loss = self.loss(embedded, labels, batch)
         self.fabric.backward(loss)
         gradients = [None if value is None else value.grad for value in embedded]
         random.set_rng_state(random_state)

@@ -193,7 +193,7 @@ class Training:
         self.feed = ImageFeed(store.images, device, residence=residence, n_processes=n_local_ranks)
         self.labels, self.device_labels = store.labels, store.labels.to(device)
         hardware = replace(plan.hardware, residence=self.feed.residence)
-        self.step = Step(fabric, hardware, self.config, plan.learner)
+        self.step = Step(fabric, hardware, self.config, plan.learner, plan.teacher)
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
         self.backbone = self.step.learner.backbone if self.step.average is None else self.step.average.backbone
         network = torch.compile(self.backbone, dynamic=False) if hardware.compile else self.backbone
@@ -275,9 +275,9 @@ class Training:
         if epoch == self.config.epochs or any(one["epoch"] == epoch for one in best.values()):
             notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": self.config.dataset}
             notes[NOTE] = self.classes.as_json()
-            projection = self.step.learner.projection  # never averaged, unlike the backbone
-            file = self.run.weights_of(epoch)
-            save_backbone(self.backbone, file, training_mean=centre, notes=notes, projection=projection)
+            owner = self.step.average or self.step.learner
+            heads = {name: getattr(owner, name, None) for name in ("projection", "head")}
+            save_backbone(self.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes, **heads)
         return means
 
     def _measure(self, centre: Tensor) -> dict[str, Accuracy]:
