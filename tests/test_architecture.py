@@ -164,7 +164,7 @@ PUBLIC_NAMES: dict[str, set[str]] = {
             Accuracy Adam CLASSIFIERS ClassAccuracy Classifier Comparison Episodes EvaluationSpec FeatureSet
             Measured PooledAccuracy Protocol Treatment check_distinct_content check_unseen_classes compare embed
             evaluate_classes evaluate_features evaluate_fine_tuned evaluate_mahalanobis evaluate_many knn
-            load_features pool_seeds prepare_features read_episodes sample_episodes save_features
+            load_features pool_seeds power_transform prepare_features read_episodes sample_episodes save_features
             score_predictions select_best write_episodes
         """,
         "nearshot.data": """

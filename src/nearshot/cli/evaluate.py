@@ -55,6 +55,14 @@ class Evaluate:
     Networks, and nearest centroid for all others."""
     layers: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
+    n_views: Annotated[int, tyro.conf.arg(aliases=("--views",))] = 1
+    """Average the embeddings of this many views of each image: the image, its mirror image, and crops. Slower, and
+    often better."""
+    power: float = 1.0
+    """Raise each feature to this power before it is centred, such as 0.5; needs the training split."""
+    input_size: int | None = None
+    """The side of the images that the network sees, if not the one that it was trained with; needs the training
+    split."""
     n_way: Annotated[int | None, _option("5", "--way")] = None
     """Classes per episode."""
     n_query: Annotated[int | None, _option("15", "--queries")] = None
@@ -84,8 +92,9 @@ class Evaluate:
         adjustable = {"n_way": "n_way", "shots": "n_shot", "n_query": "n_query", "least_images": "least_images"}
         asked: dict[str, Any] = {name: getattr(self, own) for name, own in adjustable.items()}
         given = {name: value for name, value in asked.items() if value is not None}
-        same = ("dataset", "split", "layers", "n_episodes", "seed", "side", "by_class")
-        request = Request(classifiers=self.classifier, **given, **{name: getattr(self, name) for name in same})
+        same = ("dataset", "split", "layers", "n_views", "power", "input_size", "n_episodes", "seed", "side")
+        others = {name: getattr(self, name) for name in same}
+        request = Request(classifiers=self.classifier, by_class=self.by_class, **given, **others)
         name = str(self.path)
         if not self.path.exists() and name not in PUBLISHED and not name.startswith("timm:"):
             raise nothing_trained(self.path, "run or weights file")
@@ -123,6 +132,7 @@ def _table(found: list[Evaluation]) -> Table:
         f"{counted(protocol.n_query, 'query', 'queries')} a class, "
         f"{protocol.n_episodes:,} episodes, seed {protocol.seed}, inductive"
         + (f"; features of layers {', '.join(map(str, found[0].layers))}" if found[0].layers else "")
+        + "".join(f"; {label}" for label in found[0].options.labels)
         + (f"; {counted(left_out, 'small class', 'small classes')} left out" if left_out else ""),
     )
     for evaluation in found:

@@ -3,7 +3,14 @@
 from nearshot.evaluation.adaptation import Adam, evaluate_fine_tuned, evaluate_mahalanobis
 from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, knn
 from nearshot.evaluation.episodes import Episodes, read_episodes, sample_episodes, write_episodes
-from nearshot.evaluation.features import FeatureSet, embed, load_features, prepare_features, save_features
+from nearshot.evaluation.features import (
+    FeatureSet,
+    embed,
+    load_features,
+    power_transform,
+    prepare_features,
+    save_features,
+)
 from nearshot.evaluation.guards import check_distinct_content, check_unseen_classes
 from nearshot.evaluation.measure import (
     ClassAccuracy,
@@ -51,6 +58,7 @@ __all__ = [
     "knn",
     "load_features",
     "pool_seeds",
+    "power_transform",
     "prepare_features",
     "read_episodes",
     "sample_episodes",

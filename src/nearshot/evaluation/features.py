@@ -100,6 +100,19 @@ def check_evaluation_mode(network: Callable[..., object]) -> None:
             )
 
 
+def power_transform(features: Tensor, power: float) -> Tensor:
+    """Raise each number to a power, and keep its sign: with 0.5, features of many images are less skewed (Hu et al.).
+
+    Centre transformed features with the mean of transformed training features, not with the transformed mean.
+
+    >>> power_transform(torch.tensor([[4.0, -9.0, 0.0]]), 0.5)
+    tensor([[ 2., -3.,  0.]])
+    """
+    if not power > 0:
+        raise InputError(f"power must be positive (got {power}).")
+    return features if power == 1 else features.sign() * features.abs().pow(power)
+
+
 def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalise: bool = True) -> Tensor:
     """Subtract the training set's mean feature and divide by the length (Section 3.1), each if requested.
 

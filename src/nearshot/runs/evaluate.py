@@ -27,7 +27,7 @@ from nearshot.evaluation import (
     sample_episodes,
 )
 from nearshot.models import load_backbone, read_notes
-from nearshot.runs.network import TrainedNetwork, TrainedRun, Unfinished, training_split
+from nearshot.runs.network import EMBEDDING, FeatureOptions, TrainedNetwork, TrainedRun, Unfinished, training_split
 from nearshot.training.autoconfig import check_splits, fit_episodes
 from nearshot.training.classes import NOTE, TrainingClasses
 from nearshot.training.methods import METHODS
@@ -51,6 +51,7 @@ class Request:
         least_images: classes with fewer images are skipped.
         side: the side of the prepared images, where there are several.
         by_class: whether to measure the accuracy of each class, too.
+        n_views: as in `FeatureOptions`, like `power` and `input_size`.
 
     All others are as in `EvaluationSpec`.
     """
@@ -67,9 +68,13 @@ class Request:
     seed: int = 0
     side: int | None = None
     by_class: bool = False
+    n_views: int = 1
+    power: float = 1.0
+    input_size: int | None = None
 
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
+        _ = self.options  # checks the numbers
         if not isinstance(self.shots, tuple):
             raise InputError(f"shots must be numbers in a row, such as (1, 5) (got {self.shots!r}).")
         for name in self.classifiers:
@@ -84,6 +89,11 @@ class Request:
         return EvaluationSpec(
             self.n_way, n_shot, self.n_query, self.n_episodes, self.seed, small_classes=self.least_images
         )
+
+    @property
+    def options(self) -> FeatureOptions:
+        """How features are made."""
+        return FeatureOptions(self.n_views, self.power, self.input_size)
 
     @property
     def pairs(self) -> list[tuple[int, str]]:
@@ -101,6 +111,7 @@ class Evaluation:
         layers: the stages whose outputs were the features; empty for the embedding.
         unfinished: the run's progress, if it was measured before its end.
         by_class: the accuracy of each class over the same episodes, if requested.
+        options: how features were made of embeddings.
     """
 
     n_shot: int
@@ -111,11 +122,13 @@ class Evaluation:
     layers: tuple[int, ...] = ()
     unfinished: Unfinished | None = None
     by_class: dict[str, ClassAccuracy] | None = None
+    options: FeatureOptions = EMBEDDING
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
         progress = None if self.unfinished is None else asdict(self.unfinished)
-        values = vars(self) | {"accuracy": self.accuracy.as_dict(), "unfinished": progress}
+        options = asdict(self.options)
+        values = vars(self) | {"accuracy": self.accuracy.as_dict(), "unfinished": progress, "options": options}
         by_class = values.pop("by_class")
         return values if by_class is None else values | {"by_class": {n: one.as_dict() for n, one in by_class.items()}}
 
@@ -123,6 +136,7 @@ class Evaluation:
     def from_dict(cls, values: dict[str, Any]) -> Evaluation:
         """Return the evaluation of which `as_dict` gave the values."""
         own: dict[str, Any] = {"accuracy": Accuracy.from_dict(values["accuracy"]), "layers": tuple(values["layers"])}
+        own["options"] = FeatureOptions(**values.get("options", {}))
         if values.get("unfinished") is not None:
             own["unfinished"] = Unfinished(**values["unfinished"])
         if values.get("by_class") is not None:
@@ -162,7 +176,8 @@ def evaluate_weights(
     trained_on, training = None, None
     if NOTE in notes:
         trained_on = TrainingClasses.from_json(notes[NOTE], f"The metadata {NOTE!r} of {path}")
-    if trained_on is None or request.layers:  # else it is not needed, and opening a folder of pictures may prepare it
+    # Else it is not needed, and opening a folder of images may prepare it.
+    if trained_on is None or request.layers or request.power != 1 or request.input_size is not None:
         training = training_split(own, data_dir, request.side if dataset == own else None)
     trained_on = trained_on or TrainingClasses.of_split(training)
     if trained_on is not None:
@@ -170,7 +185,12 @@ def evaluate_weights(
         _tell_all(tell, trained_on.doubt(store))
     request = _fitted(request, store, fit, tell)
     network = TrainedNetwork(
-        load_backbone(path), Path(path).name, device=chosen_device(device), precision=precision, training=training
+        load_backbone(path),
+        Path(path).name,
+        device=chosen_device(device),
+        precision=precision,
+        training=training,
+        options=request.options,
     )
     return _measure(network, request, dataset, store, tell)
 
@@ -217,7 +237,8 @@ def evaluate_run(
         shots, classifiers = (tuple(dict.fromkeys(values)) for values in zip(*pairs, strict=True))
         several = replace(request, shots=shots, classifiers=classifiers)
         folder.mkdir(exist_ok=True)
-        for found in _measure(run.network(weights), several, request.dataset or run.config.dataset, store, tell):
+        network = run.network(weights, request.options)
+        for found in _measure(network, several, request.dataset or run.config.dataset, store, tell):
             if (found.n_shot, found.classifier) in pairs:
                 name = names[found.n_shot, found.classifier]
                 run.run.write(f"evaluations/{name}", replace(found, unfinished=run.unfinished).as_dict())
@@ -235,7 +256,7 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
     parts += [request.classifiers[0], f"{request.n_episodes}-episodes-seed-{request.seed}"]
     parts += [f"layers-{'+'.join(map(str, request.layers))}"] if request.layers else []
     parts += ["by-class"] if request.by_class else []
-    parts += [word.replace(" ", "-") for word in also]
+    parts += [word.replace(" ", "-") for word in (*request.options.labels, *also)]
     parts += ["bfloat16" if run.bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
     return ",".join(parts) + ".json"
 
@@ -300,6 +321,6 @@ def _measure(
             by_class[one] = evaluate_classes(features, n_shot=one.n_shot, classifier=one.classifier, episodes=episodes)
     about = (network.name, dataset, request.layers)
     return [
-        Evaluation(one.n_shot, one.classifier, accuracy, *about, by_class=by_class.get(one))
+        Evaluation(one.n_shot, one.classifier, accuracy, *about, by_class=by_class.get(one), options=request.options)
         for one, accuracy in results.items()
     ]

@@ -16,7 +16,7 @@ from nearshot.data.augment import centre_crop, normalise_images
 from nearshot.data.loader import ImageFeed
 from nearshot.devices import Precision, chosen_device, uses_bfloat16
 from nearshot.errors import InputError
-from nearshot.evaluation import FeatureSet
+from nearshot.evaluation import FeatureSet, power_transform
 from nearshot.models import Backbone, build_backbone, load_backbone
 from nearshot.models.weights import load_head
 from nearshot.training.checkpoint import read_checkpoint
@@ -25,10 +25,41 @@ from nearshot.training.config import TrainConfig
 from nearshot.training.embedding import embed_images
 from nearshot.training.run_folder import RunFolder, best_epoch
 
-__all__ = ["InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
+__all__ = ["FeatureOptions", "InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
 
 Layers = tuple[int, ...]
 ATTEMPTS = 5  # a running training removes weights at most once in some seconds
+
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """How the features of images are made of their embeddings.
+
+    Attributes:
+        n_views: the number of views of each image whose embeddings are averaged; see `view_of`.
+        power: each feature is raised to this power, with its sign, such as 0.5.
+        input_size: the side of the images that the network sees; None for the one that it was trained with.
+    """
+
+    n_views: int = 1
+    power: float = 1.0
+    input_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_views < 1:
+            raise InputError(f"n_views must be at least 1 (got {self.n_views}).")
+        if not self.power > 0:
+            raise InputError(f"power must be positive (got {self.power}).")
+
+    @property
+    def labels(self) -> list[str]:
+        """The options that are not the defaults, in words."""
+        parts = {f"{self.n_views} views": self.n_views != 1, f"power {self.power:g}": self.power != 1}
+        parts[f"input size {self.input_size}"] = self.input_size is not None
+        return [part for part, is_given in parts.items() if is_given]
+
+
+EMBEDDING = FeatureOptions()  # the embedding of one view, unchanged
 
 
 class InPrecision(nn.Module):
@@ -65,8 +96,9 @@ class InPrecision(nn.Module):
 class TrainedNetwork:
     """Trained weights on a device. A split is embedded once for each choice of layers.
 
-    The backbone is in evaluation mode. Precision "auto" is bfloat16 on a GPU, as in training. The mean of layers'
-    features needs the training split.
+    The backbone is in evaluation mode. Precision "auto" is bfloat16 on a GPU, as in training. Features are centred with
+    the mean embedding that was saved with the weights. For layers, a power or another input size, it is computed from
+    the training split, which they need; views have no part in it.
     """
 
     def __init__(
@@ -78,7 +110,11 @@ class TrainedNetwork:
         precision: Precision = "auto",
         training: Store | None = None,
         projection: nn.Module | None = None,
+        options: FeatureOptions = EMBEDDING,
     ) -> None:
+        if options.input_size is not None:
+            backbone.set_input_size(options.input_size)
+        self.options = options
         self.projection = None if projection is None else projection.to(device)
         self.backbone, self.name, self.device, self.training = backbone.to(device), name, device, training
         if device.type == "cuda":
@@ -96,16 +132,18 @@ class TrainedNetwork:
         """Return the features of a split, (image, dim) float32."""
         key = (store.folder, layers)
         if key not in self._features:
-            self._features[key] = self._embedded(store, layers)
+            self._features[key] = self._embedded(store, layers, self.options.n_views)
         return self._features[key]
 
     def centre(self, layers: Layers = ()) -> Tensor | None:
-        """Return the mean feature of the training set: the one saved with the weights, or that of the layers."""
-        if not layers:
+        """Return the mean feature of the training set: the one saved with the weights, or one computed here."""
+        if not layers and replace(self.options, n_views=1) == EMBEDDING:
             return self.backbone.spec.training_mean
         if layers not in self._centres:
             if self.training is None:
-                raise InputError("layers need the training split, to centre their features, and it is not prepared.")
+                raise InputError(
+                    "layers, power and input_size need the training split, to centre features, and it is not prepared."
+                )
             self._centres[layers] = self._embedded(self.training, layers).mean(0)
         return self._centres[layers]
 
@@ -119,9 +157,10 @@ class TrainedNetwork:
         spec, images = self.backbone.spec, torch.from_numpy(store.images.copy())
         return normalise_images(centre_crop(images, spec.input_size), *spec.normalisation)
 
-    def _embedded(self, store: Store, layers: Layers) -> Tensor:
-        feed = ImageFeed(store.images, self.device)
-        return embed_images(self.backbone, feed, device=self.device, network=self.network(layers).features, show=None)
+    def _embedded(self, store: Store, layers: Layers, n_views: int = 1) -> Tensor:
+        feed, network = ImageFeed(store.images, self.device), self.network(layers).features
+        features = embed_images(self.backbone, feed, device=self.device, network=network, n_views=n_views, show=None)
+        return power_transform(features, self.options.power)
 
 
 @dataclass(frozen=True)
@@ -214,7 +253,7 @@ class TrainedRun:
         if unfinished and not self.run.is_finished:
             self._snapshot = Snapshot.read(self.run, self.config, lambda: self._training)
             self.unfinished = Unfinished(self._snapshot.epochs_done, self.config.epochs)
-        self._networks: dict[Path, TrainedNetwork] = {}
+        self._networks: dict[tuple[Path, FeatureOptions], TrainedNetwork] = {}
         self._stores: dict[tuple[str, str, int | None], Store] = {}
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
@@ -224,9 +263,10 @@ class TrainedRun:
         epoch = best_epoch(self._snapshot.best, n_shot, classifier)
         return self._snapshot.latest if epoch is None else self.run.weights_of(epoch)
 
-    def network(self, weights: Path) -> TrainedNetwork:
+    def network(self, weights: Path, options: FeatureOptions = EMBEDDING) -> TrainedNetwork:
         """Return the network with the weights of a file."""
-        if weights not in self._networks:
+        key = (weights, options)
+        if key not in self._networks:
             backbone = load_backbone(weights) if self._snapshot is None else self._snapshot.backbones[weights]
             needs_projection = self._snapshot is None and self.config.projection is not None
             network = TrainedNetwork(
@@ -236,12 +276,13 @@ class TrainedRun:
                 precision=self.precision,
                 training=self._training,
                 projection=load_head(weights, "projection") if needs_projection else None,
+                options=options,
             )
             if self._snapshot is not None and weights == self._snapshot.latest and self._training is not None:
                 mean = network.features(self._training).mean(0)  # which a validation would have saved
                 backbone.spec = replace(backbone.spec, training_mean=mean)
-            self._networks[weights] = network
-        return self._networks[weights]
+            self._networks[key] = network
+        return self._networks[key]
 
     @cached_property
     def _training(self) -> Store | None:

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearshot.data.augment import centre_crop, normalise_images
+from nearshot.data.augment import normalise_images
 from nearshot.data.loader import ImageFeed
+from nearshot.data.views import view_of
 from nearshot.evaluation import embed
+from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.models import Backbone
 from nearshot.progress import with_progress
 
@@ -23,6 +25,7 @@ def embed_images(
     device: torch.device,
     network: Callable[[Tensor], Tensor] | None = None,
     bfloat16: bool = False,
+    n_views: int = 1,
     show: bool | None = False,
 ) -> Tensor:
     """Embed all images of a feed: their centre, at the backbone's input size. Returns (image, dim) float32.
@@ -33,18 +36,25 @@ def embed_images(
         device: where to embed.
         network: a function of normalised images to use instead, such as `backbone.multi_layer`.
         bfloat16: whether the network computes in bfloat16.
+        n_views: the number of views of each image, whose embeddings are averaged; see `view_of`.
         show: whether to show progress; None does on a terminal.
     """
     spec = backbone.spec
+    network = network or backbone
+    check_evaluation_mode(network)
 
     def batches() -> Iterator[Tensor]:
         at_once = images_at_once(device)
         steps = with_progress(range(math.ceil(len(feed) / at_once)), "embedding", show=show)
         for _, images in zip(steps, feed.batches(torch.arange(len(feed)), at_once), strict=True):
-            yield normalise_images(centre_crop(images, spec.input_size), *spec.normalisation)
+            yield images
+
+    def embedded(images: Tensor) -> Tensor:
+        views = (view_of(images, number, spec.input_size) for number in range(n_views))
+        return torch.stack([network(normalise_images(view, *spec.normalisation)).float() for view in views]).mean(0)
 
     with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
-        return embed(network or backbone, batches()).float()
+        return embed(embedded, batches())
 
 
 def images_at_once(device: torch.device) -> int:
