@@ -440,17 +440,17 @@ def test_every_statement_has_a_title_of_a_few_words_of_its_own() -> None:
     assert set(TITLES) <= set(STATEMENTS)
 
 
-def test_a_reason_says_how_many_comparisons_and_which_one_decides() -> None:
+def test_a_reason_says_how_many_comparisons_and_the_one_that_decides_is_first() -> None:
     def judged(name: str, difference: float) -> Difference:
         return Difference(name, difference, 0.5, 3)
 
     for values, expected in {
-        (2.0, 0.6, 3.0): ("confirmed", "3 of 3 in favour, 3 seeds: b"),
-        (2.0, 0.1, 3.0): ("undecided", "1 of 3 undecided, 3 seeds: b"),
-        (-2.0, 0.1, -3.0): ("contradicted", "2 of 3 against, 3 seeds: c"),
-        (2.0, 0.6, None): ("undecided", "2 of 2 in favour, 1 not run, 3 seeds: b"),
+        (2.0, 0.6, 3.0): ("confirmed", "3 of 3 in favour, 3 seeds", "b"),
+        (2.0, 0.1, 3.0): ("undecided", "1 of 3 undecided, 3 seeds", "b"),
+        (-2.0, 0.1, -3.0): ("contradicted", "2 of 3 against, 3 seeds", "c"),
+        (2.0, 0.6, None): ("undecided", "2 of 2 in favour, 1 not run, 3 seeds", "b"),
     }.items():
         named = [None if one is None else judged(name, one) for name, one in zip("abc", values, strict=True)]
         found = judge((named, ABOVE))
-        assert (found.status, found.reason()) == expected
+        assert (found.status, found.reason(), found.judged[0].difference.name) == expected
         assert "seeds" not in found.reason(3)

@@ -88,22 +88,21 @@ class Verdict(NamedTuple):
         return cannot + (f" {self.n_missing} of {n_all} comparisons are not run yet." if self.n_missing else "")
 
     def reason(self, n_seeds: int = 0) -> str:
-        """Return the reason in one line: how many comparisons say so, and which one decides.
+        """Return the reason in one line: how many comparisons say so, and the seeds of the one that decides.
 
         The number of seeds is left out if it is `n_seeds`, which the reader knows already.
 
         >>> one = Judged(Difference("a minus b", 0.5, 0.3, 3), Limits(low=0.0))
         >>> Verdict("confirmed", judged=(one, one)).reason()
-        '2 of 2 in favour, 3 seeds: a − b'
+        '2 of 2 in favour, 3 seeds'
         """
         if not self.judged:
             return self.note
-        one = self.judged[0].difference
+        decides = self.judged[0].difference
         side = "in favour" if not self.n_against else "against" if self.status == "contradicted" else "undecided"
         said = f"{self.n_against or len(self.judged)} of {len(self.judged)} {side}"
         missing = f", {self.n_missing} not run" if self.n_missing else ""
-        seeds = "" if one.n_seeds == n_seeds else f", {counted(one.n_seeds, 'seed')}"
-        return f"{said}{missing}{seeds}: {one.name.replace(' minus ', ' − ')}"
+        return said + missing + ("" if decides.n_seeds == n_seeds else f", {counted(decides.n_seeds, 'seed')}")
 
 
 Check = Callable[[Found, str], Verdict]  # of the results, on a dataset
