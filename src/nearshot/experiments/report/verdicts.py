@@ -74,10 +74,11 @@ class Axis(NamedTuple):
 
 
 def axis_of(studies: Iterable[Study]) -> Axis:
-    """Return the axis for the deciding differences of some studies; it has room for a point on both sides of zero."""
+    """Return the axis for the deciding differences of some studies; two points on both sides of zero, at least."""
     deciding = [verdict.judged[0].difference for study in studies for _, verdict in study.judged if verdict.judged]
-    low, high = min((one.low for one in deciding), default=0.0), max((one.high for one in deciding), default=0.0)
-    return Axis(max(-FARTHEST, min(-2, math.floor(low))), min(FARTHEST, max(2, math.ceil(high))))
+    ends = [end for one in deciding for end in (one.low, one.high) if math.isfinite(end)]  # one episode has no interval
+    low, high = math.floor(min(ends, default=0.0)), math.ceil(max(ends, default=0.0))
+    return Axis(max(-FARTHEST, min(-2, low)), min(FARTHEST, max(2, high)))
 
 
 def numbers(one: Difference) -> str:
