@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from made_up import DATASET, SEEDS, make_up, put, verdict
 
-from nearshot.experiments.claims import CLAIMS, check_claims
+from nearshot.experiments.claims import CLAIMS, check_claims, judge
+from nearshot.experiments.claims.statements import STATEMENTS, TITLES
+from nearshot.experiments.claims.verdict import ABOVE
+from nearshot.experiments.differences import Difference
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.paper import BATCH_SIZE_TABLE
 from nearshot.experiments.paper_configs import BATCH_SIZES
@@ -393,9 +396,9 @@ def test_fine_tuning_is_judged_by_the_procedure_that_is_closest_to_the_published
         measured("test", (5,), *({**one, "adapted": "fine-tuned"} for one in TUNED[1::2])),
     )
     put(results, NCA, 50.0, means=dict.fromkeys(frozen, 40.0))
-    status, text = verdict(results, "fine-tuning")
-    assert status == "not yet run"
-    assert "batch norm" in text  # says what is judged
+    found = verdict(results, "fine-tuning")
+    assert found.status == "not yet run"
+    assert "batch norm" in found.text  # says what is judged
 
 
 @pytest.mark.parametrize(
@@ -428,3 +431,26 @@ def test_the_papers_best_episodes_are_compared_with_the_others(
                 is_best = setup == (5, 16) and (size == 512 or name == "sensitivity")
                 put(results, setup_config(DATASET, method, size, setup), 60.0 + better * is_best)
     assert verdict(results, name).status == status
+
+
+def test_every_statement_has_a_title_of_a_few_words_of_its_own() -> None:
+    titles = [claim.title for claim in CLAIMS]
+    assert len(set(titles)) == len(titles)
+    assert max(map(len, titles)) <= 42  # what a row of the report has room for
+    assert set(TITLES) <= set(STATEMENTS)
+
+
+def test_a_reason_says_how_many_comparisons_and_the_one_that_decides_is_first() -> None:
+    def judged(name: str, difference: float) -> Difference:
+        return Difference(name, difference, 0.5, 3)
+
+    for values, expected in {
+        (2.0, 0.6, 3.0): ("confirmed", "3 of 3 in favour, 3 seeds", "b"),
+        (2.0, 0.1, 3.0): ("undecided", "1 of 3 undecided, 3 seeds", "b"),
+        (-2.0, 0.1, -3.0): ("contradicted", "2 of 3 against, 3 seeds", "c"),
+        (2.0, 0.6, None): ("undecided", "2 of 2 in favour, 1 not run, 3 seeds", "b"),
+    }.items():
+        named = [None if one is None else judged(name, one) for name, one in zip("abc", values, strict=True)]
+        found = judge((named, ABOVE))
+        assert (found.status, found.reason(), found.judged[0].difference.name) == expected
+        assert "seeds" not in found.reason(3)

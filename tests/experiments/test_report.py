@@ -9,8 +9,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -23,8 +25,10 @@ from torch import Tensor
 from nearshot.cli import main
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
-from nearshot.experiments.claims import Claim, Verdict
+from nearshot.experiments.claims import CLAIMS, Claim, Verdict, check_claims
+from nearshot.experiments.claims.verdict import Judged, Limits
 from nearshot.experiments.costs import images_of
+from nearshot.experiments.differences import Difference
 from nearshot.experiments.identity import has_own_loss, run_id
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.report import write_report
@@ -175,20 +179,113 @@ def test_an_unknown_scale_has_runs_only_and_an_odd_name_does_no_harm(tmp_path: P
     assert page.text.count("<details>") == 4
 
 
+class Row(NamedTuple):
+    """A claim's row as a reader has it: words, numbers and the picture."""
+
+    title: str
+    status: str
+    numbers: list[float]
+    ends: list[float]  # of the interval, in pixels
+    claimed: tuple[float, float]  # from where to where the claim says that it lies, in pixels
+    reason: str
+
+
+def studies_of(page: Page) -> list[tuple[dict[float, float], list[Row], str]]:
+    """Return the ticks of each study's axis with their places, its rows, and what is said of claims not run."""
+    studies = []
+    for study in page.text.split('<details class="study"')[1:]:
+        head, _, _ = study.partition('<ul class="rows">')
+        ticks = re.findall(r'<text x="([^"]*)" y="[^"]*">([^<]*)</text>', head)
+        axis = {float(label.replace("−", "-")): float(x) for x, label in ticks}
+        rows = [row_of(row) for row in re.findall(r'<details class="claim .*?</summary>', study, re.DOTALL)]
+        not_run = re.search(r'<details class="not-run">.*?</details>', study, re.DOTALL)
+        studies.append((axis, rows, unescape(not_run[0]) if not_run else ""))
+    return studies
+
+
+def row_of(row: str) -> Row:
+    def part(name: str) -> str:
+        found = re.search(rf'<span class="{name}[^>]*>(.*?)</span>\n', row, re.DOTALL)
+        assert found is not None, name
+        return unescape(re.sub(r"<span.*?</span>", "", found[1])).strip()
+
+    ends = re.search(r'<path d="M([\d.]+) \d+H([\d.]+)" class="margin"', row)
+    claimed = re.search(r'<rect x="([\d.]+)" width="([\d.]+)" height="\d+" class="claimed"', row)
+    numbers = [float(number.replace("−", "-")) for number in re.findall(r"[+−]?\d+(?:\.\d+)?", part("numbers"))]
+    x, width = map(float, claimed.groups()) if claimed else (0.0, 0.0)
+    return Row(
+        part("title"),
+        part("pill"),
+        numbers,
+        [float(end) for end in ends.groups()] if ends else [],
+        (x, x + width),
+        part("reason"),
+    )
+
+
+def test_every_claim_has_a_row_or_is_folded_away_as_not_run(page: Page) -> None:
+    results = Results(page.path.parent)
+    for (_, rows, not_run), scale, seeds in zip(studies_of(page), (PAPER, QUICK), ((0, 1), (0,)), strict=True):
+        checked = check_claims(Found(results, scale, seeds), "cifar-fs")
+        judged = {claim.title: verdict for claim, verdict in checked if verdict.status != "not yet run"}
+        assert {row.title: row.status for row in rows} == {title: one.status for title, one in judged.items()}
+        assert {row.title: row.reason for row in rows} == {
+            title: one.reason(len(seeds)) for title, one in judged.items()
+        }
+        statuses = [row.status for row in rows]
+        assert statuses == sorted(statuses)  # those with the same verdict are together
+        missing = [claim.statement for claim, verdict in checked if verdict.status == "not yet run"]
+        assert missing
+        assert all(statement in not_run for statement in missing)
+        assert len(rows) + len(missing) == len(checked)
+
+
+def test_pictures_show_the_numbers_beside_them_on_one_axis(page: Page) -> None:
+    studies = studies_of(page)
+    assert len({tuple(axis.items()) for axis, _, _ in studies}) == 1
+    axis = studies[0][0]
+    points_per_pixel = (max(axis) - min(axis)) / (axis[max(axis)] - axis[min(axis)])
+    width = float(re.findall(r'<svg viewBox="0 0 (\d+) \d+"[^>]*class="picture axis"', page.text)[0])
+    assert {-1.0, 0.0, 1.0} <= {*axis} or {-2.0, 0.0, 2.0} <= {*axis}
+
+    def place(points: float) -> float:
+        return min(max(axis[0.0] + points / points_per_pixel, 0.0), width)
+
+    drawn = [row for _, rows, _ in studies for row in rows if row.ends]
+    assert len(drawn) > 15
+    for row in drawn:
+        difference, *halves = row.numbers
+        ends = [place(difference - sum(halves)), place(difference + sum(halves))]
+        assert row.ends == pytest.approx(ends, abs=0.5), row  # the numbers are rounded
+        # The picture says what the verdict says.
+        (start, end), (left, right) = row.ends, row.claimed
+        if row.status == "confirmed":
+            assert left <= start <= end <= right
+        if row.status == "contradicted":
+            assert end <= left or start >= right
+
+
 @pytest.mark.usefixtures("no_drawings")
-def test_claims_are_judged_for_each_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = Claim("nca", "NCA beats PN & MN", "Section 3", lambda found, dataset: Verdict("not yet run", ""), ())
+def test_claims_are_judged_for_each_scale_and_their_words_are_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = Claim("nca", f"{ATTACK} & MN", ATTACK, ATTACK, lambda found, dataset: Verdict("not yet run"), ())
+    judged = Judged(Difference(f"{ATTACK} minus \" onload='x", 20.0, 2.0, 1), Limits(low=0.0))
 
     def check(found: object, dataset: str) -> list[tuple[Claim, Verdict]]:
-        return [(claim, Verdict("confirmed", f"by 2.0 on {dataset}"))]
+        return [(claim, Verdict("confirmed", ATTACK, (judged,))), (claim, Verdict("not yet run", ATTACK))]
 
-    monkeypatch.setattr("nearshot.experiments.report.contents.check_claims", check)
+    monkeypatch.setattr("nearshot.experiments.report.verdicts.check_claims", check)
     make_up(tmp_path, ["schedule"], PAPER)
     page = Page(write_report(make_up(tmp_path, ["schedule"], QUICK), tmp_path / "report.html"))
-    table = page.text.split('id="claims-table"')[1].split("</table>")[0]
-    assert table.count("NCA beats PN &amp; MN") == 2
-    assert table.count("✓ confirmed") == 2
-    assert "Claims of the paper: 2 confirmed." in page.text
+    assert [len(rows) for _, rows, _ in studies_of(page)] == [1, 1]
+    (row,) = studies_of(page)[0][1]
+    assert row.title == f"{ATTACK} & MN"
+    assert f"{ATTACK} − \" onload='x" in "".join(page.words)
+    assert row.ends[0] == row.ends[1]  # beyond the axis, which an arrow shows
+    assert page.text.count('class="beyond"') == 4  # in the row and below it, for both scales
+    assert len(page.of("script")) == 1
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
 
 
 def test_no_results_say_what_to_do(tmp_path: Path) -> None:
@@ -325,6 +422,7 @@ def browser(page: Page, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Br
         pytest.skip("there is no Chromium; make browser installs it")
     with open_browser(tmp_path_factory.mktemp("profile")) as browser:
         browser.open(page.path)
+        browser.ask("document.querySelectorAll('.part, .recipe').forEach(one => one.open = true)")
         yield browser
 
 
@@ -399,7 +497,8 @@ def test_typing_filters_the_rows(browser: Browser) -> None:
     assert browser.ask(f"{DIFFERENCES}.length") == everything
 
 
-def test_a_number_leads_to_its_runs(browser: Browser) -> None:
+def test_a_number_leads_to_its_runs_though_they_are_folded(browser: Browser) -> None:
+    browser.ask("document.querySelector('#runs').open = false")
     wanted = browser.ask("document.querySelector('#differences [data-runs]').dataset.runs").split("|")
     click(browser, "#differences [data-runs]")
     assert sorted(browser.ask(f"{RUNS}.map(body => body.querySelector('code').textContent)")) == sorted(wanted)
@@ -418,6 +517,14 @@ def test_figures_and_charts_show(browser: Browser) -> None:
     )
     assert len(charts) >= 7  # loss, validation, four accuracies' episodes, classes
     assert all(charts)
+
+
+def test_a_row_unfolds_by_a_key(browser: Browser) -> None:
+    details = "document.querySelector('details.undecided')"
+    browser.ask(f"{details}.querySelector('summary').focus()")
+    for expected in (True, False):
+        browser.press(" ")
+        assert browser.ask(f"{details}.querySelector('.why').checkVisibility()") is expected
 
 
 def test_it_fits_a_narrow_window_and_the_dark(browser: Browser, tmp_path: Path) -> None:
@@ -443,3 +550,24 @@ def test_nothing_is_fetched_and_nothing_could_be(browser: Browser) -> None:
         browser.ask(f"(async () => {{ const seen = {violated}; await {refused}; return await seen }})()")
         == "connect-src"
     )
+
+
+@pytest.mark.usefixtures("no_drawings")
+def test_all_claims_fit_on_the_first_screen(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = (Judged(Difference("a name that is long, batch 512 minus " * 3, -12.34, 1.15, 1, 2.5), Limits(low=0.0)),)
+    verdicts = [(claim, Verdict("contradicted", "", judged, 1, 100)) for claim in CLAIMS[:-1]]
+    verdicts.append((CLAIMS[-1], Verdict("not yet run")))
+    monkeypatch.setattr("nearshot.experiments.report.verdicts.check_claims", lambda found, dataset: verdicts)
+    results = make_up(tmp_path, ["schedule"], QUICK)
+    browser.resize(1280, 800)
+    browser.open(write_report(results, tmp_path / "report.html"))
+    bottoms = browser.ask(
+        "[...document.querySelectorAll('.study summary')].map(one => one.getBoundingClientRect().bottom)"
+    )
+    assert len(bottoms) == len(CLAIMS) + 1  # and the study's own
+    assert max(bottoms) <= 800
+    for width in (1280, 800, 400):
+        browser.resize(width, 800)
+        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+        ends = browser.ask("[...document.querySelectorAll('.row > *')].map(one => one.getBoundingClientRect().right)")
+        assert max(ends) <= width

@@ -200,7 +200,7 @@ def _more_pairs_rank_higher(found: Found, dataset: str) -> Verdict:
                 compared += _setups(dataset, "prototypical", size, both, f", batch {size}")
         correlations += "".join(_correlation(found, dataset, size, shot, n_pairs) for shot in SHOTS)
     verdict = above(lambda _: compared)(found, dataset)
-    return verdict if verdict.status == "not yet run" else Verdict(verdict.status, correlations + verdict.text)
+    return verdict._replace(note=correlations) if verdict.judged else verdict
 
 
 def _n_pairs(found: Found, dataset: str, size: int, setup: Setup) -> int:
@@ -294,8 +294,8 @@ def _more_pairs(found: Found, dataset: str) -> Verdict:
 
 def _fine_tuning(found: Found, dataset: str) -> Verdict:
     """Judge the procedure that is closest to the published one, and say how it differs."""
-    status, text = above(_rows(ADAPTED_NCA, FINE_TUNED))(found, dataset)
-    return Verdict(status, f"{ABOUT_FINE_TUNING} {text or 'This is not measured yet.'}")
+    verdict = above(_rows(ADAPTED_NCA, FINE_TUNED))(found, dataset)
+    return verdict._replace(note=f"{ABOUT_FINE_TUNING} {'' if verdict.judged else 'This is not measured yet.'}")
 
 
 def _competitive(found: Found, dataset: str) -> Verdict:
@@ -363,6 +363,30 @@ STATEMENTS = {  # name: the section, and what it says
         "MN too is better without the separation of support and query (row 3 against rows 4 and 6)",
     ),
 }
+TITLES = {  # in a few words, where the statement is longer
+    "more-pairs": "Without episodes, 150 % more pairs",
+    "nca-best": "NCA beats every episodic setup",
+    "sensitivity": "PN and MN are sensitive to the episodes",
+    "left-out-setups": "1-shot training with m+n ≥ 16 is worst",
+    "subsampling": "A fraction of the pairs is worse than all",
+    "along-the-curve": "More pairs are better along Figure 3",
+    "replacement": "Sampling with replacement: no difference",
+    "no-prototypes": "PN is worse without prototypes",
+    "no-separation": "PN is better with all pairs",
+    "recovered": "PN with all ablations recovers NCA",
+    "together": "All ablations together beat each",
+    "gap-closes": "The gap to NCA closes at batch 512",
+    "nca-on-test": "NCA beats PN and MN on test",
+    "competitive": "NCA is competitive with quoted methods",
+    "best-setup": "Batch 512, 5-shot, m+n=16 is best",
+    "ranking": "In a batch, more pairs are better",
+    "ranking-exceptions": "The two exceptions of Appendix E",
+    "dropblock": "DropBlock does not help",
+    "projection": "A projection helps on miniImageNet only",
+    "schedule": "The paper's schedule beats SimpleShot's",
+    "mahalanobis": "A Mahalanobis matrix does not help",
+    "matching": "MN is better without separation",
+}
 CHECKS: dict[str, Check] = {
     "more-pairs": _more_pairs,
     "euclidean": above(_rows(CHOICES_TABLE, {"MN, Euclidean minus MN, cosine, soft": ("MN, Euclidean", "MN, cosine")})),
@@ -410,7 +434,7 @@ BOTH = ("cifar-fs", "mini-imagenet")
 DATASETS: dict[str, tuple[str, ...]] = {"epochs": ("cifar-fs",)}
 DATASETS |= dict.fromkeys(("more-pairs", "nca-on-test", "competitive", "our-episodes"), (*BOTH, "tiered-imagenet"))
 CLAIMS = tuple(
-    Claim(name, statement, where, CHECKS[name], DATASETS.get(name, BOTH))
+    Claim(name, TITLES.get(name, statement), statement, where, CHECKS[name], DATASETS.get(name, BOTH))
     for name, (where, statement) in STATEMENTS.items()
 )
 
@@ -429,6 +453,6 @@ def claims_as_table(found: Found, dataset: str) -> Table:
         f"What the paper says, and what was found: {found.on(dataset)}",
         found.label,
         ("claim", "where", "verdict", "because"),
-        tuple((claim.statement, claim.where, status, text or "–") for claim, (status, text) in checked),
+        tuple((claim.statement, claim.where, verdict.status, verdict.text or "–") for claim, verdict in checked),
         (count_statuses(verdict.status for _, verdict in checked) + ".", ABOUT_CLASSIFIERS),
     )

@@ -20,33 +20,10 @@ from typing import Literal, NamedTuple, get_args
 
 from nearshot.experiments.differences import SAME, Difference, Side, difference_of, pool_spread
 from nearshot.experiments.recipe import Found
+from nearshot.text import counted
 
 Status = Literal["confirmed", "contradicted", "undecided", "not yet run"]
 LISTED = 6  # differences that a verdict lists; more are counted
-
-
-class Verdict(NamedTuple):
-    """The status of a statement, with the numbers behind it."""
-
-    status: Status
-    text: str
-
-
-Check = Callable[[Found, str], Verdict]  # of the results, on a dataset
-
-
-class Claim(NamedTuple):
-    """A statement of the paper, its section, and the check that judges it by the results on some datasets."""
-
-    name: str
-    statement: str
-    where: str
-    check: Check
-    datasets: tuple[str, ...]
-
-
-Compared = tuple[str, Side, Side]  # a name, and two measurements, each with its run: the first minus the second
-Comparisons = Callable[[str], Iterable[Compared]]  # on a dataset
 
 
 class Limits(NamedTuple):
@@ -68,6 +45,84 @@ class Limits(NamedTuple):
         return 2 * one.margin >= self.high - self.low
 
 
+class Judged(NamedTuple):
+    """A difference, and the limits in which it must lie."""
+
+    difference: Difference
+    limits: Limits
+
+
+class Verdict(NamedTuple):
+    """The status of a statement, with the numbers behind it.
+
+    Attributes:
+        note: what to know beside the differences, or instead of them.
+        judged: all differences, those that speak most against the statement first.
+        n_against: how many of them, from the first, contradict it or leave it undecided.
+        n_missing: how many more are not run yet.
+    """
+
+    status: Status
+    note: str = ""
+    judged: tuple[Judged, ...] = ()
+    n_against: int = 0
+    n_missing: int = 0
+
+    @property
+    def text(self) -> str:
+        """All of it in words, with the first differences: those that speak against it, or any if none does."""
+        if not self.judged:
+            return self.note
+        which = {"contradicted": "Contradicted by", "undecided": "Undecided for"}.get(self.status)
+        lead = f"{which} {self.n_against} of {len(self.judged)}: " if self.n_against else ""
+        shown = [one for one, _ in self.judged[: self.n_against or None]]
+        return f"{self.note}{lead}{_list(shown)} ({about_intervals(shown)}).{self.caveats}"
+
+    @property
+    def caveats(self) -> str:
+        """Why more of the same cannot confirm it, and what is missing; empty, or sentences after a space."""
+        never = {one.n_seeds for one, limits in self.judged if limits.are_filled_by(one)}
+        is_open = self.status == "undecided" and self.n_against > 0
+        cannot = f" {'One seed' if 1 in never else 'Two seeds'} cannot confirm this." if never and is_open else ""
+        n_all = len(self.judged) + self.n_missing
+        return cannot + (f" {self.n_missing} of {n_all} comparisons are not run yet." if self.n_missing else "")
+
+    def reason(self, n_seeds: int = 0) -> str:
+        """Return the reason in one line: how many comparisons say so, and the seeds of the one that decides.
+
+        The number of seeds is left out if it is `n_seeds`, which the reader knows already.
+
+        >>> one = Judged(Difference("a minus b", 0.5, 0.3, 3), Limits(low=0.0))
+        >>> Verdict("confirmed", judged=(one, one)).reason()
+        '2 of 2 in favour, 3 seeds'
+        """
+        if not self.judged:
+            return self.note
+        decides = self.judged[0].difference
+        side = "in favour" if not self.n_against else "against" if self.status == "contradicted" else "undecided"
+        said = f"{self.n_against or len(self.judged)} of {len(self.judged)} {side}"
+        missing = f", {self.n_missing} not run" if self.n_missing else ""
+        return said + missing + ("" if decides.n_seeds == n_seeds else f", {counted(decides.n_seeds, 'seed')}")
+
+
+Check = Callable[[Found, str], Verdict]  # of the results, on a dataset
+
+
+class Claim(NamedTuple):
+    """A statement of the paper, its section, and the check that judges it by the results on some datasets."""
+
+    name: str
+    title: str  # the statement in a few words
+    statement: str
+    where: str
+    check: Check
+    datasets: tuple[str, ...]
+
+
+Compared = tuple[str, Side, Side]  # a name, and two measurements, each with its run: the first minus the second
+Comparisons = Callable[[str], Iterable[Compared]]  # on a dataset
+
+
 ABOVE = Limits(low=0.0)
 CLEARLY_ABOVE = Limits(low=SAME)
 NOT_ABOVE = Limits(high=SAME / 2)
@@ -77,34 +132,31 @@ NONE = Limits(-SAME, SAME)
 def judge(*stated: tuple[Sequence[Difference | None], Limits]) -> Verdict:
     """Confirm if all differences are within their limits, contradict if one is outside; otherwise it is undecided.
 
-    The verdict lists the differences, those that speak most against the statement first. None is a missing one.
+    None is a missing difference.
     """
     limits = [within for differences, within in stated for one in differences if one is not None]
     if not limits:
-        return Verdict("not yet run", "")
-    there = [one for differences, _ in stated for one in differences if one is not None]
-    judged = sorted(zip(pool_spread(there), limits, strict=True), key=lambda two: two[1].room(two[0]))
-    n_all, n_there = sum(len(differences) for differences, _ in stated), len(there)
-    missing = f" {n_all - n_there} of {n_all} comparisons are not run yet." if n_there < n_all else ""
-    failing = [one for one, within in judged if within.fail(one.among(n_there))]
+        return Verdict("not yet run")
+    pooled = pool_spread([one for differences, _ in stated for one in differences if one is not None])
+    n_missing = sum(len(differences) for differences, _ in stated) - len(pooled)
+    judged = sorted(map(Judged, pooled, limits), key=lambda two: two.limits.room(two.difference))
+    failing = [two for two in judged if two.limits.fail(two.difference.among(len(judged)))]
     if failing:
-        text = f"Contradicted by {len(failing)} of {n_there}: {differences_in_words(failing)}.{missing}"
-        return Verdict("contradicted", text)
-    undecided = [one for one, within in judged if within.room(one) <= 0]
-    if undecided:
-        never = {one.n_seeds for one, within in judged if within.are_filled_by(one)}
-        cannot = f" {'One seed' if 1 in never else 'Two seeds'} cannot confirm this." if never else ""
-        text = f"Undecided for {len(undecided)} of {n_there}: {differences_in_words(undecided)}.{cannot}{missing}"
-        return Verdict("undecided", text)
+        rest = [two for two in judged if two not in failing]
+        return Verdict("contradicted", "", (*failing, *rest), len(failing), n_missing)
+    n_undecided = sum(two.limits.room(two.difference) <= 0 for two in judged)
     # A statement about all comparisons is confirmed by all of them only.
-    text = f"{differences_in_words([one for one, _ in judged])}.{missing}"
-    return Verdict("undecided" if missing else "confirmed", text)
+    status: Status = "undecided" if n_undecided or n_missing else "confirmed"
+    return Verdict(status, "", tuple(judged), n_undecided, n_missing)
 
 
-def differences_in_words(differences: Sequence[Difference]) -> str:
-    """Return the first differences, the number of training seeds of all of them, and what ± is over."""
+def _list(differences: Sequence[Difference]) -> str:
     first = "; ".join(map(str, differences[:LISTED]))
-    more = f"; and {len(differences) - LISTED} more" if len(differences) > LISTED else ""
+    return first + (f"; and {len(differences) - LISTED} more" if len(differences) > LISTED else "")
+
+
+def about_intervals(differences: Sequence[Difference]) -> str:
+    """Return the number of training seeds of some differences, what ± is over, and the margins."""
     n_seeds = sorted({one.n_seeds for one in differences})
     seeds = "one seed" if n_seeds == [1] else f"{' or '.join(map(str, n_seeds))} seeds"
     between = [one.freedom > 0 for one in differences]
@@ -113,7 +165,7 @@ def differences_in_words(differences: Sequence[Difference]) -> str:
         seeds += ", or over episodes where they are too few"
     if any(one.margin for one in differences):
         seeds += f"; {'then ' if any(between) else ''}plus {_margins(differences)} for seed variance"
-    return f"{first}{more} ({seeds})"
+    return seeds
 
 
 def _margins(differences: Sequence[Difference]) -> str:
@@ -138,12 +190,11 @@ def above(comparisons: Comparisons) -> Check:
 
 
 def not_above(comparisons: Comparisons) -> Check:
-    """Return a check that no first is above its second by half a point; its verdict begins with significant losses."""
+    """Return a check that no first is above its second by half a point; its verdict notes significant losses."""
 
     def check(found: Found, dataset: str) -> Verdict:
         differences = _differences(found, dataset, comparisons)
-        verdict = judge((differences, NOT_ABOVE))
-        return Verdict(verdict.status, f"{_losses(differences)}{verdict.text}")
+        return judge((differences, NOT_ABOVE))._replace(note=_losses(differences))
 
     return check
 

@@ -1,4 +1,4 @@
-"""What the report shows: the runs of each scale, the recipes that have a number from them, the claims, small charts."""
+"""What the report shows: the runs of each scale, the recipes that have a number from them, small charts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nearshot.evaluation import Accuracy
-from nearshot.experiments.claims import Claim, Verdict, check_claims
 from nearshot.experiments.recipe import ALL, Found, RecipeOutputs, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import Measurement, Results, RunResult
@@ -59,16 +58,6 @@ def counted_parts() -> list[RecipeOutputs]:
     counted = [one for one in RECIPES.values() if not any(one.wanted(dataset) for dataset in one.datasets)]
     parts = (outputs_of(one, nothing, one.datasets[0]) for one in counted)
     return [part for part in parts if part.tables]
-
-
-def claims_of(scales: Sequence[ScaleContents]) -> Iterator[tuple[Scale, str, Claim, Verdict]]:
-    """Yield the paper's claims with their verdicts, for every scale and dataset that has runs."""
-    for scale, _, parts in scales:
-        for dataset in dict.fromkeys(part.dataset for part in parts):
-            founds = [part.found for part in parts if part.dataset == dataset]
-            found = replace(founds[0], seeds=tuple(sorted({seed for one in founds for seed in one.seeds})))
-            for claim, verdict in check_claims(found, dataset):
-                yield scale, found.on(dataset), claim, verdict
 
 
 def compared_with_paper(

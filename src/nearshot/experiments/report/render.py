@@ -14,8 +14,8 @@ import matplotlib as mpl
 
 from nearshot._version import __version__
 from nearshot.errors import InputError
-from nearshot.experiments.claims.verdict import count_statuses
-from nearshot.experiments.report import contents
+from nearshot.experiments.claims.verdict import about_intervals
+from nearshot.experiments.report import contents, verdicts
 from nearshot.experiments.results import Results
 from nearshot.experiments.scales import OWN
 from nearshot.experiments.tables import Cell, Figure, Table
@@ -47,9 +47,10 @@ def _page(scales: Sequence[contents.ScaleContents]) -> str:
     )
     environment.globals.update(contents=contents, counted=counted, duration=duration, image_of=image_of)
     environment.globals.update(largest_difference=largest_difference, run_name=run_name)
+    environment.globals.update(about_intervals=about_intervals, signs=SIGNS, verdicts=verdicts)
     files = resources.files("nearshot.experiments.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    claims, compared = list(contents.claims_of(scales)), list(contents.compared_with_paper(scales))
+    studies, compared = verdicts.studies_of(scales), list(contents.compared_with_paper(scales))
     return environment.get_template("page.html").render(
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=style,
@@ -57,9 +58,8 @@ def _page(scales: Sequence[contents.ScaleContents]) -> str:
         version=__version__,
         own=OWN,
         scales=scales,
-        claims=claims,
-        claim_counts=count_statuses(verdict.status for *_, verdict in claims),
-        signs=SIGNS,
+        studies=studies,
+        axis=verdicts.axis_of(studies),
         compared=compared,
         largest=max((abs(cells[2].value or 0.0) for *_, cells in compared), default=0.0),
         used_by=contents.used_by(scales),

@@ -45,6 +45,17 @@ function showRuns(link) {
   filterBy(box);
 }
 
+// What a link leads to must not be folded or filtered away.
+function reveal(target) {
+  for (let one = target; one; one = one.parentElement) if (one.tagName === "DETAILS") one.open = true;
+  if (target?.hidden) {
+    const box = document.querySelector('[data-filter="runs-table"]');
+    box.value = "";
+    filterBy(box);
+  }
+  target?.scrollIntoView();
+}
+
 document.addEventListener("click", (event) => {
   const heading = event.target.closest(".sortable thead th");
   if (heading) sortBy(heading);
@@ -54,13 +65,6 @@ document.addEventListener("click", (event) => {
 document.addEventListener("input", (event) => {
   if (event.target.dataset.filter) filterBy(event.target);
 });
-// A link to a run must not lead to one that is filtered away.
-addEventListener("hashchange", () => {
-  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (target?.hidden) {
-    const box = document.querySelector('[data-filter="runs-table"]');
-    box.value = "";
-    filterBy(box);
-    target.scrollIntoView();
-  }
-});
+const followHash = () => reveal(document.getElementById(decodeURIComponent(location.hash.slice(1))));
+addEventListener("hashchange", followHash);
+followHash();
