@@ -56,8 +56,7 @@ class Evaluate:
     layers: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
     n_views: Annotated[int, tyro.conf.arg(aliases=("--views",))] = 1
-    """Average the embeddings of this many views of each image: the image, its mirror image, and crops. Slower, and
-    often better."""
+    """Average the embeddings of this many views of each image: the image, its mirror image, and crops."""
     power: float = 1.0
     """Raise each feature to this power before it is centred, such as 0.5; needs the training split."""
     input_size: int | None = None
