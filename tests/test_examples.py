@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import runpy
 import shutil
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from nearshot.data import prepare_plan
+from nearshot.data.datasets import plan_glyphs
 from tutorial import TUTORIAL, printed, steps
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -45,6 +48,31 @@ def test_every_line_of_the_first_run(tmp_path: Path, glyphs_dir: Path, monkeypat
     assert len(lines) == 5
     for step in lines:
         assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), step.code
+
+
+@pytest.mark.parametrize("name", ["five-photos", "nca-and-prototypes"])
+def test_code_of_notebook(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The code runs as a script, on few letters with two steps, and prints what is stored but for numbers."""
+    plan = plan_glyphs()
+    few = {split: [one for one in images[: 40 * 40] if one.name[-2:] < "12"] for split, images in plan.splits.items()}
+    prepare_plan("glyphs", plan._replace(splits=few), data_dir=tmp_path / "data", side=28)
+    monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").symlink_to(NOTEBOOKS / "photos")
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    code = re.sub("^%.*", "", code, flags=re.MULTILINE)
+    code, n_settings = re.subn(
+        "^N_STEPS, EVERY, .*", "N_STEPS, EVERY, SEEDS = 2, 1, range(3)", code, flags=re.MULTILINE
+    )
+    assert n_settings == (name == "nca-and-prototypes")
+    exec(compile(code, name, "exec"), {"__name__": "__main__"})  # noqa: S102
+    stored = "".join("".join(output.get("text", "")) for cell in cells for output in cell.get("outputs", []))
+    found, expected = (re.sub(r"[+-]#", "#", _without_numbers(text)) for text in (capsys.readouterr().out, stored))
+    assert found == expected
 
 
 @pytest.mark.slow
