@@ -7,6 +7,7 @@ from typing import Any
 
 PHOTOS, SMALL = "efficientnet-lite0", "resnet12-nca-cifar-fs"
 NETWORKS = (
+    ("HOG + logistic regression", "hog alone", "logistic, C = 30", "as they are"),
     ("HOG and colour histogram + logistic regression", "hog", "logistic, C = 30", "as they are"),
     ("`resnet12-nca-cifar-fs`, nearest centroid", SMALL, "centroid", "normalised"),
     ("`resnet12-nca-cifar-fs` + logistic regression", SMALL, "logistic, C = 30", "normalised"),
@@ -29,7 +30,7 @@ def summary(report: dict[str, Any]) -> str:
     """Return the table of networks and classifiers."""
     datasets = report["datasets"]
     body = [
-        [title, *(number(cell(one["networks"][network], 10, 5, head, how)) for one in datasets.values())]
+        [title, *(number(cell(one["networks"].get(network, []), 10, 5, head, how)) for one in datasets.values())]
         for title, network, head, how in NETWORKS
     ]
     head = f"Accuracy in per cent, 10 classes, 5 photos of each, mean of {report['draws']} draws and its 95 % interval:"
@@ -41,8 +42,8 @@ def markdown(report: dict[str, Any]) -> str:
     datasets = report["datasets"]
     parts = [
         "**Networks.** " + summary(report).rstrip(),
-        "**Classifiers.** Accuracy, mean of 1, 2, 5 and 10 photos of each of 10 classes, by what is done to the "
-        "features first:",
+        "**Classifiers.** Accuracy, mean of 1, 2, 5 and 10 photos of each of 10 classes (of signs: 1, 2 and 5), by "
+        "what is done to the features first:",
         heads_overall(datasets),
         "The same by the number of photos of each of 10 classes, normalised:",
     ]
@@ -61,7 +62,7 @@ def markdown(report: dict[str, Any]) -> str:
             for head in ("centroid", "ridge", "logistic, C = 30")
         ]
         parts.append(table([name, *(f"{way} classes" for way in ways)], body))
-    parts.append("Classes of different sizes, of 1 to 20 photos each, normalised:")
+    parts.append("Classes of different sizes, of 1 to 20 photos each (of signs: 1 to 5), normalised:")
     for name, one in datasets.items():
         rows = one["uneven"]
         found = {(row["n_way"], row["head"]): number(row["accuracy_percent"]) for row in rows}
@@ -69,13 +70,13 @@ def markdown(report: dict[str, Any]) -> str:
         body = [[head, *(found[way, head] for way in ways)] for head in heads]
         parts.append(table([name, *(f"{way} classes" for way in ways)], body))
     parts.append(
-        "**None of these.** AUROC in per cent of telling 10 unseen classes from 10 known ones (8 and 8 of CIFAR-FS), "
-        "by what is compared:"
+        "**None of these.** AUROC in per cent of telling unseen classes from as many known ones, by what is compared:"
     )
     for name, one in datasets.items():
         rows = one["unknown"]
         body = [[title, *(number(row["auroc_percent"][kind]) for row in rows)] for kind, title in KINDS.items()]
-        parts.append(table([name, *(photos(row["n_shot"]) for row in rows)], body))
+        title = f"{name}, {rows[0]['n_way']} and {rows[0]['n_way']} classes"
+        parts.append(table([title, *(photos(row["n_shot"]) for row in rows)], body))
     parts.append(
         f"Rejected of the known / of the unseen, in per cent, if {100 * report['rate']:.0f} % of the known may be:"
     )

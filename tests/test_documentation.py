@@ -123,6 +123,14 @@ def test_the_tables_about_photographs_are_of_the_numbers_beside_them(monkeypatch
     assert summary(report) == (results / "photos-summary.md").read_text()
 
 
+def test_the_table_about_signs_is_of_the_numbers_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from signs import markdown
+
+    results = ROOT / "benchmarks" / "results"
+    assert markdown(json.loads((results / "signs.json").read_text())) == (results / "signs.md").read_text()
+
+
 @pytest.mark.slow
 def test_the_benchmark_of_the_classifier_runs(tmp_path: Path) -> None:
     """In a small form: it uses private attributes of a classifier, which no other test does."""
