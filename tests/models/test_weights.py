@@ -149,12 +149,10 @@ def test_other_formats_are_refused_and_a_pickle_does_not_run(tmp_path: Path) -> 
                 {"metadata": {"spec": "[" * 100_000}},
             )
         ),
-        ({"tensors": {"backbone.blocks.0.0.weight": torch.zeros(1)}}, r"\(1,\).*\(64, 3, 3, 3\)"),
-        ({"tensors": {"backbone.blocks.0.0.weight": None}}, "'backbone.blocks.0.0.weight' of conv4"),
-        ({"tensors": {"blocks.0.0.weight": torch.zeros(64, 3, 3, 3)}}, "'blocks.0.0.weight'"),
-        ({"tensors": {"backbone.extra": torch.zeros(1)}}, "'backbone.extra'"),
-        ({"tensors": {"backbone.blocks.0.1.bias": torch.zeros(64, dtype=torch.int64)}}, "torch.int64"),
-        ({"tensors": {"training_mean": torch.zeros(3)}}, r"'training_mean'.*\(3,\).*\(64,\)"),
+        ({"tensors": {"backbone.blocks.0.0.weight": torch.zeros(1)}}, r"blocks.0.0.weight.*\[1\].*\[64, 3, 3, 3\]"),
+        ({"tensors": {"backbone.blocks.0.0.weight": None}}, "conv4.*blocks.0.0.weight"),
+        ({"tensors": {"backbone.extra": torch.zeros(1)}}, "conv4.*extra"),
+        ({"tensors": {"training_mean": torch.zeros(3)}}, r"training_mean.*\(3,\).*\(64,\)"),
         ({"tensors": {"training_mean": torch.full((64,), torch.nan)}}, "'training_mean' has NaN"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -221,8 +219,8 @@ def test_a_damaged_published_file_is_one_sentence(tmp_path: Path, monkeypatch: p
     content = bytearray(published_file(name).read_bytes())
     content[-1] ^= 1
     (tmp_path / f"{name}.safetensors").write_bytes(content)
-    monkeypatch.setenv("NEARSHOT_WEIGHTS", str(tmp_path))
-    with pytest.raises(FileFormatError, match=f"{name}.safetensors is not the published file"):
+    monkeypatch.setattr("nearshot.models.weights.PUBLISHED_FOLDER", tmp_path)
+    with pytest.raises(FileFormatError, match=f"{name}.safetensors .*is not the published file"):
         load_backbone(name)
 
 
@@ -272,11 +270,3 @@ def test_a_projection_is_kept_beside_the_backbone(bias: bool, tmp_path: Path) ->
     assert torch.equal(found(features), projection(features))
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(load_backbone(file)(images), backbone.eval()(images))
-
-
-def test_a_projection_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    file, backbone = tmp_path / "weights.safetensors", build_backbone("conv4-32", input_size=16)
-    save_backbone(backbone, file, projection=ProjectionHead(backbone.embedding_dim + 1, 7))
-    for load in (load_projection, load_backbone):
-        with pytest.raises(FileFormatError, match=r"projection\.weight"):
-            load(file)
