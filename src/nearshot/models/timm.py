@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import socket
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -148,17 +147,10 @@ def _can_reach(url: str) -> bool:
     """Return whether a server accepts connections within a few seconds; through a proxy it is not tried."""
     if urllib.request.getproxies():
         return True
-    parts, reached = urlsplit(url), threading.Event()
-
-    def connect() -> None:
-        try:
-            address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
-            socket.create_connection(address, timeout=REACH_SECONDS).close()
-            reached.set()
-        except OSError:
-            pass
-
-    thread = threading.Thread(target=connect, daemon=True)  # looking up a name has no time limit
-    thread.start()
-    thread.join(REACH_SECONDS)
-    return reached.is_set()
+    parts = urlsplit(url)
+    try:
+        address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
+        socket.create_connection(address, timeout=REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
