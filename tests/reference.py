@@ -190,11 +190,6 @@ def mean_image_pairs(class_sizes: Sequence[int], batch_size: int) -> tuple[float
     return positives / n_batches, negatives / n_batches, alone / n_batches
 
 
-def choose(n: int, k: int) -> int:
-    """The binomial coefficient of Table 1."""
-    return math.comb(n, k)
-
-
 def centroid_answer(support: Tensor, query: Tensor) -> int:
     """Nearest centroid of Section 2.3 for one query; `support` is (way, shot, dim)."""
     distances = [float((query - shots.mean(0)).norm()) for shots in support]

@@ -62,6 +62,16 @@ def class_folders(classes: Iterable[str], per_class: int = 2, prefix: str = "", 
     return {name: encoded(picture(seed, side)) for seed, name in enumerate(names)}
 
 
+class Call:
+    """Pickles to a call of any function."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
 def python2_pickle(value: Any) -> bytes:
     """A pickle in the old protocol in which CIFAR-100's are written."""
     return pickle.dumps(value, protocol=2)

@@ -120,8 +120,6 @@ def test_a_state_of_another_sampler_is_refused() -> None:
         EpisodeBatches(LABELS, EpisodeShape(4, 1, 4)).load_state_dict(SAMPLERS["episodes"]().state_dict())
     with pytest.raises(InputError, match="with labels = "):
         EpisodeBatches(LABELS.flip(0), SHAPE).load_state_dict(SAMPLERS["episodes"]().state_dict())
-    with pytest.raises(InputError, match="not a sampler's state: it has no batches_taken, epoch, generator, settings"):
-        SAMPLERS["shuffled"]().load_state_dict({})
 
 
 @few
@@ -253,7 +251,7 @@ EACH_12 = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)
     [
         (EACH_12, (2, 5, 15), {"class_names": ["seal", "otter", "whale"]}, "'otter' has 12 .* 20.*least_images 20"),
         (torch.tensor([7] * 12 + [9] * 30), (2, 5, 15), {"class_names": ["seal"]}, "Class 7 has 12 images"),
-        (torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), (2, 5, 15), {}, "Class 1 has 12 .* 2 more"),
+        (torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), (2, 5, 15), {}, "Class 1 has 12 .* 3 classes"),
         (EACH_12, (3, 1, 1), {"least_images": 20}, "2 classes of 20 .* 3"),
         (torch.zeros(9, dtype=torch.long), (2, 1, 1), {}, "1 class.* 2"),
         (EACH_12.float(), (2, 1, 1), {}, "labels .* torch.float32"),

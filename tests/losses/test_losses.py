@@ -234,41 +234,13 @@ def test_a_callable_that_measures_something_else_than_pairs_is_refused(distance:
         nca_loss(embeddings.float(), labels, distance=distance)
 
 
-@pytest.mark.parametrize("prototypes", [True, False])
-@pytest.mark.parametrize("separate", [True, False])
-def test_gradcheck(prototypes: bool, separate: bool, in_blocks: bool) -> None:
-    shape = EpisodeShape(3, 2, 2)
-    embeddings, labels = random_episode(1, shape, 3)
-    temperature = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
-
-    def loss(z: Tensor, t: Tensor) -> Tensor:
-        return episode_loss(z, labels, shape, prototypes=prototypes, separate=separate, temperature=t)
-
-    given = (embeddings.requires_grad_(), temperature)
-    assert torch.autograd.gradcheck(loss, given)
-    if not in_blocks:
-        assert torch.autograd.gradgradcheck(loss, given)
-
-
 def test_a_second_derivative_needs_a_callable_where_the_loss_is_in_blocks(in_blocks: bool) -> None:
     embeddings, labels = random_batch(0, 6, 2, 2)
     embeddings.requires_grad_()
-    torch.autograd.grad(nca_loss(embeddings, labels, distance=squared_euclidean), embeddings, create_graph=True)
+    assert torch.autograd.gradgradcheck(lambda z: nca_loss(z, labels, distance=squared_euclidean), embeddings)
     if in_blocks:
         with pytest.raises(InputError, match="squared_euclidean"):
             torch.autograd.grad(nca_loss(embeddings, labels), embeddings, create_graph=True)
-
-
-@few
-@given(seeds, st.integers(2, 30))
-def test_order_translation_and_rotation_do_not_matter(seed: int, n: int) -> None:
-    embeddings, labels = random_batch(seed, n, 4, 3)
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(n, generator=generator)
-    rotation, _ = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=generator))
-    shift = 100 * torch.randn(4, dtype=torch.float64, generator=generator)
-    moved = nca_loss((embeddings @ rotation + shift)[order], labels[order])
-    torch.testing.assert_close(moved, nca_loss(embeddings, labels), rtol=1e-8, atol=1e-10)
 
 
 @BOTH_WAYS
@@ -486,16 +458,6 @@ def test_supcon_of_images_as_far_apart_as_can_be(temperature: float) -> None:
     triangle = torch.stack([angles.cos(), angles.sin()], 1)
     loss = supervised_contrastive_loss(triangle, torch.zeros(3).long(), temperature=temperature)
     assert float(loss) == pytest.approx(math.log(2), abs=1e-4)
-
-
-@pytest.mark.parametrize("variant", ["khosla", "published"])
-def test_supcon_gradcheck(variant: str) -> None:
-    z, y = random_batch(5, 7, 4, 3)
-    temperature = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(
-        lambda a, t: supervised_contrastive_loss(a, y, temperature=t, variant=variant),  # type: ignore[arg-type]
-        (z.requires_grad_(), temperature),
-    )
 
 
 def test_cross_entropy_is_the_formula() -> None:

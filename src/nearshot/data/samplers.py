@@ -83,9 +83,6 @@ class Batches(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from the state of a sampler of the same kind and size; the number of ranks may differ."""
-        missing = self.state_dict().keys() - state.keys()
-        if missing:
-            raise InputError(f"This is not a sampler's state: it has no {', '.join(sorted(missing))}.")
         for name, here in self._settings().items():
             there = state["settings"].get(name)
             if there != here:
