@@ -217,19 +217,6 @@ def test_without_replacement_every_class_has_its_chance() -> None:
     assert (means / ((len(everything) - 1) / 2) - 1).abs().max() < 0.1
 
 
-def test_every_class_and_image_is_drawn_equally_often() -> None:
-    """Also with classes of unequal size: classes are equally likely, then the images in a class."""
-    labels = torch.cat([torch.full((size,), k) for k, size in enumerate([4, 8, 16])])
-    n_episodes = 6000
-    epoch = torch.cat(list(EpisodeBatches(labels, EpisodeShape(2, 1, 1), n_batches=n_episodes)))
-    per_class = labels[epoch].bincount().double() / (2 * n_episodes)  # two images of each of two classes an episode
-    assert (per_class - 2 / 3).abs().max() < 5 * math.sqrt(2 / 9 / n_episodes)
-    for k, size in enumerate([4, 8, 16]):
-        per_image = epoch[labels[epoch] == k].bincount(minlength=len(labels))[labels == k].double()
-        expected = per_image.sum() / size
-        assert ((per_image - expected).abs() < 5 * expected.sqrt()).all()
-
-
 @pytest.mark.parametrize("replacement", [True, False])
 def test_small_classes_are_left_out_where_they_may_be(replacement: bool) -> None:
     labels = torch.tensor([0, *[1] * 10, *[2] * 3, *[3] * 10, *[4] * 10])

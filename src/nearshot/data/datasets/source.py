@@ -114,7 +114,7 @@ def split_images(
             f"{files.label} lacks {counted(len(missing), 'class', 'classes')} of {dataset}: {format_list(missing)}. "
             "Is a part of the dataset missing?"
         )
-    return {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items()}
+    return {split: [p for name in sorted(set(names)) for p in groups[name]] for split, names in classes.items()}
 
 
 def paths_by_name(files: Files) -> dict[str, str]:
