@@ -27,7 +27,7 @@ class Download:
     name: str  # of the local file
     urls: tuple[str, ...]  # tried in turn
     md5: str
-    n_bytes: int  # approximately; a server that sends twice as much is cut off
+    n_bytes: int
 
 
 def download(wanted: Download, folder: str | Path, *, progress: bool | None = None) -> Path:
@@ -67,18 +67,16 @@ def _fetch(url: str, partial: Path, wanted: Download, progress: bool | None) -> 
     with urllib.request.urlopen(request, timeout=STALL_SECONDS) as answer:  # noqa: S310
         if have and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
             have = 0  # the server starts from the beginning
-        announced = answer.headers.get("Content-Length")
-        expected = have + int(announced) if announced else None
         with partial.open("ab" if have else "wb") as file:
-            most_chunks = 2 * wanted.n_bytes // CHUNK + 2
-            for _ in with_progress(range(most_chunks), f"{wanted.name} (MiB)", show=progress):
+            n_chunks = wanted.n_bytes // CHUNK + 2  # a server that sends more is cut off
+            for _ in with_progress(range(n_chunks), f"{wanted.name} (MiB)", show=progress):
                 data = answer.read(CHUNK)
                 file.write(data)
                 if not data:
                     break
     got = partial.stat().st_size
-    if expected is not None and got < expected:
-        raise OSError(f"the connection broke after {got:,} of {expected:,} bytes")
+    if got < wanted.n_bytes:
+        raise OSError(f"the connection broke after {got:,} of {wanted.n_bytes:,} bytes")
 
 
 def _md5(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
-from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
+from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError, did_you_mean
 from nearshot.models.backbone import Backbone, BackboneSpec, Interpolation, Normalisation, check_images
 from nearshot.models.layers import float32_by_default
 
@@ -40,9 +39,7 @@ class TimmBackbone(Backbone):
             ) from error
         model_name = name.removeprefix(PREFIX)
         if not timm.is_model(model_name):
-            similar = difflib.get_close_matches(model_name, timm.list_models(), n=5)
-            hint = f" Did you mean one of {', '.join(similar)}?" if similar else ""
-            raise InputError(f"timm has no model {model_name!r}.{hint}")
+            raise InputError(f"timm has no model {model_name!r}.{did_you_mean(model_name, timm.list_models())}")
         with float32_by_default(), _in_one_sentence(name):
             if file:
                 self.model: Any = _create(model_name, None, pretrained=False)
