@@ -151,7 +151,8 @@ def test_a_feature_set_brings_all_it_knows() -> None:
         evaluate_features(FEATURES, LABELS, training_classes=["a"])
     with pytest.raises(InputError, match="Class 'class 0' has 25 images"):
         evaluate_features(data, n_query=30)
-    assert evaluate_features(data, n_episodes=100, split="test").protocol.split == "test"
+    with pytest.raises(InputError, match="centre"):
+        evaluate_features(data, centre=FEATURES.mean(0))
     content = torch.arange(200)
     content[1] = content[0]
     with pytest.raises(LeakError, match="query.*support"):

@@ -379,24 +379,6 @@ def test_32768_embeddings_in_under_two_gib_and_90_seconds() -> None:
     assert 10 < extra_mib < 2048
 
 
-def test_blocks_equal_the_dense_loss_at_size_in_float32() -> None:
-    generator = torch.Generator().manual_seed(0)
-    embeddings = 0.3 * torch.randn(2048, 128, generator=generator)
-    labels = torch.randint(100, (2048,), generator=generator)
-    results = []
-    distances: list[Any] = ["euclidean", squared_euclidean, squared_euclidean]  # a callable is not split up
-    for distance, dtype in zip(distances, (torch.float32, torch.float32, torch.float64), strict=True):
-        z = embeddings.to(dtype, copy=True).requires_grad_()
-        loss = nca_loss(z, labels, background=1e-10, distance=distance)
-        loss.backward()
-        assert z.grad is not None
-        results.append((loss.detach().double(), z.grad.double()))
-    (value, gradient), *others = results
-    for other_value, other_gradient in others:
-        torch.testing.assert_close(value, other_value, rtol=1e-5, atol=0)
-        assert (gradient - other_gradient).norm() < 1e-5 * other_gradient.norm()
-
-
 @BOTH_WAYS
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch uses what it has deprecated
 def test_derivatives_go_forward() -> None:

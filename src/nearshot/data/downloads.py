@@ -45,7 +45,7 @@ def download(wanted: Download, folder: str | Path, *, progress: bool | None = No
             _fetch(url, partial, wanted, progress)
         except (OSError, http.client.HTTPException, ValueError) as error:
             problems.append(f"{url}: {error}")
-            if getattr(error, "code", None) != 416:  # the partial file is longer than the file
+            if getattr(error, "code", None) != 416:  # which says that the partial file is longer than the file
                 continue
         else:
             if _md5(partial) == wanted.md5:

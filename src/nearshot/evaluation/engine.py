@@ -45,8 +45,8 @@ ROUNDING = 16
 class TaskSettings(EvaluationSettings, total=False):
     """The keyword arguments that all evaluations share.
 
-    `spec` gives all fields of `EvaluationSpec` at once; a field given beside it wins, as beside a `FeatureSet`. With
-    `episodes`, these are used instead of drawing them. `progress` is whether to show a bar; by default on a terminal.
+    `spec` gives all fields of `EvaluationSpec` at once; a field given beside it wins. With `episodes`, these are used
+    instead of drawing them. `progress` is whether to show a bar; by default on a terminal.
     """
 
     centre: Tensor | None
@@ -114,10 +114,13 @@ class Task:
 
 
 def _feature_set(features: Tensor | FeatureSet, labels: Tensor | None, metadata: dict[str, Any]) -> FeatureSet:
-    """Return features given as a `FeatureSet` or as tensors, with their metadata; what is given beside a set wins."""
+    """Return features given as a `FeatureSet` or as tensors, with their metadata."""
     if isinstance(features, FeatureSet):
-        given = {name: value for name, value in {"labels": labels, **metadata}.items() if value is not None}
-        data = replace(features, **given)
+        training_classes = metadata.pop("training_classes")
+        for name, value in {"labels": labels, **metadata}.items():
+            if value is not None:
+                raise InputError(f"A FeatureSet has its own {name}; do not give {name} a second time.")
+        data = features if training_classes is None else replace(features, training_classes=training_classes)
     elif isinstance(features, Tensor) and isinstance(labels, Tensor):
         data = FeatureSet(features, labels, **metadata)
     else:
