@@ -125,7 +125,7 @@ def load_projection(path: str | Path) -> ProjectionHead | None:
     """Return the projection that a weights file's backbone was trained with; None if it has none."""
     _, tensors = _read(Path(path))
     state = {name.removeprefix(PROJECTION): t.float() for name, t in tensors.items() if name.startswith(PROJECTION)}
-    if not state:
+    if "weight" not in state:
         return None
     projected_dim, embedding_dim = state["weight"].shape
     with torch.random.fork_rng(devices=[]):  # the new weights are replaced
