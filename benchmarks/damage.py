@@ -137,7 +137,7 @@ def make_files(folder: Path) -> dict[str, Reader]:
 
     def store_of(at: Path) -> Any:
         store = Store(at / "data/photos/16/train")
-        store.verify(progress=False)
+        store.verify()
         return np.array(store.images), store.labels, store.class_names, store.image_names, store.fingerprint
 
     def weights_of(at: Path) -> Any:

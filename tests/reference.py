@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+Similarity = Callable[[Tensor, Tensor], Tensor]
+
 
 def squared_distance(first: Tensor, second: Tensor) -> Tensor:
     """‖a − b‖², coordinate by coordinate."""
@@ -39,12 +41,18 @@ def nca(z: Tensor, y: Tensor) -> Tensor:
     return -total / b
 
 
-def prototypical(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
-    """L_PNs of Section 2.2."""
+def means_by_class(support: Tensor, support_labels: Tensor) -> dict[int, Tensor]:
+    """The prototypes c_k of Section 2.2."""
     prototypes = {}
     for k in sorted({int(label) for label in support_labels}):
         members = [s for s, label in zip(support, support_labels, strict=True) if label == k]
         prototypes[k] = sum(members[1:], members[0]) / len(members)
+    return prototypes
+
+
+def prototypical(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
+    """L_PNs of Section 2.2."""
+    prototypes = means_by_class(support, support_labels)
     total = query.new_zeros(())
     for q, label in zip(query, query_labels, strict=True):
         denominator = sum((similarity(q, c) for c in prototypes.values()), query.new_zeros(()))
@@ -52,7 +60,9 @@ def prototypical(support: Tensor, support_labels: Tensor, query: Tensor, query_l
     return -total / len(query)
 
 
-def matching(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
+def matching(
+    support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor, similarity: Similarity = similarity
+) -> Tensor:
     """L_MNs of Section 2.2."""
     total = query.new_zeros(())
     for q, label in zip(query, query_labels, strict=True):
@@ -68,12 +78,8 @@ def matching(support: Tensor, support_labels: Tensor, query: Tensor, query_label
 
 def queries_and_prototypes(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
     """Appendix B's second equation: NCA on Q ∪ C, row 7 of Figure 4."""
-    points = list(query)
-    labels = [int(label) for label in query_labels]
-    for k in sorted(set(labels)):
-        members = [s for s, label in zip(support, support_labels, strict=True) if label == k]
-        points.append(sum(members[1:], members[0]) / len(members))
-        labels.append(k)
+    prototypes = means_by_class(support, support_labels)
+    points, labels = [*query, *prototypes.values()], [*query_labels.tolist(), *prototypes]
     return nca(torch.stack(points), torch.tensor(labels))
 
 
@@ -120,14 +126,7 @@ def cosine_similarity(first: Tensor, second: Tensor) -> Tensor:
 
 def matching_cosine(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
     """Vinyals et al.: a softmax over cosine similarities."""
-    total = query.new_zeros(())
-    for q, label in zip(query, query_labels, strict=True):
-        terms = [torch.exp(cosine_similarity(q, s)) for s in support]
-        numerator = sum(
-            (t for t, s_label in zip(terms, support_labels, strict=True) if s_label == label), query.new_zeros(())
-        )
-        total = total + torch.log(numerator / sum(terms, query.new_zeros(())))
-    return -total / len(query)
+    return matching(support, support_labels, query, query_labels, lambda q, s: torch.exp(cosine_similarity(q, s)))
 
 
 def supervised_contrastive(z: Tensor, y: Tensor, temperature: float) -> Tensor:
@@ -211,11 +210,6 @@ def mean_image_pairs(class_sizes: Sequence[int], batch_size: int) -> tuple[float
             else:
                 negatives += 1
     return positives / n_batches, negatives / n_batches, alone / n_batches
-
-
-def choose(n: int, k: int) -> int:
-    """The binomial coefficient of Table 1."""
-    return math.comb(n, k)
 
 
 def centroid_answer(support: Tensor, query: Tensor) -> int:

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "progress": {"errors"},
     "text": {"io"},
     "randomness": {"errors", "checks"},
-    "episode_shape": {"errors", "checks"},
+    "episode_shape": {"errors", "checks", "text"},
     "distances": BASIC,
     "data": BASIC,
     "models": BASIC,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nearshot.checks import is_integer
 from nearshot.errors import InputError
+from nearshot.text import counted
 
 __all__ = ["EpisodeShape", "ImagesByClass"]
 
@@ -134,23 +135,16 @@ class ImagesByClass:
 
         `least_images` is the name of the setting that skips small classes, for the message.
         """
-        n_classes = len(self.classes)
-        if n_classes < shape.n_way:
-            there = "is 1 class" if n_classes == 1 else f"are {n_classes} classes"
-            of_size = f" of {self._least} images or more" if self._least > 1 else ""
-            fewer = "Ask for fewer ways" if n_classes > 1 else f"Add classes{', or leave out fewer' if of_size else ''}"
-            raise InputError(f"There {there}{of_size}; episodes need {shape.n_way}. {fewer}.")
+        if len(self.classes) < shape.n_way:
+            found = counted(len(self.classes), "class", "classes")
+            found += f" of {self._least} images or more" if self._least > 1 else ""
+            raise InputError(f"Found {found}; episodes need {shape.n_way}. Lower n_way, or add classes.")
         too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
         if len(too_small):
-            name, size = self.name(int(too_small[0])), int(self.sizes[too_small[0]])
-            n_others = len(too_small) - 1
-            more = "1 more class is" if n_others == 1 else f"{n_others} more classes are"
-            others = f" (and {more} too small)" if n_others else ""
-            needed = shape.images_per_class
-            fewer = "Ask for fewer images of a class" if needed > 2 else "Add images"
-            can_do_without = len(self.classes) - len(too_small) >= shape.n_way
-            without = f", or leave small classes out: {least_images} {needed}" if can_do_without else ""
+            name, size, needed = self.name(int(too_small[0])), int(self.sizes[too_small[0]]), shape.images_per_class
+            others = counted(len(too_small), "class is", "classes are")
             raise InputError(
-                f"Class {name!r} has {size} image{'' if size == 1 else 's'}; {shape.n_shot}-shot with {shape.n_query} "
-                f"quer{'y' if shape.n_query == 1 else 'ies'} needs {needed}{others}. {fewer}{without}."
+                f"Class {name!r} has {counted(size, 'image')}; {shape.n_shot}-shot with "
+                f"{counted(shape.n_query, 'query', 'queries')} needs {needed}. {others} too small. Lower n_query, add "
+                f"images, or leave small classes out: {least_images} {needed}."
             )

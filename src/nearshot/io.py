@@ -150,8 +150,6 @@ def naming_a_full_disk(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in DISK_IS_FULL:
             raise NearshotError(f"The disk is full: {path} was not written.") from error
-        if error.errno == errno.EFBIG:
-            raise NearshotError(f"{path} was not written: it is larger than files may be here (ulimit -f).") from error
         error.filename = error.filename or str(path)
         raise
 

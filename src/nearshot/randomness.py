@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,16 +9,6 @@ from torch import Tensor
 
 from nearshot.checks import is_integer
 from nearshot.errors import InputError
-
-
-@contextmanager
-def kept_randomness() -> Iterator[None]:
-    """Restore the CPU's random state on leaving, whatever is drawn or seeded inside."""
-    before = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before)
 
 
 def private_generator(seed: int | torch.Generator) -> torch.Generator:

@@ -236,7 +236,7 @@ def test_a_folder_by_table_and_by_its_own_splits(tmp_path: Path) -> None:
 
 def test_bad_folders(tmp_path: Path) -> None:
     files = open_files(write_folder(tmp_path / "f", class_folders(ANIMALS)))
-    with pytest.raises(InputError, match="'unicorn'"):
+    with pytest.raises(FileFormatError, match="'unicorn'"):
         plan_folder(files, classes={"train": ["unicorn"]})
     with pytest.raises(FileFormatError, match="0 classes"):
         plan_folder(open_files(write_folder(tmp_path / "empty", {"readme.txt": b""})))

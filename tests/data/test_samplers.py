@@ -120,8 +120,6 @@ def test_a_state_of_another_sampler_is_refused() -> None:
         EpisodeBatches(LABELS, EpisodeShape(4, 1, 4)).load_state_dict(SAMPLERS["episodes"]().state_dict())
     with pytest.raises(InputError, match="with labels = "):
         EpisodeBatches(LABELS.flip(0), SHAPE).load_state_dict(SAMPLERS["episodes"]().state_dict())
-    with pytest.raises(InputError, match="not a sampler's state: it has no batches_taken, epoch, generator, settings"):
-        SAMPLERS["shuffled"]().load_state_dict({})
 
 
 @few
@@ -219,19 +217,6 @@ def test_without_replacement_every_class_has_its_chance() -> None:
     assert (means / ((len(everything) - 1) / 2) - 1).abs().max() < 0.1
 
 
-def test_every_class_and_image_is_drawn_equally_often() -> None:
-    """Also with classes of unequal size: classes are equally likely, then the images in a class."""
-    labels = torch.cat([torch.full((size,), k) for k, size in enumerate([4, 8, 16])])
-    n_episodes = 6000
-    epoch = torch.cat(list(EpisodeBatches(labels, EpisodeShape(2, 1, 1), n_batches=n_episodes)))
-    per_class = labels[epoch].bincount().double() / (2 * n_episodes)  # two images of each of two classes an episode
-    assert (per_class - 2 / 3).abs().max() < 5 * math.sqrt(2 / 9 / n_episodes)
-    for k, size in enumerate([4, 8, 16]):
-        per_image = epoch[labels[epoch] == k].bincount(minlength=len(labels))[labels == k].double()
-        expected = per_image.sum() / size
-        assert ((per_image - expected).abs() < 5 * expected.sqrt()).all()
-
-
 @pytest.mark.parametrize("replacement", [True, False])
 def test_small_classes_are_left_out_where_they_may_be(replacement: bool) -> None:
     labels = torch.tensor([0, *[1] * 10, *[2] * 3, *[3] * 10, *[4] * 10])
@@ -253,7 +238,7 @@ EACH_12 = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)
     [
         (EACH_12, (2, 5, 15), {"class_names": ["seal", "otter", "whale"]}, "'otter' has 12 .* 20.*least_images 20"),
         (torch.tensor([7] * 12 + [9] * 30), (2, 5, 15), {"class_names": ["seal"]}, "Class 7 has 12 images"),
-        (torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), (2, 5, 15), {}, "Class 1 has 12 .* 2 more"),
+        (torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), (2, 5, 15), {}, "Class 1 has 12 .* 3 classes"),
         (EACH_12, (3, 1, 1), {"least_images": 20}, "2 classes of 20 .* 3"),
         (torch.zeros(9, dtype=torch.long), (2, 1, 1), {}, "1 class.* 2"),
         (EACH_12.float(), (2, 1, 1), {}, "labels .* torch.float32"),

@@ -70,7 +70,7 @@ def test_a_pickled_store_opens_the_same_files(tmp_path: Path, monkeypatch: pytes
     again = pickle.loads(pickled)
     assert isinstance(again.images, np.memmap)
     np.testing.assert_array_equal(again.images, store.images)
-    again.verify(progress=False)
+    again.verify()
     write_folder(tmp_path / "source", {"animal 0/0.png": encoded(picture(99))})
     make(tmp_path)
     with pytest.raises(FileFormatError, match="Open it again"):

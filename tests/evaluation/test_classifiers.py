@@ -147,16 +147,6 @@ def test_a_name_that_is_taken_over_is_not_answered_by_the_fast_path(monkeypatch:
     assert not torch.equal(before.per_episode, after.per_episode)
 
 
-@pytest.mark.parametrize("n_shot", [1, 5])
-@pytest.mark.parametrize("name", CLASSIFIERS)
-def test_the_fast_paths_answer_as_the_definitions(name: str, n_shot: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = evaluate_features(OVERLAPPING, LABELS, classifier=name, n_shot=n_shot, n_episodes=500)
-    built_in = CLASSIFIERS[name]
-    monkeypatch.setitem(CLASSIFIERS, name, Classifier("copy", built_in.scores, built_in.prototypes, built_in.fit))
-    defined = evaluate_features(OVERLAPPING, LABELS, classifier=name, n_shot=n_shot, n_episodes=500)
-    assert torch.equal(fast.per_episode, defined.per_episode)
-
-
 whole_distances = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 
 

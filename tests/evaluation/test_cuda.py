@@ -13,7 +13,7 @@ import torch
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import CLASSIFIERS, evaluate_features, evaluate_fine_tuned, evaluate_many
 from nearshot.evaluation.engine import count_correct
-from nearshot.evaluation.similarity import FAST, SimilarityBuffers, SimilarityPlan
+from nearshot.evaluation.similarity import FAST, SimilarityBuffers
 from nearshot.losses import nca_loss
 from nearshot.models import build_backbone
 
@@ -54,8 +54,8 @@ def test_many_at_once_are_as_on_the_cpu() -> None:
 
 
 def test_nothing_in_a_chunk_waits_for_the_gpu() -> None:
-    plan = SimilarityPlan(features().cuda(), EpisodeShape(5, 5, 15), (1, 5), needs_images=True)
-    buffers = SimilarityBuffers(plan, at_once=8)
+    given = (features().cuda(), features().cuda().square().sum(1), EpisodeShape(5, 5, 15), (1, 5))
+    buffers = SimilarityBuffers(*given, needs_images=True, at_once=8)
     rows = torch.stack([torch.randperm(300)[:100] for _ in range(8)]).cuda()
     tolerance = torch.tensor(1e-6, device="cuda")
     with waiting_is_an_error(), torch.inference_mode():

@@ -24,7 +24,7 @@ from nearshot.evaluation import (
     prepare_features,
     similarity,
 )
-from nearshot.evaluation.similarity import SimilarityBuffers, SimilarityPlan
+from nearshot.evaluation.similarity import SimilarityBuffers
 
 
 @pytest.mark.parametrize("offset", [0.125, 30.125, 20_000.125])
@@ -81,9 +81,10 @@ def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) ->
     found = []
     for features in (given, given.double()):
         prepared = prepare_features(features)
-        plan = SimilarityPlan(prepared - prepare_features(given).mean(0), shape, (5,), needs_images=True)
-        found.append(SimilarityBuffers(plan, at_once=100).compute(rows))
-    (ours, exact), length = found, plan.squares.max().sqrt()
+        centred = prepared - prepare_features(given).mean(0)
+        squares = centred.square().sum(1)
+        found.append(SimilarityBuffers(centred, squares, shape, (5,), needs_images=True, at_once=100).compute(rows))
+    (ours, exact), length = found, squares.max().sqrt()
     allowed = engine.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
     assert (ours.to_images - exact.to_images).abs().max() < allowed
     assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
@@ -92,9 +93,9 @@ def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) ->
 @pytest.mark.parametrize("needs_images", [True, False])
 def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(needs_images: bool) -> None:
     """The first is what a GPU does."""
-    plan = SimilarityPlan(FEATURES, EpisodeShape(4, 3, 2), (1, 3), needs_images)
+    given = (FEATURES, FEATURES.square().sum(1), EpisodeShape(4, 3, 2), (1, 3))
     rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
-    buffers = [SimilarityBuffers(plan, at_once=10) for _ in range(2)]
+    buffers = [SimilarityBuffers(*given, needs_images=needs_images, at_once=10) for _ in range(2)]
     buffers[0].gather_at_once = 2
     buffers[0]._products_in_cache(rows)
     buffers[1]._products(rows)

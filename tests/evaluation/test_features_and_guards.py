@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from layouts import Call
 from safetensors.torch import save_file
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -151,20 +152,13 @@ def test_what_a_features_file_must_say(tmp_path: Path) -> None:
         save_features(FeatureSet(torch.zeros(3, 2), torch.zeros(3)), path)
 
 
-class Exploit:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.path,))
-
-
 def test_bad_feature_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no features file"):
         load_features(tmp_path / "nowhere.npz")
-    np.savez(tmp_path / "evil.npz", features=np.array([Exploit(tmp_path / "ran")], dtype=object), labels=np.zeros(1))
-    (tmp_path / "evil.safetensors").write_bytes(pickle.dumps(Exploit(tmp_path / "ran")))
-    (tmp_path / "evil2.npz").write_bytes(pickle.dumps(Exploit(tmp_path / "ran")))
+    exploit = Call(Path.touch, tmp_path / "ran")
+    np.savez(tmp_path / "evil.npz", features=np.array([exploit], dtype=object), labels=np.zeros(1))
+    (tmp_path / "evil.safetensors").write_bytes(pickle.dumps(exploit))
+    (tmp_path / "evil2.npz").write_bytes(pickle.dumps(exploit))
     for name in ("evil.npz", "evil.safetensors", "evil2.npz"):
         with pytest.raises(FileFormatError, match="damaged"):
             load_features(tmp_path / name)
@@ -186,7 +180,7 @@ def test_training_classes_must_not_be_evaluated() -> None:
     check_unseen_classes(["otter", "seal"], ["whale"])
     with pytest.raises(LeakError, match="2 .*'otter', 'seal'"):
         check_unseen_classes(["otter", "seal", "ray"], ["whale", "seal", "otter"])
-    with pytest.raises(LeakError, match="7 .*'c0', 'c1', 'c2', 'c3', 'c4', …"):
+    with pytest.raises(LeakError, match="7 .*'c0', 'c1', 'c2', 'c3', 'c4' and 2 more"):
         check_unseen_classes([f"c{i}" for i in range(9)], [f"c{i}" for i in range(7)])
 
 

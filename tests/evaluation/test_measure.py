@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
 from torch import Tensor
 
 import reference
@@ -32,19 +30,6 @@ from nearshot.evaluation import (
     sample_episodes,
     score_predictions,
 )
-
-few = settings(max_examples=30, deadline=None)
-
-
-@few
-@given(st.integers(0, 2**31))
-def test_with_one_shot_all_classifiers_coincide(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    support = torch.randn(4, 5, 1, 6, generator=generator, dtype=torch.float64)
-    query = torch.randn(4, 9, 6, generator=generator, dtype=torch.float64)
-    answers = [classify(support, query).argmax(2) for classify in CLASSIFIERS.values()]
-    assert torch.equal(answers[0], answers[1])
-    assert torch.equal(answers[0], answers[2])
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -174,14 +159,6 @@ def test_a_feature_set_brings_all_it_knows() -> None:
         evaluate_features(replace(data, content=content), n_episodes=500)
 
 
-def test_classes_that_were_left_out_are_in_the_protocol() -> None:
-    labels = torch.where(torch.arange(200) < 195, LABELS, 99)
-    accuracy = evaluate_features(FEATURES, labels, n_episodes=20, small_classes="leave out")
-    assert accuracy.protocol.classes_left_out == 1
-    with pytest.raises(InputError, match="Class 99 has 5 images"):
-        evaluate_many(FEATURES, labels, n_episodes=20)
-
-
 def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
     """Drawn, given or scored, one shot or five: the same questions are the same."""
     episodes = sample_episodes(LABELS, n_episodes=100)
@@ -204,22 +181,14 @@ def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
             score_predictions(wrong, episodes, classifier="theirs", inductive=True)
 
 
-def test_given_episodes_are_used() -> None:
+def test_episodes_and_settings_that_are_given_must_agree() -> None:
     episodes = sample_episodes(LABELS, n_way=3, n_shot=2, n_query=4, n_episodes=50, seed=9)
-    accuracy = evaluate_features(FEATURES, LABELS, episodes=episodes)
-    drawn = evaluate_features(FEATURES, LABELS, n_way=3, n_shot=2, n_query=4, n_episodes=50, seed=9)
-    assert torch.equal(accuracy.per_episode, drawn.per_episode)
-    assert accuracy.protocol.n_way == 3
+    given = {"n_way": 3, "n_shot": 2, "n_query": 4, "n_episodes": 50, "seed": 9}.items()
+    assert asdict(evaluate_features(FEATURES, LABELS, episodes=episodes).protocol).items() >= given
     with pytest.raises(InputError, match="n_shot must be at most 2.*5"):
         evaluate_many(FEATURES, LABELS, n_shots=(1, 5), episodes=episodes)
     with pytest.raises(InputError, match="more than one class"):
         evaluate_features(FEATURES, LABELS.roll(1), episodes=episodes)
-
-
-def test_an_answer_that_knows_nothing_gets_chance() -> None:
-    """Equal scores for all must not favour the right answer."""
-    accuracy = evaluate_features(torch.ones(200, 4), LABELS, n_episodes=100)
-    assert accuracy.mean == pytest.approx(20)
 
 
 @pytest.mark.parametrize(
@@ -269,9 +238,9 @@ def test_nothing_to_measure(given: dict[str, Any], message: str) -> None:
 
 
 def test_settings_as_an_object_and_as_keywords_are_the_same() -> None:
-    spec = EvaluationSpec(n_way=3, n_shot=2, n_episodes=30, classifier="soft", normalise=False)
-    keywords = evaluate_features(FEATURES, LABELS, n_way=3, n_shot=2, n_episodes=30, classifier="soft", normalise=False)
-    whole = evaluate_features(FEATURES, LABELS, spec=spec)
+    given: dict[str, Any] = {"n_way": 3, "n_shot": 2, "n_episodes": 30, "classifier": "soft", "normalise": False}
+    spec = EvaluationSpec(**given)
+    whole, keywords = evaluate_features(FEATURES, LABELS, spec=spec), evaluate_features(FEATURES, LABELS, **given)
     assert torch.equal(whole.per_episode, keywords.per_episode)
     assert whole.protocol == keywords.protocol
     changed = evaluate_features(FEATURES, LABELS, spec=spec, classifier="knn", centre=FEATURES[0] / 2, centred=False)

@@ -236,41 +236,13 @@ def test_a_callable_that_measures_something_else_than_pairs_is_refused(distance:
         nca_loss(embeddings.float(), labels, distance=distance)
 
 
-@pytest.mark.parametrize("prototypes", [True, False])
-@pytest.mark.parametrize("separate", [True, False])
-def test_gradcheck(prototypes: bool, separate: bool, in_blocks: bool) -> None:
-    shape = EpisodeShape(3, 2, 2)
-    embeddings, labels = random_episode(1, shape, 3)
-    temperature = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
-
-    def loss(z: Tensor, t: Tensor) -> Tensor:
-        return episode_loss(z, labels, shape, prototypes=prototypes, separate=separate, temperature=t)
-
-    given = (embeddings.requires_grad_(), temperature)
-    assert torch.autograd.gradcheck(loss, given)
-    if not in_blocks:
-        assert torch.autograd.gradgradcheck(loss, given)
-
-
 def test_a_second_derivative_needs_a_callable_where_the_loss_is_in_blocks(in_blocks: bool) -> None:
     embeddings, labels = random_batch(0, 6, 2, 2)
     embeddings.requires_grad_()
-    torch.autograd.grad(nca_loss(embeddings, labels, distance=squared_euclidean), embeddings, create_graph=True)
+    assert torch.autograd.gradgradcheck(lambda z: nca_loss(z, labels, distance=squared_euclidean), embeddings)
     if in_blocks:
         with pytest.raises(InputError, match="squared_euclidean"):
             torch.autograd.grad(nca_loss(embeddings, labels), embeddings, create_graph=True)
-
-
-@few
-@given(seeds, st.integers(2, 30))
-def test_order_translation_and_rotation_do_not_matter(seed: int, n: int) -> None:
-    embeddings, labels = random_batch(seed, n, 4, 3)
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(n, generator=generator)
-    rotation, _ = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=generator))
-    shift = 100 * torch.randn(4, dtype=torch.float64, generator=generator)
-    moved = nca_loss((embeddings @ rotation + shift)[order], labels[order])
-    torch.testing.assert_close(moved, nca_loss(embeddings, labels), rtol=1e-8, atol=1e-10)
 
 
 @BOTH_WAYS
@@ -409,24 +381,6 @@ def test_32768_embeddings_in_under_two_gib_and_90_seconds() -> None:
     assert 10 < extra_mib < 2048
 
 
-def test_blocks_equal_the_dense_loss_at_size_in_float32() -> None:
-    generator = torch.Generator().manual_seed(0)
-    embeddings = 0.3 * torch.randn(2048, 128, generator=generator)
-    labels = torch.randint(100, (2048,), generator=generator)
-    results = []
-    distances: list[Any] = ["euclidean", squared_euclidean, squared_euclidean]  # a callable is not split up
-    for distance, dtype in zip(distances, (torch.float32, torch.float32, torch.float64), strict=True):
-        z = embeddings.to(dtype, copy=True).requires_grad_()
-        loss = nca_loss(z, labels, background=1e-10, distance=distance)
-        loss.backward()
-        assert z.grad is not None
-        results.append((loss.detach().double(), z.grad.double()))
-    (value, gradient), *others = results
-    for other_value, other_gradient in others:
-        torch.testing.assert_close(value, other_value, rtol=1e-5, atol=0)
-        assert (gradient - other_gradient).norm() < 1e-5 * other_gradient.norm()
-
-
 @BOTH_WAYS
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch uses what it has deprecated
 def test_derivatives_go_forward() -> None:
@@ -488,16 +442,6 @@ def test_supcon_of_images_as_far_apart_as_can_be(temperature: float) -> None:
     triangle = torch.stack([angles.cos(), angles.sin()], 1)
     loss = supervised_contrastive_loss(triangle, torch.zeros(3).long(), temperature=temperature)
     assert float(loss) == pytest.approx(math.log(2), abs=1e-4)
-
-
-@pytest.mark.parametrize("variant", ["khosla", "published"])
-def test_supcon_gradcheck(variant: str) -> None:
-    z, y = random_batch(5, 7, 4, 3)
-    temperature = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(
-        lambda a, t: supervised_contrastive_loss(a, y, temperature=t, variant=variant),  # type: ignore[arg-type]
-        (z.requires_grad_(), temperature),
-    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import hypothesis.strategies as st
 import pytest
@@ -13,6 +13,7 @@ import reference
 from nearshot.data import IndependentBatches, ShuffledBatches
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA, BatchSizeRow
 from nearshot.losses import PairCounts, count_pairs, expected_pairs
 
 few = settings(max_examples=40, deadline=None)
@@ -43,7 +44,7 @@ def test_table_1(shape: EpisodeShape) -> None:
     assert some == count_pairs(shape, prototypes=False, separate=True)  # a prototype counts for its images
     assert everything.positives >= some.positives  # Appendix A
     assert everything.negatives > some.negatives
-    assert everything == (reference.choose(m + n, 2) * w, reference.choose(w, 2) * (m + n) ** 2)
+    assert everything == (math.comb(m + n, 2) * w, math.comb(w, 2) * (m + n) ** 2)
     assert some == (w * m * n, w * (w - 1) * m * n)
     assert 2 * (everything.positives - some.positives) == w * (m**2 + n**2 - m - n)
     assert 2 * (everything.negatives - some.negatives) == w * (w - 1) * (m**2 + n**2)
@@ -55,8 +56,8 @@ def test_table_1(shape: EpisodeShape) -> None:
 def test_row_7_of_figure_4(shape: EpisodeShape) -> None:
     """Query and query, query and prototype, which counts for its images, and prototype and prototype, which is one."""
     w, n, m = shape.n_way, shape.n_shot, shape.n_query
-    positives = w * (reference.choose(m, 2) + m * n)
-    negatives = reference.choose(w, 2) * (m**2 + 2 * m * n + 1)
+    positives = w * (math.comb(m, 2) + m * n)
+    negatives = math.comb(w, 2) * (m**2 + 2 * m * n + 1)
     assert count_pairs(shape, prototypes=True, separate=False) == (positives, negatives)
 
 
@@ -72,46 +73,17 @@ def test_appendix_e_rows_of_the_ablation_at_batch_256() -> None:
     assert whole_batch(snells).negatives > 2.5 * episodes(snells).negatives
 
 
-# Appendix E's table: batch size, shots, images per class → positives, negatives, total. NCA: 64 classes in a batch.
-PRINTED: dict[tuple[Any, ...], tuple[int, int, int]] = {
-    (512, "nca"): (1792, 129024, 130816),
-    (512, 5, 16): (1760, 54560, 56320),
-    (512, 5, 8): (960, 60480, 61440),
-    (512, 5, 32): (2160, 32400, 34560),
-    (512, 1, 8): (448, 28224, 28672),
-    (512, 1, 16): (465, 14415, 14880),
-    (512, 1, 32): (496, 7440, 7936),
-    (256, "nca"): (384, 32256, 32640),
-    (256, 5, 16): (880, 13200, 14080),
-    (256, 5, 8): (480, 14880, 15360),
-    (256, 5, 32): (1080, 7560, 8640),
-    (256, 1, 8): (224, 6944, 7168),
-    (256, 1, 16): (240, 3600, 3840),
-    (256, 1, 32): (248, 1736, 1984),
-    (128, "nca"): (64, 8064, 8128),
-    (128, 5, 16): (440, 3280, 3520),
-    (128, 5, 8): (240, 3600, 3840),
-    (128, 5, 32): (540, 1620, 2160),
-    (128, 1, 8): (112, 1680, 1792),
-    (128, 1, 16): (120, 840, 960),
-    (128, 1, 32): (124, 372, 496),
-}
-# Where a printed number disagrees with the paper's own formulas, what follows from them.
-ERRATA: dict[tuple[Any, ...], tuple[int, int, int]] = {
-    (128, 5, 16): (440, 3080, 3520),  # printed 3,280 negatives, beside the right total
-    (512, 1, 16): (480, 14880, 15360),  # printed 465 / 14,415 / 14,880
-}
+# Rows of Appendix E's table whose printed numbers disagree with the paper's own formulas, tested above.
+WRONG = {erratum.row for erratum in ERRATA if erratum.about == "pairs"}
 
 
-@pytest.mark.parametrize("setup", PRINTED, ids=str)
-def test_appendix_e(setup: tuple[Any, ...]) -> None:
-    if setup[1] == "nca":
-        images_per_class = setup[0] // 64
-        counts = whole_batch(EpisodeShape(64, 1, images_per_class - 1))
-    else:
-        counts = episodes(EpisodeShape.from_batch(*setup))
-    assert (*counts, counts.total) == ERRATA.get(setup, PRINTED[setup])
-    assert (setup in ERRATA) == ((*counts, counts.total) != PRINTED[setup])
+@pytest.mark.parametrize("row", BATCH_SIZE_TABLE, ids=lambda row: f"{row.batch_size} {row.shape}")
+def test_appendix_e(row: BatchSizeRow) -> None:
+    """NCA: 64 classes in a batch."""
+    shape = row.shape or EpisodeShape(64, 1, row.batch_size // 64 - 1)
+    counts = whole_batch(shape) if row.shape is None else episodes(shape)
+    is_printed = (*counts, counts.total) == (row.positives, row.negatives, row.total)
+    assert is_printed == ((row.batch_size, (shape.n_shot, shape.images_per_class)) not in WRONG)
 
 
 @few
@@ -128,9 +100,9 @@ def test_pairs_of_shuffled_batches_of_cifar_fs(batch_size: int, rounded: tuple[i
     """C(b, 2) · 599 / 38,399 positives, and the samplers' own batches have about as many."""
     labels = torch.arange(64).repeat_interleave(600)
     expected = expected_pairs([600] * 64, batch_size)
-    assert expected.positives == pytest.approx(reference.choose(batch_size, 2) * 599 / 38_399)
+    assert expected.positives == pytest.approx(math.comb(batch_size, 2) * 599 / 38_399)
     assert (round(expected.positives), round(expected.anchors_without_positive, 1)) == rounded
-    assert expected.total == pytest.approx(reference.choose(batch_size, 2))
+    assert expected.total == pytest.approx(math.comb(batch_size, 2))
     n_batches = 38_400 // batch_size
     for sampler in (
         ShuffledBatches(38_400, batch_size, drop_last=True),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ class Download:
     name: str  # of the local file
     urls: tuple[str, ...]  # tried in turn
     md5: str
-    n_bytes: int  # approximately; a server that sends twice as much is cut off
+    n_bytes: int
 
 
 def download(wanted: Download, folder: str | Path, *, progress: bool | None = None) -> Path:
@@ -41,24 +40,19 @@ def download(wanted: Download, folder: str | Path, *, progress: bool | None = No
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     partial, problems = target.with_name(f".{target.name}.partial"), []
-    for url in wanted.urls:
-        for _ in range(TRIES_PER_MIRROR):
-            before = _size(partial)
-            try:
-                _fetch(url, partial, wanted, progress)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                problems.append(f"{url}: {error}")
-                if isinstance(error, urllib.error.HTTPError) and error.code == 416:
-                    partial.unlink(missing_ok=True)  # the partial file is longer than the file
-                if _size(partial) <= before:
-                    break  # no progress: try the next URL
+    for url in wanted.urls * TRIES_PER_MIRROR:
+        try:
+            _fetch(url, partial, wanted, progress)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            problems.append(f"{url}: {error}")
+            if getattr(error, "code", None) != 416:  # which says that the partial file is longer than the file
                 continue
+        else:
             if _md5(partial) == wanted.md5:
                 partial.replace(target)
                 return target
             problems.append(f"{url}: the checksum is wrong")
-            partial.unlink()
-            break
+        partial.unlink(missing_ok=True)
     raise DownloadError(
         f"{wanted.name} could not be downloaded ({'; '.join(dict.fromkeys(problems))}). Get it from {wanted.urls[0]} "
         "by other means, and give its path: paths=PATH (--from PATH)."
@@ -68,27 +62,21 @@ def download(wanted: Download, folder: str | Path, *, progress: bool | None = No
 def _fetch(url: str, partial: Path, wanted: Download, progress: bool | None) -> None:
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http address")
-    have = _size(partial)
+    have = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
     with urllib.request.urlopen(request, timeout=STALL_SECONDS) as answer:  # noqa: S310
         if have and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
             have = 0  # the server starts from the beginning
-        announced = answer.headers.get("Content-Length")
-        expected = have + int(announced) if announced else None
         with partial.open("ab" if have else "wb") as file:
-            most_chunks = 2 * wanted.n_bytes // CHUNK + 2
-            for _ in with_progress(range(most_chunks), f"{wanted.name} (MiB)", show=progress):
+            n_chunks = wanted.n_bytes // CHUNK + 2  # a server that sends more is cut off
+            for _ in with_progress(range(n_chunks), f"{wanted.name} (MiB)", show=progress):
                 data = answer.read(CHUNK)
                 file.write(data)
                 if not data:
                     break
     got = partial.stat().st_size
-    if expected is not None and got < expected:
-        raise OSError(f"the connection broke after {got:,} of {expected:,} bytes")
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+    if got < wanted.n_bytes:
+        raise OSError(f"the connection broke after {got:,} of {wanted.n_bytes:,} bytes")
 
 
 def _md5(path: Path) -> str:

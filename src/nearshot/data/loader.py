@@ -7,7 +7,6 @@ by bit, wherever the images are.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -61,8 +60,8 @@ class ImageFeed:
     """Batches of a store's images on a device, by index.
 
     Args:
-        images: (image, height, width, 3) uint8, as `Store.images`. A memory map is loaded once, or streamed from disk;
-            any other array is used without a copy, unless it goes to the device.
+        images: (image, height, width, 3) uint8. `Store.images`, the map of a file, are loaded once, or streamed from
+            disk; any other array is used without a copy, unless it goes to the device.
         device: the device of the batches.
         residence: where the images are kept; by default `choose_residence` decides.
         n_processes: how many processes of this machine have a feed of the same images.
@@ -83,21 +82,17 @@ class ImageFeed:
         self.device = torch.device(device)
         self.residence: Residence = residence or choose_residence(images.nbytes, self.device, n_processes=n_processes)
         self._shape = images.shape
-        self._gather: Callable[[Rows, Pixels], None] = partial(_gather_from_array, images)
-        if (file := _file_behind(images)) is not None:
-            self._gather = partial(_gather_from_file, *file)
+        file = _file_behind(images)
+        if file is not None and self.residence == "memory":
+            images, file = np.fromfile(file, np.uint8).reshape(self._shape), None
+        self._gather: Callable[[Rows, Pixels], None]
+        self._gather = partial(_gather_from_array, images) if file is None else partial(_gather_from_file, file)
         self._on_device: Tensor | None = None
         if self.residence == "device":  # some at a time, so that the host never holds all of them
             self._on_device = torch.empty(self._shape, dtype=torch.uint8, device=self.device)
             batches = self._stream(np.arange(len(self)), ROWS_TO_LOAD)
             for part, batch in zip(self._on_device.split(ROWS_TO_LOAD), batches, strict=True):
                 part.copy_(batch)
-        elif self.residence == "memory" and file is not None:
-            whole = np.empty(self._shape, np.uint8)
-            for first in range(0, len(self), ROWS_TO_LOAD):
-                part_of = whole[first : first + ROWS_TO_LOAD]
-                self._gather(np.arange(first, first + len(part_of)), part_of)
-            self._gather = partial(_gather_from_array, whole)
 
     def __len__(self) -> int:
         return int(self._shape[0])
@@ -144,25 +139,19 @@ class ImageFeed:
         return batch
 
 
-def _file_behind(images: Pixels) -> tuple[Path, int] | None:
-    """Return the file that an array is mapped from and the byte at which the array starts; None for other arrays."""
-    if not isinstance(images, np.memmap) or images.mode == "c" or not images.flags.c_contiguous:
+def _file_behind(images: Pixels) -> Path | None:
+    """Return the file that an array is a map of, as a store's images are; None for other arrays and parts of a map."""
+    if not isinstance(images, np.memmap) or images.mode != "r" or images.filename is None:
         return None
-    base: object = images
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if images.filename is None or not isinstance(base, mmap.mmap):
-        return None
-    # A map starts at a page of the file, and a slice of an array keeps the offset of the whole array.
-    in_map = images.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
-    return Path(images.filename), images.offset - images.offset % mmap.ALLOCATIONGRANULARITY + in_map
+    path = Path(images.filename)
+    return path if images.flags.c_contiguous and images.nbytes == path.stat().st_size else None
 
 
 def _gather_from_array(images: Pixels, rows: Rows, out: Pixels) -> None:
     np.take(images, rows, axis=0, out=out, mode="clip")  # the rows are known to exist; "raise" would copy twice
 
 
-def _gather_from_file(path: Path, first: int, rows: Rows, out: Pixels) -> None:
+def _gather_from_file(path: Path, rows: Rows, out: Pixels) -> None:
     """Read rows of a file in the order of the file, each to its place in the batch.
 
     Reading is better than copying from the map: mapped pages count as the process's memory, an uncached row costs one
@@ -170,7 +159,7 @@ def _gather_from_file(path: Path, first: int, rows: Rows, out: Pixels) -> None:
     """
     row_bytes = out[0].nbytes
     places = np.argsort(rows, kind="stable")
-    starts = (first + rows[places] * row_bytes).tolist()
+    starts = (rows[places] * row_bytes).tolist()
     with path.open("rb", buffering=0) as opened:
         if hasattr(os, "posix_fadvise"):  # the disk serves announced reads in parallel: four times faster if uncached
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing beyond the rows

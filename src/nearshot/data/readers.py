@@ -33,7 +33,7 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
 # A folder that holds archives and otherwise only files of these suffixes is read as if the archives were unpacked.
 BESIDE_ARCHIVES = {"", ".txt", ".md", ".csv", ".json", ".html", ".pdf", ".md5", ".sha256"}
-TAR_ERRORS = (tarfile.TarError, EOFError, OSError, zlib.error)
+READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, NotImplementedError)
 
 
 class Member(NamedTuple):
@@ -67,11 +67,10 @@ class Files:
 
     def read(self, name: str) -> bytes:
         """Return a file's content. Thread-safe."""
-        return self.members[name].read()
-
-    def stamp(self, name: str) -> str:
-        """Return a text that differs if the file's content may have changed, without reading the file."""
-        return self.members[name].stamp
+        try:
+            return self.members[name].read()
+        except READ_ERRORS as error:
+            raise FileFormatError(f"{name!r} in {self.label} cannot be read: {printable(error)}.") from error
 
     def _readable(self, name: str) -> str:
         """Return a name as one line of text; refuse two names that become the same, which would merge two classes."""
@@ -112,7 +111,7 @@ def _open_folder(path: Path) -> Files:
         for name in names:
             stamp = _file_stamp(above / name)
             if stamp is not None:
-                members[f"{folder}/{name}".removeprefix("./")] = Member(partial(_read_file, above / name), stamp)
+                members[f"{folder}/{name}".removeprefix("./")] = Member((above / name).read_bytes, stamp)
     skipped.refuse_locked()
     folders += [link.relative_to(path).as_posix() for link in skipped.linked]
     files = Files(str(path), members, folders)
@@ -126,13 +125,6 @@ def _open_folder(path: Path) -> Files:
         unpacked = {str(within / member): archive.members[member] for member in archive.names()}
         parts.append(Files(archive.label, unpacked, (str(within / folder) for folder in archive.folders())))
     return _merged(parts)
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FileFormatError(f"{printable(path)} cannot be read: {error.strerror}.") from error
 
 
 def _file_stamp(path: Path) -> str | None:
@@ -161,15 +153,8 @@ def _open_zip(path: Path) -> Files:
             raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
         _check_growth(member.filename, member.file_size, member.compress_size, path)
         stamp = f"{member.file_size} {member.CRC}"
-        members[member.filename] = Member(partial(_read_zip_member, archive, member, path), stamp)
+        members[member.filename] = Member(partial(archive.read, member), stamp)
     return Files(str(path), members, folders)
-
-
-def _read_zip_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> bytes:
-    try:
-        return archive.read(member)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-        raise FileFormatError(f"{member.filename!r} in {path} is damaged: {error}.") from error
 
 
 class _Tar:
@@ -209,14 +194,11 @@ class _Tar:
                 raise FileFormatError(f"{self.path} is cut short: it has no end.")
 
     def read(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-        try:
-            with self.lock:
-                file = archive.extractfile(member)
-                data = file.read() if file is not None else b""
-        except TAR_ERRORS as error:
-            raise FileFormatError(f"{member.name!r} in {self.path} is damaged: {error}.") from error
+        with self.lock:
+            file = archive.extractfile(member)
+            data = file.read() if file is not None else b""
         if len(data) != member.size:
-            raise FileFormatError(f"{member.name!r} in {self.path} is cut short.")
+            raise EOFError("the archive is cut short")
         return data
 
 
@@ -224,7 +206,7 @@ def _open_tar(path: Path) -> Files:
     tar = _Tar(path)
     try:
         members = dict(tar.members(tarfile.open(path)))  # noqa: SIM115 (stays open for reading)
-    except TAR_ERRORS as error:
+    except READ_ERRORS as error:
         raise FileFormatError(f"{path} is not a tar archive, or is cut short: {error}.") from error
     return Files(str(path), members, tar.folders)
 
@@ -236,10 +218,9 @@ def _merged(parts: Sequence[Files]) -> Files:
         for name, one in part.members.items():
             other = members.get(name, one)
             if is_image(name) and one.stamp != other.stamp and one.read() != other.read():
-                first = next(part.label for part in parts if name in part.members)
+                label = " and ".join(part.label for part in parts if name in part.members)
                 raise FileFormatError(
-                    f"{first} and {part.label} have two different images of the name {name!r}. Unpack them into "
-                    "folders of their own."
+                    f"{label} have different images of the name {name!r}. Unpack them into folders of their own."
                 )
         members |= part.members
     return Files(", ".join(part.label for part in parts), members, {name for part in parts for name in part.folders()})

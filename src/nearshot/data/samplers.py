@@ -49,7 +49,6 @@ class Batches(ABC):
             raise InputError(f"n_batches must be at least 1, not {n_batches}.")
         self.epoch = self._n_taken = 0
         self._generator = private_generator(sharing.get("seed", 0))
-        self._before_epoch = self._generator.get_state()
         self._order: Tensor | None = None
 
     def __len__(self) -> int:
@@ -69,7 +68,6 @@ class Batches(ABC):
             if self._n_taken == len(self):  # after its last batch, the sampler is at the start of the next epoch
                 self._order, self._n_taken = None, 0
                 self.epoch += 1
-                self._before_epoch = self._generator.get_state()
             yield batch.tensor_split(self.n_ranks)[self.rank]
 
     def epoch_indices(self) -> Tensor:
@@ -78,20 +76,18 @@ class Batches(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which another sampler resumes exactly, also in the middle of an epoch."""
-        state = {"generator": self._before_epoch, "epoch": self.epoch, "batches_taken": self._n_taken}
+        generator = self._generator.get_state() if self._order is None else self._before_epoch
+        state = {"generator": generator, "epoch": self.epoch, "batches_taken": self._n_taken}
         return {"settings": self._settings(), **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from the state of a sampler of the same kind and size; the number of ranks may differ."""
-        missing = self.state_dict().keys() - state.keys()
-        if missing:
-            raise InputError(f"This is not a sampler's state: it has no {', '.join(sorted(missing))}.")
         for name, here in self._settings().items():
             there = state["settings"].get(name)
             if there != here:
                 raise InputError(f"The state is of a sampler with {name} = {there!r}; this one has {here!r}.")
-        self._before_epoch, self._order = state["generator"], None
-        self._generator.set_state(self._before_epoch)
+        self._order = None
+        self._generator.set_state(state["generator"])
         self.epoch, self._n_taken = state["epoch"], state["batches_taken"]
 
     def _settings(self) -> dict[str, str | int]:

@@ -111,15 +111,8 @@ class Store:
         check_together(folder.parent)
         return cls(folder)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in vars(self).items() if name != "images"}
-        return state | {"folder": self.folder.absolute()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if read_manifest(self.folder)["fingerprint"] != self.fingerprint:
-            raise FileFormatError(f"{self.folder} was prepared again after this store was pickled. Open it again.")
-        self.images = self._map_images()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.folder.absolute(), self.fingerprint)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -151,10 +144,10 @@ class Store:
         _, groups = np.unique(self.hashes, axis=0, return_inverse=True)
         return torch.from_numpy(groups.reshape(-1).astype(np.int64))
 
-    def verify(self, *, progress: bool | None = None) -> None:
+    def verify(self) -> None:
         """Read all images again, and raise an error if anything differs from what was written."""
         advice = "Delete this folder, and prepare the dataset again."
-        for index in with_progress(range(len(self)), f"{self.dataset} {self.split}", show=progress):
+        for index in with_progress(range(len(self)), f"{self.dataset} {self.split}"):
             if not np.array_equal(hash_of(self.images[index]), self.hashes[index]):
                 name = self.image_names[index]
                 raise FileFormatError(f"Image {index} ({name}) of {self.folder} has changed. {advice}")
@@ -183,6 +176,14 @@ class Store:
 
     def _damaged(self, file: Path, how: str) -> FileFormatError:
         return FileFormatError(f"The store is damaged: {file} {how}. Prepare the dataset {self.dataset!r} again.")
+
+
+def _reopened(folder: Path, fingerprint: str) -> Store:
+    """Return a store that was pickled."""
+    store = Store(folder)
+    if store.fingerprint != fingerprint:
+        raise FileFormatError(f"{folder} was prepared again after this store was pickled. Open it again.")
+    return store
 
 
 def hash_of(pixels: Pixels) -> npt.NDArray[np.uint8]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, class
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes, digest_of
 from nearshot.evaluation.features import FeatureSet, prepare_features
 from nearshot.evaluation.guards import ContentGuard, check_unseen_classes
-from nearshot.evaluation.similarity import FAST, SimilarityBuffers, SimilarityPlan
+from nearshot.evaluation.similarity import FAST, SimilarityBuffers
 from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.evaluation.ties import TIE, first_best
@@ -254,19 +255,21 @@ class _Fast:
         features = _around_zero(prepared(data, self.spec))
         uses_means = {tally: isinstance(tally.classify, Classifier) and tally.classify.prototypes for tally in tallies}
         means = sorted({tally.spec.n_shot for tally in tallies if uses_means[tally]})
-        self.plan = SimilarityPlan(features, shape, tuple(means), needs_images=not all(uses_means.values()))
+        squares = torch.linalg.vector_norm(features, dim=1).square()
+        needs_images = not all(uses_means.values())
+        self.buffers = partial(SimilarityBuffers, features, squares, shape, means, needs_images=needs_images)
         on_cpu = features.device.type == "cpu"
         self.at_once = EPISODES_AT_ONCE_CPU if on_cpu else _at_once(GATHERED_BYTES, features, shape)
         self.at_once_exactly = _at_once(GATHERED_BYTES_EXACTLY, features, shape)
         # Products round in units of the features' squared length, and normalised features in those of 1. No squared
         # distance is above 4 times that, and the definitions take what differs by TIE of the largest for a tie.
-        length = self.plan.squares.max().sqrt()
+        length = squares.max().sqrt()
         size = length * (length.clamp(min=1) if self.spec.normalise else length)
         self.tolerance = max(ROUNDING * torch.finfo(features.dtype).eps, 4 * TIE) * size
 
     def answer(self, rows: Tensor, start: int) -> None:
         unsure: dict[Tally, list[Tensor]] = {tally: [] for tally in self.tallies}
-        buffers = SimilarityBuffers(self.plan, min(self.at_once, len(rows)))
+        buffers = self.buffers(at_once=min(self.at_once, len(rows)))
         for offset in range(0, len(rows), self.at_once):
             some = rows[offset : offset + self.at_once]
             similarities = buffers.compute(some)

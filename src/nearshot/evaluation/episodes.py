@@ -49,13 +49,11 @@ class Episodes:
     n_classes_left_out: ClassVar[int] = 0  # unknown here
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "images", self.images.clone())  # the caller may change theirs
-        images = self.images
-        if images.ndim != 3 or images.is_floating_point() or len(images) == 0:
-            shape = tuple(images.shape)
-            raise InputError(
-                f"images must be whole numbers of shape (episode, way, query + shot) (got {images.dtype} {shape})."
-            )
+        images = self.images.to(torch.int64, copy=True)  # the caller may change theirs
+        if images.ndim != 3 or self.images.is_floating_point() or len(images) == 0:
+            came = f"{self.images.dtype} {tuple(images.shape)}"
+            raise InputError(f"images must be whole numbers of shape (episode, way, query + shot) (got {came}).")
+        object.__setattr__(self, "images", images)
         _ = self.shape  # checks the numbers
         in_order = images.flatten(1).sort(1).values
         if int(in_order[:, 0].min()) < 0:
@@ -192,21 +190,18 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
     metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION or tensors.keys() != {"support", "query"}:
         raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
-    support, query = tensors["support"], tensors["query"]
     if metadata.get("fingerprint") != fingerprint:
         raise FileFormatError(
             f"{path} has episodes of the dataset with fingerprint {metadata.get('fingerprint')!r}, not {fingerprint!r}."
         )
-    shapes = [tuple(support.shape), tuple(query.shape)]
-    wrong = any(len(shape) != 3 for shape in shapes) or shapes[0][:2] != shapes[1][:2]
-    if wrong or support.is_floating_point() or query.is_floating_point():
-        raise FileFormatError(
-            f"{path} must have whole numbers: support (episode, way, shot) and query (episode, way, query). It has "
-            f"{support.dtype} {shapes[0]} and {query.dtype} {shapes[1]}."
-        )
+    try:
+        images = torch.cat([tensors["query"], tensors["support"]], dim=2)
+    except (IndexError, RuntimeError) as error:
+        shapes = " and ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise FileFormatError(f"{path} must have (episode, way, image) twice, but has {shapes}.") from error
     seed = metadata.get("seed", "")
-    images = torch.cat([query.long(), support.long()], dim=2)
-    episodes = Episodes(images, query.shape[2], int(seed) if seed.isdecimal() and len(seed) <= 20 else None)
+    n_query = tensors["query"].shape[2]
+    episodes = Episodes(images, n_query, int(seed) if seed.isdecimal() and len(seed) <= 20 else None)
     check_classes(episodes, labels)
     return episodes
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation.episodes import Episodes
+from nearshot.text import counted, format_list
 
 
 def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Iterable[str]) -> None:
@@ -15,15 +16,12 @@ def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Ite
 
     >>> check_unseen_classes(["otter", "seal"], ["seal", "whale"])
     Traceback (most recent call last):
-    nearshot.errors.LeakError: 1 of the evaluated classes was trained on: 'seal'. ...
+    nearshot.errors.LeakError: 1 evaluated class was trained on: 'seal'. ...
     """
     seen = sorted(set(training_classes) & set(evaluated_classes))
     if seen:
-        named = ", ".join(map(repr, seen[:5])) + (", …" if len(seen) > 5 else "")
-        raise LeakError(
-            f"{len(seen)} of the evaluated classes {'was' if len(seen) == 1 else 'were'} trained on: {named}. "
-            "Few-shot accuracy needs unseen classes."
-        )
+        n_seen = counted(len(seen), "evaluated class was", "evaluated classes were")
+        raise LeakError(f"{n_seen} trained on: {format_list(seen)}. Few-shot accuracy needs unseen classes.")
 
 
 class ContentGuard:

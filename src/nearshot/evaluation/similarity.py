@@ -9,9 +9,7 @@ of few points with many queries is twice as fast as torch's. Elsewhere torch doe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,64 +29,58 @@ class Similarities(NamedTuple):
     to_means: dict[int, Tensor]  # (episode, way, query), by the number of shots of the class means
 
 
-@dataclass(frozen=True, eq=False)
-class SimilarityPlan:
-    """Which similarities to compute."""
-
-    features: Tensor  # (image, dim), around zero: far from it, 2qs − ‖s‖² loses its digits
-    shape: EpisodeShape
-    shots_of_means: tuple[int, ...]  # the numbers of shots of which class means are needed
-    needs_images: bool  # whether the similarities to each support image are needed
-
-    @cached_property
-    def squares(self) -> Tensor:
-        """The squared lengths ‖s‖², (image,)."""
-        lengths: Tensor = torch.linalg.vector_norm(self.features, dim=1)
-        return lengths.square()
-
-    @property
-    def n_queries(self) -> int:
-        """Queries per episode."""
-        return self.shape.n_way * self.shape.n_query
-
-
 class SimilarityBuffers:
     """Computes the similarities of up to `at_once` episodes, always in the same memory.
 
     Fresh memory would cost more than the gathering. A result is valid until the next one is computed, and each thread
     needs its own buffers.
+
+    Args:
+        features: (image, dim), around zero: far from it, 2qs − ‖s‖² loses its digits.
+        lengths: (image,) the squared lengths ‖s‖² of the features.
+        shape: ways, shots and queries.
+        shots_of_means: the numbers of shots of which class means are needed.
+        needs_images: whether the similarities to each support image are needed.
+        at_once: how many episodes there is room for.
     """
 
-    def __init__(self, plan: SimilarityPlan, at_once: int) -> None:
-        self.plan = plan
-        features, shape, n_queries = plan.features, plan.shape, plan.n_queries
+    def __init__(
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        shape: EpisodeShape,
+        shots_of_means: Sequence[int],
+        *,
+        needs_images: bool,
+        at_once: int,
+    ) -> None:
+        self.features, self.lengths, self.shape, self.needs_images = features, lengths, shape, needs_images
+        self.n_queries = shape.n_way * shape.n_query
         self.gather_at_once = at_once
         if features.device.type == "cpu":
             self.gather_at_once = max(1, CACHE_BYTES // (shape.batch_size * features[0].nbytes))
         self.gathered = features.new_empty(self.gather_at_once * shape.batch_size, features.shape[1])
-        self.to_images = features.new_empty(at_once, shape.n_way, shape.n_shot, n_queries if plan.needs_images else 0)
-        self.to_means = {n: features.new_empty(at_once, shape.n_way, n_queries) for n in plan.shots_of_means}
+        self.to_images = features.new_empty(at_once, shape.n_way, shape.n_shot, self.n_queries if needs_images else 0)
+        self.to_means = {n: features.new_empty(at_once, shape.n_way, self.n_queries) for n in shots_of_means}
         self.sums = features.new_empty(self.gather_at_once, shape.n_way, features.shape[1])  # over shots
-        self.squares = {n: features.new_empty(at_once, shape.n_way) for n in plan.shots_of_means}  # of the sums
+        self.squares = {n: features.new_empty(at_once, shape.n_way) for n in shots_of_means}  # of the sums
 
     def compute(self, rows: Tensor) -> Similarities:
         """Return the similarities of episodes; `rows` (episode, image), queries of all ways first, then support."""
         (self._products_in_cache if rows.device.type == "cpu" else self._products)(rows)
         to_images, to_means = self.to_images[: len(rows)], {n: t[: len(rows)] for n, t in self.to_means.items()}
         for n, products in to_means.items():
-            if self.plan.needs_images:
+            if self.needs_images:
                 torch.sum(to_images[:, :, :n], 2, out=products)  # the product of a sum is the sum of the products
             products.mul_(2 / n).sub_(self.squares[n][: len(rows), :, None].div_(n**2))
-        squares = self.plan.squares[rows[:, self.plan.n_queries :]].view(*to_images.shape[:3], 1)
-        return Similarities(to_images.mul_(2).sub_(squares), to_means)
+        lengths = self.lengths[rows[:, self.n_queries :]].view(*to_images.shape[:3], 1)
+        return Similarities(to_images.mul_(2).sub_(lengths), to_means)
 
     def _products_in_cache(self, rows: Tensor) -> None:
         # A few episodes at a time, all in NumPy: torch's calls may wait for the interpreter, which threads share.
-        plan = self.plan
-        features, all_rows, place, sums = (t.numpy() for t in (plan.features, rows, self.gathered, self.sums))
-        to_images = self.to_images.numpy()
-        means = [(n, self.to_means[n].numpy(), self.squares[n].numpy()) for n in plan.shots_of_means]
-        n_way, n_queries = plan.shape.n_way, plan.n_queries
+        features, all_rows, place, sums = (t.numpy() for t in (self.features, rows, self.gathered, self.sums))
+        to_images, n_way, n_queries = self.to_images.numpy(), self.shape.n_way, self.n_queries
+        means = [(n, products.numpy(), self.squares[n].numpy()) for n, products in self.to_means.items()]
         for start in range(0, len(rows), self.gather_at_once):
             some = all_rows[start : start + self.gather_at_once]
             n_some, here = len(some), slice(start, start + len(some))
@@ -97,26 +89,26 @@ class SimilarityBuffers:
             gathered = gathered.reshape(n_some, some.shape[1], -1)  # (episode, image, dim)
             query = gathered[:, :n_queries].swapaxes(1, 2)  # (episode, dim, query)
             support = gathered[:, n_queries:].reshape(n_some, n_way, -1, features.shape[1])
-            if plan.needs_images:
+            if self.needs_images:
                 np.matmul(support, query[:, None], out=to_images[here])
             for n, products, squares in means:
                 np.add.reduce(support[:, :, :n], axis=2, out=sums[:n_some])
                 np.vecdot(sums[:n_some], sums[:n_some], out=squares[here])
-                if not plan.needs_images:
+                if not self.needs_images:
                     np.matmul(sums[:n_some], query, out=products[here])
 
     def _products(self, rows: Tensor) -> None:
-        shape, n_queries, n_episodes = self.plan.shape, self.plan.n_queries, len(rows)
+        shape, n_queries, n_episodes = self.shape, self.n_queries, len(rows)
         gathered = self.gathered[: rows.numel()]
-        torch.index_select(self.plan.features, 0, rows.flatten(), out=gathered)
+        torch.index_select(self.features, 0, rows.flatten(), out=gathered)
         gathered = gathered.view(*rows.shape, -1)  # (episode, image, dim)
         query, support = gathered[:, :n_queries].transpose(1, 2), gathered[:, n_queries:]
-        if self.plan.needs_images:
+        if self.needs_images:
             torch.bmm(support, query, out=self.to_images[:n_episodes].flatten(1, 2))
         for n, products in self.to_means.items():
             sums = support.unflatten(1, (shape.n_way, shape.n_shot))[:, :, :n].sum(2)  # (episode, way, dim)
             torch.sum(sums.square(), 2, out=self.squares[n][:n_episodes])
-            if not self.plan.needs_images:
+            if not self.needs_images:
                 torch.bmm(sums, query, out=products[:n_episodes])
 
 

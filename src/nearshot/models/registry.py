@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from nearshot.errors import InputError, look_up
+from nearshot.errors import look_up
 from nearshot.models.backbone import Backbone
 from nearshot.models.conv4 import Conv4
 from nearshot.models.efficientnet_lite import VARIANTS, EfficientNetLite
@@ -44,14 +44,11 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
     9427840
     >>> build_backbone("resnet11")
     Traceback (most recent call last):
-    nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', ... or 'timm:<name>'.
+    nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', ... Did you mean 'resnet12'?
     """
     if str(name).startswith(TIMM_PREFIX):
         return TimmBackbone(name, input_size)
-    try:
-        maker = look_up(BACKBONES, name, "backbone")
-    except InputError as error:
-        raise InputError(f"{str(error).removesuffix('.')} or '{TIMM_PREFIX}<name>'.") from None
+    maker = look_up({**BACKBONES, f"{TIMM_PREFIX}<name>": TimmBackbone}, name, "backbone")
     if input_size is None:
         input_size = VARIANTS[name].input_size if name in VARIANTS else DEFAULT_INPUT_SIZE
     return maker(name, input_size)

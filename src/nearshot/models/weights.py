@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,8 @@ FORMAT, VERSION = "nearshot-backbone", "1"
 PREFIX = "backbone."  # of the names of the network's own tensors
 HEADS = ("projection", "head")  # linear layers that are used in training only
 LARGEST_INPUT = 4096
-# The sha256 of each published backbone's file. The files are in the folder `published`, each with a model card.
+# The published backbones' files, each with a model card, and the sha256 of each.
+PUBLISHED_FOLDER = Path(__file__).parent / "published"
 PUBLISHED: Mapping[str, str] = MappingProxyType(
     {"resnet12-nca-cifar-fs": "f78691b5d0db1d832199cb50aaf8d6fe07f5c4e788642364faef54d86222800f"}
 )
@@ -125,11 +125,10 @@ def _from_file(path: Path) -> Backbone:
 
 def load_head(path: str | Path, kind: Literal["projection", "head"]) -> nn.Linear | None:
     """Return the projection or the linear classifier that a weights file's backbone was trained with, if it has one."""
-    spec, tensors = _read(Path(path))
-    backbone_of_content(tensors, spec, Path(path))  # checks the tensors
+    _, tensors = _read(Path(path))
     prefix = f"{kind}."
     state = {name.removeprefix(prefix): t.float() for name, t in tensors.items() if name.startswith(prefix)}
-    if not state:
+    if "weight" not in state:
         return None
     dim_out, dim_in = state["weight"].shape
     with torch.random.fork_rng(devices=[]):  # the new weights are replaced
@@ -151,11 +150,15 @@ def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) ->
             backbone = build_backbone(name, input_size=spec["input_size"])
         except InputError as error:
             raise FileFormatError(f"{path} describes an impossible backbone: {error}") from error
-    _check_fit(tensors, backbone, path)
-    tensors = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
-    mean = tensors.pop("training_mean", None)
-    own = {key: tensor for key, tensor in tensors.items() if key.startswith(PREFIX)}
-    backbone.load_state_dict({key.removeprefix(PREFIX): tensor for key, tensor in own.items()})
+    try:
+        backbone.load_state_dict({k.removeprefix(PREFIX): t for k, t in tensors.items() if k.startswith(PREFIX)})
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip()  # the first of the differences
+        raise FileFormatError(f"{path} does not have the weights of {name}: {reason:.300}") from error
+    mean = tensors["training_mean"].float() if "training_mean" in tensors else None
+    if mean is not None and mean.shape != (backbone.embedding_dim,):
+        came = tuple(mean.shape)
+        raise FileFormatError(f"{path} has a training_mean of shape {came}; {name} needs ({backbone.embedding_dim},).")
     normalisation = Normalisation(tuple(spec["mean"]), tuple(spec["std"]))
     how = {"interpolation": spec.get("interpolation", "bilinear"), "crop": spec.get("crop", 1.0)}
     backbone.spec = replace(backbone.spec, normalisation=normalisation, training_mean=mean, **how)
@@ -170,15 +173,10 @@ def read_notes(path_or_name: str | Path) -> dict[str, str]:
 
 
 def published_file(name: str) -> Path:
-    """Return the file of a published backbone: from the folder $NEARSHOT_WEIGHTS, if it has it, or the package."""
-    folders = [Path(__file__).parent / "published"]
-    if given := os.environ.get("NEARSHOT_WEIGHTS"):
-        folders.insert(0, Path(given).expanduser())
-    path = next((path for folder in folders if (path := folder / f"{name}.safetensors").is_file()), None)
-    if path is None:
-        raise FileFormatError(f"The weights {name!r} are missing from {folders[-1]}. Install nearshot again.")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != PUBLISHED[name]:
-        raise FileFormatError(f"{path} is not the published file: it is damaged, or has another version.")
+    """Return the file of a published backbone, which is part of the package."""
+    path = PUBLISHED_FOLDER / f"{name}.safetensors"
+    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != PUBLISHED[name]:
+        raise FileFormatError(f"{path} is missing, or is not the published file. Install nearshot again.")
     return path
 
 
@@ -219,6 +217,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         spec = json.loads(metadata["spec"])
     except (KeyError, ValueError, RecursionError):
         spec = None
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise FileFormatError(f"{path} is damaged: its tensor {name!r} has NaN or infinity.")
     return _checked_spec(spec, path), tensors
 
 
@@ -260,31 +261,3 @@ def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         if not tensor.isfinite().all():
             raise InputError(f"{name} does not fit {dtype}; save it in float32 or bfloat16.")
     return tensor
-
-
-def _check_fit(tensors: Mapping[str, Tensor], backbone: Backbone, path: Path) -> None:
-    """Raise an error unless a file's tensors have the names, shapes and kinds of the backbone's, and finite values."""
-    name = backbone.spec.name
-    expected = {f"{PREFIX}{key}": tensor for key, tensor in backbone.state_dict().items()}
-    if "training_mean" in tensors:
-        expected["training_mean"] = torch.empty(backbone.embedding_dim)
-    for kind in HEADS:
-        weight, bias = f"{kind}.weight", f"{kind}.bias"
-        if weight in tensors or bias in tensors:
-            n_rows = tensors[weight].shape[:1] if weight in tensors else torch.Size([1])
-            expected[weight] = torch.empty(*n_rows, backbone.embedding_dim)
-            if bias in tensors:
-                expected[bias] = torch.empty(n_rows)
-    for key in expected.keys() - tensors.keys():
-        raise FileFormatError(f"{path} lacks the tensor {key!r} of {name}.")
-    for key, found in tensors.items():
-        if key not in expected:
-            raise FileFormatError(f"{path} has a tensor {key!r} that {name} does not have.")
-        needed = expected[key]
-        if found.shape != needed.shape or found.is_floating_point() != needed.is_floating_point():
-            raise FileFormatError(
-                f"{path} has {key!r} of type {found.dtype} and shape {tuple(found.shape)}; {name} needs "
-                f"{needed.dtype} and {tuple(needed.shape)}."
-            )
-        if not found.isfinite().all():
-            raise FileFormatError(f"{path} is damaged: its tensor {key!r} has NaN or infinity.")

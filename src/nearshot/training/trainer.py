@@ -17,7 +17,6 @@ from nearshot.data.loader import ImageFeed
 from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
 from nearshot.models import save_backbone
-from nearshot.randomness import kept_randomness
 from nearshot.training import checkpoint
 from nearshot.training.assembly import RunPlan
 from nearshot.training.checkpoint import CheckpointWriter, Progress
@@ -70,7 +69,7 @@ class RunOptions(TypedDict, total=False):
     wandb: str | None
 
 
-@kept_randomness()
+@torch.random.fork_rng(devices=[])  # the random state is restored
 def train(
     config: TrainConfig,
     *,

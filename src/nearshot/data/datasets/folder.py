@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
 
-from nearshot.data.datasets.source import SPLITS, Plan, SourceImage, images_by_folder, read_table, source_image
+from nearshot.data.datasets import source
+from nearshot.data.datasets.source import SPLITS, Plan, SourceImage
 from nearshot.data.readers import Files, is_image
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, format_list
@@ -44,7 +45,7 @@ def plan_folder(
     if table is not None:
         groups, layout = _from_table(files, table), f"table {table}"
     else:
-        groups, layout = images_by_folder(files), "one folder per class"
+        groups, layout = source.images_by_folder(files), "one folder per class"
         full = {str(folder) for name in files.names() if is_image(name) for folder in PurePosixPath(name).parents}
         empty = [name for name in files.folders() if name not in full]
         if empty:
@@ -68,14 +69,10 @@ def plan_folder(
             n_classes = counted(len(groups), "class", "classes")
             advice = "Add classes, or split them by fractions (--fractions) or by lists (classes=, --train-classes)."
             remarks.append(f"{files.label} has too few classes, {n_classes}: {means}. {advice}")
-    for split, names in classes.items():
-        unknown = sorted(set(names) - groups.keys())
-        if unknown:
-            raise InputError(f"classes lists {unknown[0]!r} for split {split!r}, of which {files.label} has no image.")
     shared = [name for name in groups if sum(name in names for names in classes.values()) > 1]
     if shared:
         raise InputError(f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes.")
-    images = {split: [p for name in sorted(set(names)) for p in groups[name]] for split, names in classes.items()}
+    images = source.split_images(groups, classes, files, "the splits")
     return Plan(layout, {split: found for split, found in images.items() if found}, tuple(remarks))
 
 
@@ -110,7 +107,7 @@ def _at_least_two(sizes: Mapping[str, int]) -> dict[str, int]:
 
 def _by_split_folders(files: Files) -> dict[str, list[SourceImage]] | None:
     """Return the images of <split>/<class>/<image>, if all are laid out so."""
-    groups = images_by_folder(files, depth=2)
+    groups = source.images_by_folder(files, depth=2)
     splits: dict[str, list[SourceImage]] = {}
     for folder in sorted(groups):
         split, name = folder.split("/")
@@ -126,9 +123,9 @@ def _from_table(files: Files, table: str) -> dict[str, list[SourceImage]]:
         raise InputError(f"{files.label} has no table {table!r}.")
     base = PurePosixPath(table).parent
     groups: dict[str, list[SourceImage]] = {}
-    for number, file, label in read_table(files, table):
+    for number, file, label in source.read_table(files, table):
         path = next((p for p in (str(base / file), file) if p in known), None)
         if path is None or not is_image(path):
             raise FileFormatError(f"Line {number} of {table} lists {file!r}, which is no image of {files.label}.")
-        groups.setdefault(label, []).append(source_image(files, path, label))
+        groups.setdefault(label, []).append(source.source_image(files, path, label))
     return {label: sorted(group, key=lambda image: image.name) for label, group in groups.items()}

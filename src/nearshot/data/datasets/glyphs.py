@@ -22,6 +22,7 @@ from nearshot.data.images import Pixels
 
 GLYPHS_SIDE = 28
 IMAGES_PER_CLASS = 40
+SEED = 0  # of the variations
 # The first word of a letter's Unicode name is its script.
 SCRIPTS = {
     "train": ("LATIN", "GREEK", "CYRILLIC", "COPTIC", "LISU", "GEORGIAN", "CANADIAN"),
@@ -38,20 +39,17 @@ THUMBNAIL = 16
 ALIKE = 0.93
 
 
-def plan_glyphs(*, seed: int = 0, images_per_class: int = IMAGES_PER_CLASS) -> Plan:
-    """List the characters and their images. An image is drawn when it is read.
-
-    The seed determines the variations; the classes do not depend on it.
-    """
+def plan_glyphs() -> Plan:
+    """List the characters and their images. An image is drawn when it is read."""
     splits = {
         split: [
-            SourceImage(_class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i, seed))
+            SourceImage(_class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i))
             for letter in letters
-            for i in range(images_per_class)
+            for i in range(IMAGES_PER_CLASS)
         ]
         for split, letters in _letters().items()
     }
-    return Plan(f"drawn from matplotlib's typefaces, seed {seed}", splits)
+    return Plan(f"drawn from matplotlib's typefaces, seed {SEED}", splits)
 
 
 @cache
@@ -136,10 +134,10 @@ def _thumbnail(letter: str, face: str) -> npt.NDArray[np.float32]:
     return look / length if length else look
 
 
-def _draw(letter: str, index: int, seed: int) -> Pixels:
+def _draw(letter: str, index: int) -> Pixels:
     """Draw one image of a letter: fonts in turn, with a small random rotation, shear, scale and shift."""
     faces = _faces_with(letter)
-    random = np.random.Generator(np.random.PCG64([seed, ord(letter), index])).random(6) * 2 - 1  # in [−1, 1)
+    random = np.random.Generator(np.random.PCG64([SEED, ord(letter), index])).random(6) * 2 - 1  # in [−1, 1)
     angle, shear = 0.2 * random[0], 0.2 * random[1]
     across, down = 1 + 0.15 * random[2], 1 + 0.15 * random[3]
     # Maps a point of the result to one of the canvas, both relative to their centres.

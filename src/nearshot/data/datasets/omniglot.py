@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -72,30 +71,23 @@ def _half(name: str, md5: str, n_bytes: int) -> Download:
     return Download(name, tuple(f"https://{place}/python/{name}" for place in places), md5, n_bytes)
 
 
-OMNIGLOT = Source(
-    name="omniglot",
-    description="Omniglot: 1,623 characters, 20 drawings each, 105×105 (Vinyals et al.'s split)",
-    side=28,
-    plan=plan_omniglot,
-    downloads=(
-        _half("images_background.zip", "68d2efa1b9178cc56df9314c21c6e718", 9_464_212),
-        _half("images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811", 6_462_886),
-    ),
-    where="images_background.zip and images_evaluation.zip",
-)
-
-
 VARIANTS: dict[tuple[Split, bool], str] = {
+    ("vinyals", False): "1,623 characters, 20 drawings each, 105×105 (Vinyals et al.'s split)",
     ("vinyals", True): "each character in four rotations, as four classes",
     ("background", False): "split into background (train) and evaluation (test)",
     ("background", True): "split into background and evaluation, in four rotations",
 }
-OMNIGLOT_VARIANTS = tuple(
-    replace(
-        OMNIGLOT,
+OMNIGLOT = tuple(
+    Source(
         name=omniglot_name(split, rotations=rotations),
-        description=f"Omniglot, {words}",
+        description=f"Omniglot: {words}",
+        side=28,
         plan=partial(plan_omniglot, split=split, rotations=rotations),
+        downloads=(
+            _half("images_background.zip", "68d2efa1b9178cc56df9314c21c6e718", 9_464_212),
+            _half("images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811", 6_462_886),
+        ),
+        where="images_background.zip and images_evaluation.zip",
     )
     for (split, rotations), words in VARIANTS.items()
 )

@@ -114,7 +114,7 @@ def split_images(
             f"{files.label} lacks {counted(len(missing), 'class', 'classes')} of {dataset}: {format_list(missing)}. "
             "Is a part of the dataset missing?"
         )
-    return {split: [p for name in sorted(names) for p in groups[name]] for split, names in classes.items()}
+    return {split: [p for name in sorted(set(names)) for p in groups[name]] for split, names in classes.items()}
 
 
 def paths_by_name(files: Files) -> dict[str, str]:
@@ -167,4 +167,4 @@ def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
 
 def source_image(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
     """Return the image in a file; by default it is named after the file."""
-    return SourceImage(class_name, path if name is None else name, partial(files.read, path), files.stamp(path))
+    return SourceImage(class_name, path if name is None else name, partial(files.read, path), files.members[path].stamp)
