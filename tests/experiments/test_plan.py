@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from made_up import make_up
 from rich.console import Console
 from tiny import prepare_tiny
-from tiny_jobs import CPU, ThisProcess, ended, tiny_job
+from tiny_jobs import ThisProcess, done_in, tiny_job
 
 from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError
@@ -32,7 +31,6 @@ from nearshot.experiments.jobs import (
     JobPlan,
     chosen_jobs,
     describe_plan,
-    do,
     jobs_of,
     plan_of,
 )
@@ -51,9 +49,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plan")
     prepare_tiny(folder / "data")
     job = tiny_job()
-    Results(folder / "results").put(
-        do(job, folder / "runs" / job.id, data_dir=folder / "data", hardware=CPU, show=False)
-    )
+    Results(folder / "results").put(done_in(folder / "runs" / job.id, job, folder / "data"))
     return folder
 
 
@@ -89,7 +85,7 @@ def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(do
     (again,) = plan_of([with_more(tiny_job())], results, tmp_path / "runs")[AGAIN]
     assert set(again.measurements) == {*before.measurements, MORE}
     executor = ThisProcess(results, tmp_path / "runs", done / "data")
-    assert executor.submit(again).result() is None
+    assert executor.run(again) is None
     after = results.get(again.config, "tiny")
     assert after is not None
     assert all(after.has(one) for one in (*before.measurements, MORE))
@@ -102,14 +98,14 @@ def test_a_finished_run_is_measured_without_its_checkpoint_but_not_on_other_data
     (run / "checkpoint.pt").unlink()
     weights = {path: path.read_bytes() for path in (run / "weights").iterdir()}
     assert plan_of([job], Results(done / "results"), tmp_path / "runs")[MEASURE]
-    result = do(job, run, data_dir=done / "data", hardware=CPU, show=False)
+    result = done_in(run, job, done / "data")
     assert result.has(MORE)
     assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights
     content = read_json(run / "result.json")
     content["fingerprints"]["val"] = "of other data"
     write_json(run / "result.json", content)
     with pytest.raises(InputError, match="val"):
-        do(job, run, data_dir=done / "data", hardware=CPU, show=False)
+        done_in(run, job, done / "data")
 
 
 def test_another_training_of_the_same_settings_puts_the_earlier_result_aside(done: Path, tmp_path: Path) -> None:
@@ -134,8 +130,8 @@ def test_the_command_says_what_it_trains_again_or_skips_and_writes_a_summary(tmp
     results, said = make_up(tmp_path / "results", ["classifiers"], QUICK), io.StringIO()
 
     class Nowhere(ThisProcess):
-        def submit(self, job: Job) -> Future[str | None]:
-            return ended("nowhere to train")
+        def run(self, job: Job) -> str | None:
+            return "nowhere to train"
 
     executor, console = Nowhere(results, tmp_path / "runs"), Console(file=said, width=1000)
     options = ReproductionOptions(train_again=False, results=results.folder, runs=tmp_path / "runs")

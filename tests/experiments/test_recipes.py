@@ -13,16 +13,16 @@ from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
-from tiny_jobs import ThisProcess
+from tiny_jobs import ThisProcess, done_in
 
 from nearshot.cli import main
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
 from nearshot.experiments.costs import TRAINING_IMAGES, images_of
 from nearshot.experiments.identity import resolved
-from nearshot.experiments.jobs import do, jobs_of
+from nearshot.experiments.jobs import jobs_of
 from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.scales import QUICK, Scale, smaller
-from nearshot.training import Hardware, TrainConfig
+from nearshot.training import TrainConfig
 from nearshot.training.methods import make_batches
 
 
@@ -199,9 +199,9 @@ def test_a_run_started_for_one_recipe_is_resumed_for_another(data: Path, tmp_pat
     )
     assert one.id == other.id
     assert one.config != other.config
-    do(one, tmp_path / "run", data_dir=data, hardware=Hardware(accelerator="cpu"), show=False)
+    done_in(tmp_path / "run", one, data)
     (tmp_path / "run" / "result.json").unlink()
-    do(other, tmp_path / "run", data_dir=data, hardware=Hardware(accelerator="cpu"), show=False)
+    done_in(tmp_path / "run", other, data)
 
 
 @pytest.mark.parametrize(

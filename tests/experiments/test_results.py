@@ -14,10 +14,11 @@ import pytest
 from made_up import make_up
 from settings import TINY
 from tiny import prepare_tiny
+from tiny_jobs import done_in
 
 from nearshot.cli import main
 from nearshot.experiments import RECIPES
-from nearshot.experiments.jobs import TRAIN, Job, do, jobs_of, plan_of
+from nearshot.experiments.jobs import TRAIN, Job, jobs_of, plan_of
 from nearshot.experiments.results import LeftOutWarning, Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import QUICK
 from nearshot.io import CHECKSUM
@@ -70,7 +71,7 @@ def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Pa
 
     def found_with(*measurements: Measurement) -> dict[str, Any]:
         job = Job(TINY, "tiny", measurements, ("a test",))
-        results.put(do(job, tmp_path / "run", data_dir=tmp_path / "data", show=False))
+        results.put(done_in(tmp_path / "run", job, tmp_path / "data"))
         result = results.get(TINY, "tiny")
         assert result is not None
         found: dict[str, Any] = result.content["accuracies"][wanted.name]
@@ -92,7 +93,7 @@ def test_the_time_of_measuring_is_known_where_a_run_was_measured_once(tmp_path: 
     found = []
     for wanted, n_sharing in (((), 2), ((Measurement("test", 5, "centroid"),), 1)):
         job = Job(config, "tiny", wanted, ("a test",))
-        results.put(do(job, tmp_path / "run", data_dir=tmp_path / "data", show=False, n_sharing=n_sharing))
+        results.put(done_in(tmp_path / "run", job, tmp_path / "data", n_sharing))
         found += list(results)
     first, later = found
     assert first.training_seconds > 0 < first.measuring_seconds  # type: ignore[operator]

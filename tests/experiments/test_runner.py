@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
-from tiny_jobs import QUIET, ThisProcess, ended, tiny_job
+from tiny_jobs import QUIET, ThisProcess, tiny_job
 
 from nearshot.errors import InputError, MissingExtraError, NearshotError
 from nearshot.experiments import RECIPES, reproduce
@@ -131,14 +130,14 @@ def test_small_jobs_share_a_process_and_one_that_dies_fails_its_job_only(data_di
     executor._free = queue.SimpleQueue()
     executor._free.put(executor.workers[0])
     processes: list[Any] = []
-    submit = executor.submit
+    run = executor.run
 
-    def listening(job: Job) -> Future[str | None]:
-        future = submit(job)
-        future.add_done_callback(lambda _: processes.append(executor.workers[0].process))
-        return future
+    def listening(job: Job) -> str | None:
+        problem = run(job)
+        processes.append(executor.workers[0].process)
+        return problem
 
-    executor.submit = listening  # type: ignore[method-assign]
+    executor.run = listening  # type: ignore[method-assign]
     executor.prepare = lambda jobs: None  # type: ignore[method-assign]  # it would refuse the last one
     metrics = executor.runs / jobs[2].id / "metrics.jsonl"
     after_epochs(metrics, 2, lambda: os.kill(executor.workers[0].process.pid, signal.SIGKILL))
@@ -174,8 +173,8 @@ def test_gpus_can_be_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 class Pretended(ThisProcess):
     """All jobs are done at once."""
 
-    def submit(self, job: Job) -> Future[str | None]:
-        return ended()
+    def run(self, job: Job) -> str | None:
+        return None
 
 
 def test_jobs_that_would_take_too_long_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +266,7 @@ def test_a_node_brings_back_a_result_or_an_error_and_the_end_of_the_log(
     assert "tiny" in str(problem)
     assert log[-1] == f"nearshot: {problem}"
     nothing: dict[str, str] = {}
-    monkeypatch.setattr("nearshot.experiments.executors.base.do", lambda *args, **options: nothing["no reason"])
+    monkeypatch.setattr("nearshot.experiments.executors.base.do", lambda *_, **__: nothing["no reason"])
     content, problem, log = on_node(tmp_path / "third", data_dir)
     assert problem == "KeyError: 'no reason'"
     assert any("Traceback" in line for line in log)
