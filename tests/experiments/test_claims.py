@@ -146,8 +146,8 @@ def measured(split: str, shots: tuple[int, ...], *kinds: dict[str, Any]) -> list
     return [Measurement(split, shot, **{"classifier": "centroid"} | kind) for kind in kinds for shot in shots]
 
 
-TREATED = [{"treatment": one} for one in ("raw", "centred", "normalised")]
-TUNED = [{"layers": layers, "adapted": adapted} for layers in ((), LAYERS) for adapted in (None, CLOSEST)]
+TREATED = [{"how": one} for one in ("raw", "centred", "normalised")]
+TUNED = [{"layers": layers, "how": how} for layers in ((), LAYERS) for how in ("", CLOSEST)]
 ORDERED = [Measurement(split, 5, one) for one in ("knn", "soft", "centroid") for split in ("val", "test")]
 
 
@@ -158,8 +158,8 @@ ORDERED = [Measurement(split, 5, one) for one in ("knn", "soft", "centroid") for
         ("treatment", measured("val", (1, 5), {}, *TREATED), (58, 58, *[60] * 6), "contradicted"),
         ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (62, 62, 60, 60), "confirmed"),
         ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (58, 58, 60, 60), "contradicted"),
-        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis 5 steps"}, {}), (62, 60), "contradicted"),
-        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis 5 steps"}, {}), (58, 60), "confirmed"),
+        ("mahalanobis", measured("test", (5,), {"how": "mahalanobis 5 steps"}, {}), (62, 60), "contradicted"),
+        ("mahalanobis", measured("test", (5,), {"how": "mahalanobis 5 steps"}, {}), (58, 60), "confirmed"),
         ("classifiers", ORDERED, (60, 60, 61, 61, 62, 62), "confirmed"),
         ("classifiers", ORDERED, (61, 61, 60, 60, 62, 62), "contradicted"),
         ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 80), "contradicted"),  # with several layers
@@ -390,7 +390,7 @@ def test_nca_is_held_against_both_supervised_contrastive_losses(tmp_path: Path) 
 def test_fine_tuning_is_judged_by_the_procedure_that_is_closest_to_the_published(tmp_path: Path) -> None:
     results, frozen = (
         Results(tmp_path),
-        measured("test", (5,), *({**one, "adapted": "fine-tuned"} for one in TUNED[1::2])),
+        measured("test", (5,), *({**one, "how": "fine-tuned"} for one in TUNED[1::2])),
     )
     put(results, NCA, 50.0, means=dict.fromkeys(frozen, 40.0))
     status, text = verdict(results, "fine-tuning")

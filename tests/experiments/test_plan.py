@@ -171,8 +171,7 @@ measurements = st.builds(
     st.integers(1, 50),
     st.sampled_from(["centroid", "soft", "knn"]),
     st.lists(st.integers(1, 9), max_size=4).map(tuple),
-    st.sampled_from([None, *FINE_TUNED, *MAHALANOBIS]),
-    st.sampled_from(list(TREATMENTS)),
+    st.sampled_from([*TREATMENTS, *FINE_TUNED, *MAHALANOBIS]),
 )
 
 

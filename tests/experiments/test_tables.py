@@ -282,7 +282,7 @@ def test_what_adapting_gains_is_on_the_episodes_that_both_have() -> None:
     assert [str(row[-1]) for row in table.rows if row[0] == "NCA multi-layer"] == ["+0.29"]  # 85.42 less 85.13
     run = found.runs(PRESETS["cifar-fs-nca"])[0]
     plain, adapted = (
-        run.accuracy(Measurement("test", 5, "centroid", (), kind)).per_episode for kind in (None, "fine-tuned")
+        run.accuracy(Measurement("test", 5, "centroid", (), kind)).per_episode for kind in ("", "fine-tuned")
     )
     assert len(adapted) < len(plain)
     gained = gains["NCA + support set, frozen batch norm, 5 steps"]

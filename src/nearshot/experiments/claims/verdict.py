@@ -86,7 +86,7 @@ def judge(*stated: tuple[Sequence[Difference | None], Limits]) -> Verdict:
     judged = sorted(zip(pool_spread(there), limits, strict=True), key=lambda two: two[1].room(two[0]))
     n_all, n_there = sum(len(differences) for differences, _ in stated), len(there)
     missing = f" {n_all - n_there} of {n_all} comparisons are not run yet." if n_there < n_all else ""
-    failing = [one for one, within in judged if within.fail(one.among(n_there))]
+    failing = [one for one, within in judged if within.fail(one._replace(n_compared=n_there))]
     if failing:
         text = f"Contradicted by {len(failing)} of {n_there}: {differences_in_words(failing)}.{missing}"
         return Verdict("contradicted", text)
@@ -154,7 +154,7 @@ def _differences(found: Found, dataset: str, comparisons: Comparisons) -> list[D
 
 def _losses(differences: Sequence[Difference | None]) -> str:
     there = pool_spread([one for one in differences if one is not None])
-    losses = sorted(-one.difference for one in there if ABOVE.fail(one.among(len(there))))
+    losses = sorted(-one.difference for one in there if ABOVE.fail(one._replace(n_compared=len(there))))
     if not losses:
         return ""
     least, most = f"{losses[0]:.1f}", f"{losses[-1]:.1f}"
