@@ -13,8 +13,7 @@ from made_up import DATASET, SEEDS, make_up, put, verdict
 
 from nearshot.experiments.claims import CLAIMS, check_claims
 from nearshot.experiments.identity import run_id
-from nearshot.experiments.paper import BATCH_SIZE_TABLE
-from nearshot.experiments.paper_configs import BATCH_SIZES
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, BATCH_SIZES
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.recipes.ablations import row_config

@@ -24,13 +24,14 @@ from nearshot.experiments.differences import difference_of
 from nearshot.experiments.paper import (
     ADAPTATION,
     BATCH_SIZE_TABLE,
+    BATCH_SIZES,
     CLASSIFIERS_TABLE,
     COMPARISON,
     ERRATA,
     QUOTED,
     Number,
+    figure_config,
 )
-from nearshot.experiments.paper_configs import BATCH_SIZES, figure_config
 from nearshot.experiments.recipe import Found, outputs_of
 from nearshot.experiments.recipes.batch_size import IN_FIGURE
 from nearshot.experiments.recipes.pairs import shuffled_pairs

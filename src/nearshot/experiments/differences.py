@@ -88,8 +88,9 @@ def seed_margin(measured: Measurement, other: Measurement | None = None) -> floa
     32×32 have differed by a point from their neighbours (NCA is better with 80 % of its pairs than with all). So the
     margin is 1.
 
-    **One run, measured in two ways**: with two classifiers or treatments, adapted or not, or with other layers. The
-    largest standard deviations of such differences over three seeds of NCA are 0.18, 0.42 and 0.69, and the margin is two of them, rounded up to half points (`MEASURED_TWICE`).
+    **One run, measured in two ways**: with two classifiers, treated or adapted otherwise, or with other layers. The
+    largest standard deviations of such differences over three seeds of NCA are 0.18, 0.42 and 0.69, and the margin is
+    two of them, rounded up to half points (`MEASURED_TWICE`).
 
     >>> [seed_margin(Measurement(split, shot, "centroid")) for split in ("val", "test") for shot in (1, 5)]
     [1.0, 1.0, 2.5, 1.5]

@@ -145,10 +145,9 @@ def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
     """Return the tables and figures of a recipe on a dataset: the only place where results become tables."""
     configs = recipe.wanted(dataset)
     there = found.of_seeds_that_ran(configs)
-    changed = [found.scale.change(config) for config in configs]
-    wanted = {run_id(replace(config, seed=seed)): None for seed in there.seeds for config in changed}
-    available = {run.id: run for config in configs for run in there.runs(config)}
-    runs = tuple(available[name] for name in wanted if name in available)
+    seeded = (_with_seed(found.scale, config, seed) for seed in there.seeds for config in configs)
+    wanted = {run_id(config): config for config in seeded}
+    runs = tuple(filter(None, (found.results.get(config, found.scale.name) for config in wanted.values())))
     made = RecipeOutputs(recipe, dataset, there, runs, len(wanted))
     tables = recipe.tables(there, dataset) if runs or not configs else ()
     kept = [table.without_empty_rows() for table in tables if table.has_ours or (not configs and table.rows)]

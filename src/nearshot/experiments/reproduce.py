@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, TypedDict, Unpack
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -86,21 +86,6 @@ class ReproductionOptions:
         return seeds
 
 
-class _Settings(TypedDict, total=False):
-    """The fields of `ReproductionOptions` as keywords."""
-
-    dataset: str | None
-    seeds: int | None
-    tables_only: bool
-    train_again: bool
-    only: Sequence[str]
-    minutes: float | None
-    episode: tuple[int, int, int] | None
-    results: str | Path
-    runs: str | Path
-    data_dir: str | Path | None
-
-
 @dataclass(frozen=True, eq=False)
 class Reproduction:
     """What was regenerated: how the runs ended, tables, figures, and all files that were written.
@@ -125,7 +110,7 @@ def reproduce(
     scale: Scale = PAPER,
     executor: Executor | None = None,
     console: Console | None = None,
-    **settings: Unpack[_Settings],
+    **settings: Any,
 ) -> Reproduction:
     """Run what is missing for some tables and figures, and write them, with the paper's numbers beside ours.
 
@@ -135,9 +120,9 @@ def reproduce(
         scale: the paper's setting, or one of `nearshot.experiments.scales.smaller`, such as the quick form.
         executor: where to run; by default this machine.
         console: where to show progress.
-        settings: single options, as keywords.
+        settings: fields of `ReproductionOptions`, as keywords.
     """
-    options = replace(options or ReproductionOptions(), **settings)  # type: ignore[arg-type]
+    options = replace(options or ReproductionOptions(), **settings)
     if isinstance(names, str):
         raise InputError(f"names must be a list (got {names!r}). Write [{names!r}].")
     if options.minutes is not None and not options.minutes > 0:

@@ -38,8 +38,7 @@ from nearshot.experiments.differences import (
     over_seeds,
     seed_margin,
 )
-from nearshot.experiments.paper import QUOTED
-from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS
+from nearshot.experiments.paper import BATCH_SIZES, QUOTED, SHOTS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, Setup, setup_config, setup_name

@@ -19,8 +19,7 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.figures import line_with_band, panels, style_of
-from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA
-from nearshot.experiments.paper_configs import BATCH_SIZES, TITLES, figure_config
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, BATCH_SIZES, ERRATA, TITLES, figure_config
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Figure, Table

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.differences import difference_cell, welch_difference
 from nearshot.experiments.figures import GRID, new_drawing, style_of
-from nearshot.experiments.paper_configs import SHOTS
+from nearshot.experiments.paper import SHOTS
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes.comparison import PAIRS, ROWS
 from nearshot.experiments.tables import Cell, Figure, Row, Table, cell, signed

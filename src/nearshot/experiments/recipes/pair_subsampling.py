@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.figures import line_with_band, panels, style_of
-from nearshot.experiments.paper_configs import SHOTS, TRAINING_CLASSES
+from nearshot.experiments.paper import SHOTS, TRAINING_CLASSES
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, PANELS, line_name, setup_config, setup_name
 from nearshot.experiments.recipes.pairs import shuffled_pairs

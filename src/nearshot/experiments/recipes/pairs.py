@@ -22,8 +22,7 @@ from matplotlib.patches import Circle
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, new_drawing
-from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
-from nearshot.experiments.paper_configs import BATCH_SIZES, TRAINING_CLASSES
+from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, BATCH_SIZES, ERRATA, TRAINING_CLASSES
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.tables import Cell, Figure, Row, Table
 from nearshot.losses import ExpectedPairs, count_pairs, expected_pairs
@@ -147,21 +146,16 @@ class DrawnPairs(NamedTuple):
 
 
 def drawn_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> DrawnPairs:
-    """Return the points that a loss compares, by its own choice of anchors and candidates."""
+    """Return the points that a loss compares, by its own choice of anchors and candidates; prototypes are separate."""
     places, labels = _places(shape)
     roles = episode_roles(places, labels, shape, prototypes=prototypes, separate=separate)
     positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
-    n_queries = shape.n_way * shape.n_query
-    if roles.same_set:
-        upper = torch.ones_like(positive).triu(1)
-        positive, negative = positive & upper, negative & upper
-        points, offset = roles.anchors, 0
-    else:
-        points, offset = torch.cat([roles.anchors, roles.candidates]), n_queries
-    if prototypes or separate:
-        names = ["query"] * n_queries + ["prototype" if prototypes else "support"] * (len(points) - n_queries)
-    else:
-        names = ["image"] * len(points)
+    if separate:
+        points, offset = torch.cat([roles.anchors, roles.candidates]), len(roles.anchors)
+        names = ["query"] * offset + ["prototype" if prototypes else "support"] * len(roles.candidates)
+    else:  # each pair once
+        points, offset, names = roles.anchors, 0, ["image"] * len(roles.anchors)
+        positive, negative = positive.triu(1), negative.triu(1)
     pairs = [
         (int(one), int(other) + offset, is_positive)
         for mask, is_positive in ((negative, False), (positive, True))
