@@ -38,7 +38,7 @@ class Watched(RayCluster):
         return super().run(job)
 
     @property
-    def n_at_once(self) -> int:
+    def n_at_once(self) -> int:  # type: ignore[override]
         """What the runner asks for again and again."""
         self.happened = self.happened or self.happens()
         return super().n_at_once

@@ -38,6 +38,12 @@ class Number(NamedTuple):
         return float(self.printed.partition(" ± ")[0])
 
     @property
+    def interval95(self) -> float | None:
+        """Half the 95 % interval, where one is printed."""
+        interval = self.printed.partition(" ± ")[2]
+        return float(interval) if interval else None
+
+    @property
     def digits(self) -> int:
         """How many digits after the point it has."""
         return len(self.printed.partition(" ± ")[0].partition(".")[2])
