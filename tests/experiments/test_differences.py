@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from made_up import DATASET, SEEDS, put
 
 from nearshot.errors import InputError
-from nearshot.evaluation import Accuracy, Comparison, Protocol
+from nearshot.evaluation import Accuracy, Comparison, Protocol, compare
 from nearshot.experiments.claims import Verdict, judge
 from nearshot.experiments.claims.verdict import ABOVE, NONE, Limits
 from nearshot.experiments.differences import (
@@ -150,7 +150,8 @@ def test_one_seed_of_either_run_has_the_interval_over_episodes(tmp_path: Path) -
     assert (found.n_seeds, found.freedom, found.margin) == (1, 0, 1.0)
 
 
-def test_the_pooled_spread_of_two_runs_is_no_more_sure_than_it_says() -> None:
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_pooled_spread_is_no_more_sure_than_it_says(paired: bool) -> None:
     """Comparisons with one run in common, three seeds, unequal variances: one in twenty intervals misses, not more."""
     generator = torch.Generator().manual_seed(0)
     protocol, missed = Protocol(5, 5, 15, 2, 0, "", "centroid", True, True), []
@@ -159,9 +160,14 @@ def test_the_pooled_spread_of_two_runs_is_no_more_sure_than_it_says() -> None:
         means = scale * torch.randn(3, generator=generator, dtype=torch.float64)
         return {seed: Accuracy(mean.repeat(2), protocol) for seed, mean in enumerate(means)}
 
+    def difference(one: dict[int, Accuracy], other: dict[int, Accuracy]) -> Difference | None:
+        if not paired:
+            return difference_of_runs("", one, other, margin=0.0, kind="")
+        return over_seeds("", [compare(one[seed], other[seed]) for seed in one], margin=0.0, kind="")
+
     for _ in range(100):
         shared = run(1.0)
-        found = [difference_of_runs("", shared, run(0.5 + i / 12), margin=0.0, kind="") for i in range(12)]
+        found = [difference(shared, run(1.0 if paired else 0.5 + i / 12)) for i in range(12)]
         missed += [abs(one.difference) > one.interval95 for one in pool_spread([one for one in found if one])]
     assert 0.02 < sum(missed) / len(missed) < 0.06
 
@@ -194,18 +200,6 @@ def test_six_differences_are_listed_and_the_rest_counted() -> None:
     assert "; and 2 more (one seed" in told
     unsure = [Difference("a", 1.5, 0.1, 1, 1.0), Difference("b", 2.7, 0.1, 1, 2.5)]
     assert judge((unsure, ABOVE)).text.startswith("b: ")  # least beyond doubt by its interval and margin
-
-
-def test_the_pooled_spread_is_no_more_sure_than_it_says() -> None:
-    """Comparisons with one training in common, three seeds: about one in twenty intervals misses, not more."""
-    generator = torch.Generator().manual_seed(0)
-    missed = []
-    for _ in range(300):
-        shared = torch.randn(3, generator=generator, dtype=torch.float64)
-        differences = shared - torch.randn(12, 3, generator=generator, dtype=torch.float64)
-        gaps = [Difference("", float(d.mean()), 0.0, 3, 0.0, "", float(d.std()), 2) for d in differences]
-        missed += [abs(one.difference) > one.interval95 for one in pool_spread(gaps)]
-    assert 0.03 < sum(missed) / len(missed) < 0.06
 
 
 @pytest.mark.parametrize(

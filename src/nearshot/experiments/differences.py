@@ -16,6 +16,7 @@ import scipy.stats
 import torch
 
 from nearshot.evaluation import Accuracy, Comparison, compare
+from nearshot.experiments.identity import run_id
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, cell, signed
@@ -116,18 +117,13 @@ def difference_of(found: Found, name: str, better: Side, other: Side) -> Differe
     None where either is missing, or where a scale turns both into the same run.
     """
     (config, measured), (other_config, other_measured) = better, other
-    runs, others = (
-        {run.seed: run for run in found.runs(one) if run.has(wanted)}
-        for one, wanted in ((config, measured), (other_config, other_measured))
-    )
-    shared = [seed for seed in runs if seed in others]
-    if measured == other_measured and any(runs[seed].id == others[seed].id for seed in shared):
+    ids = [run_id(found.scale.change(one)) for one in (config, other_config)]
+    if measured == other_measured and ids[0] == ids[1]:
         return None
-    firsts = {seed: run.accuracy(measured) for seed, run in runs.items()}
-    seconds = {seed: run.accuracy(other_measured) for seed, run in others.items()}
+    firsts, seconds = found.accuracies(*better), found.accuracies(*other)
     if config != other_config:
         return difference_of_runs(name, firsts, seconds, margin=seed_margin(measured), kind=kind_of(measured))
-    comparisons = [compare(*_shared_episodes(firsts[seed], seconds[seed])) for seed in shared]
+    comparisons = _compare_seeds(firsts, seconds)
     return over_seeds(name, comparisons, margin=seed_margin(measured, other_measured), kind=kind_of(measured))
 
 
@@ -138,8 +134,7 @@ def difference_of_runs(
 
     If either has a single seed, the interval is over episodes, and the margin is added.
     """
-    pairs = [_shared_episodes(firsts[seed], seconds[seed]) for seed in firsts if seed in seconds]
-    one = over_seeds(name, [compare(*pair) for pair in pairs], margin=margin, kind=kind)
+    one = over_seeds(name, _compare_seeds(firsts, seconds), margin=margin, kind=kind)
     if one is None or min(len(firsts), len(seconds)) == 1:
         return one
     means = ([accuracy.mean for accuracy in side.values()] for side in (firsts, seconds))
@@ -209,6 +204,10 @@ def _pooled(one: Difference, alike: Sequence[Difference]) -> Difference:
     pooled = one._replace(spread=spread, freedom=freedom)
     is_too_wide = pooled.interval95 > one.over_episodes + one.allowed
     return one._replace(freedom=0.0) if one.n_seeds == 2 and spread <= one.allowed and is_too_wide else pooled
+
+
+def _compare_seeds(firsts: Mapping[int, Accuracy], seconds: Mapping[int, Accuracy]) -> list[Comparison]:
+    return [compare(*_shared_episodes(firsts[seed], seconds[seed])) for seed in firsts if seed in seconds]
 
 
 def _shared_episodes(one: Accuracy, other: Accuracy) -> list[Accuracy]:

@@ -9,7 +9,7 @@ from typing import Self
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation import PooledAccuracy, pool_seeds
+from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import Scale
@@ -64,6 +64,10 @@ class Found:
         configs = (_with_seed(self.scale, config, seed) for seed in self.seeds)
         found = (self.results.get(one, self.scale.name) for one in configs)
         return [result for result in found if result is not None]
+
+    def accuracies(self, config: TrainConfig, measurement: Measurement) -> dict[int, Accuracy]:
+        """Return the available accuracies of a configuration, by seed."""
+        return {run.seed: run.accuracy(measurement) for run in self.runs(config) if run.has(measurement)}
 
     def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:
         """Return the accuracy over the seeds that were run, with its runs; None if there are none."""

@@ -207,6 +207,11 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     return Cell(str(accuracy), accuracy.mean, accuracy, details)
 
 
+def number_cell(value: float | None, form: str = "{:,}", **details: float | str) -> Cell:
+    """Return a formatted number; a dash for None."""
+    return Cell(MISSING) if value is None else Cell(form.format(value), value, details=details)
+
+
 def signed(number: float, digits: int = 2) -> str:
     """Return a number with its sign, as in −0.50."""
     return f"{number:+.{digits}f}".replace("-", "−")

@@ -103,7 +103,6 @@ class _Worker:
 
     def __init__(self, environment: dict[str, str], jobs_per_process: int = 1) -> None:
         self.environment, self.jobs_per_process, self.n_left = environment, jobs_per_process, 0
-        self.gpu = environment.get("CUDA_VISIBLE_DEVICES")
         self.process: Any = None
 
     def run(self, task: JobTask, results: Path) -> str | None:

@@ -22,7 +22,7 @@ from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, PANELS, line_name, setup_config, setup_name
 from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Cell, Figure, Row, Table, cell
+from nearshot.experiments.tables import Cell, Figure, Row, Table, cell, number_cell
 from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig
 
@@ -76,12 +76,11 @@ def _positives(found: Found, config: TrainConfig) -> Cell:
     """Return the positives in a batch; for NCA's shuffled ones their mean, on the datasets of the paper."""
     changed = found.scale.change(config)
     if changed.method != "nca":
-        count = count_pairs(changed.shape, prototypes=False, separate=True).positives
-        return Cell(f"{count:,}", count)
+        return number_cell(count_pairs(changed.shape, prototypes=False, separate=True).positives)
     if changed.dataset not in TRAINING_CLASSES:
         return cell(None)
     mean = changed.keep_positives * shuffled_pairs(changed.dataset, changed.batch_size).positives
-    return Cell(f"{mean:,.0f}", mean)
+    return number_cell(mean, "{:,.0f}")
 
 
 def _about_positives(found: Found, dataset: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from nearshot.episode_shape import EpisodeShape
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, new_drawing
 from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, BATCH_SIZES, ERRATA, TRAINING_CLASSES
 from nearshot.experiments.recipe import Recipe
-from nearshot.experiments.tables import Cell, Figure, Row, Table
+from nearshot.experiments.tables import Cell, Figure, Row, Table, number_cell
 from nearshot.losses import ExpectedPairs, count_pairs, expected_pairs
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
@@ -68,8 +68,8 @@ def _table_1() -> Table:
         episodes = count_pairs(shape, prototypes=True, separate=True)
         lost = [one - other for one, other in zip(everything, episodes, strict=True)]
         shares = (Cell(f"{n:,} (+{100 * n / base:.0f} %)", n) for n, base in zip(lost, episodes, strict=True))
-        rows.append((name, "no episodes", *map(_count, everything)))
-        rows.append((name, "episodes", *map(_count, episodes)))
+        rows.append((name, "no episodes", *map(number_cell, everything)))
+        rows.append((name, "episodes", *map(number_cell, episodes)))
         rows.append((name, "pairs lost", *shares))
     title = "Pairs that a batch gives with and without episodes (Table 1)"
     return Table("pairs-table-1", title, LABEL, ("batch", "", "positives", "negatives"), tuple(rows))
@@ -89,13 +89,13 @@ def _appendix_e() -> Table:
         rows.append((batch, name, *_compared((*counts, counts.total), row[3:])))
         if row.shape is None:
             shuffled = shuffled_pairs("cifar-fs", row.batch_size)
-            numbers = (Cell(f"{round(number):,}", number) for number in (*shuffled[:2], shuffled.total))
+            numbers = (number_cell(number, "{:,.0f}") for number in (*shuffled[:2], shuffled.total))
             rows.append((batch, "NCA, shuffled batches (expected)", *numbers))
     shape = EpisodeShape.from_batch(256, n_shot=5, images_per_class=8)
     for number, (prototypes, separate) in ABLATION_ROWS.items():
         counts = count_pairs(shape, prototypes=prototypes, separate=separate)
         compared = _compared(counts, ABLATION_PAIRS[number])
-        total = _count(counts.total)  # which the paper does not print
+        total = number_cell(counts.total)  # which the paper does not print
         rows.append(("batch 256", f"ablations, row {number}", *compared, total))
     alone = " / ".join(f"{shuffled_pairs('cifar-fs', size).anchors_without_positive:.1f}" for size in BATCH_SIZES)
     about_shuffled = (
@@ -125,10 +125,6 @@ def _compared(counts: Sequence[int], printed: Sequence[int]) -> list[Cell]:
         Cell(f"{here:,}" if here == there else f"{here:,} (paper: {there:,})", here)
         for here, there in zip(counts, printed, strict=True)
     ]
-
-
-def _count(number: int) -> Cell:
-    return Cell(f"{number:,}", number)
 
 
 def _figure(shape: EpisodeShape) -> Figure:
