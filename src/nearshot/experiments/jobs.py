@@ -17,7 +17,7 @@ from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import Measurement, Results, RunResult, result_of
-from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
+from nearshot.experiments.scales import Scale, scale_named
 from nearshot.io import FileLock
 from nearshot.runs.network import TrainedRun
 from nearshot.text import counted, format_list
@@ -42,7 +42,6 @@ class Job:
     scale: str
     measurements: tuple[Measurement, ...]
     wanted_by: tuple[str, ...]
-    adapted_episodes: int = ADAPTED_EPISODES
 
     @cached_property
     def id(self) -> str:
@@ -70,7 +69,7 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
         for recipe in recipes:
             wanted = (one for chosen in recipe.on(dataset, scale) for one in recipe.wanted(chosen).items())
             for config, measurements in wanted:
-                new = Job(replace(scale.change(config), seed=seed), scale.name, (), (), scale.adapted_episodes)
+                new = Job(replace(scale.change(config), seed=seed), scale.name, (), ())
                 old = jobs.get(new.id, new)
                 both = tuple(dict.fromkeys((*old.measurements, *measurements)))
                 names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
@@ -112,11 +111,6 @@ def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_ag
             both = tuple(dict.fromkeys((*job.measurements, *result.measurements)))
             plan[AGAIN if train_again else SKIPPED].append(replace(job, measurements=both))
     return plan
-
-
-def jobs_left(plan: JobPlan) -> list[Job]:
-    """Return all jobs to do; measuring first, since it is quick."""
-    return [*plan[MEASURE], *plan[TRAIN], *plan[AGAIN]]
 
 
 def describe_plan(plan: JobPlan, runs: str | Path) -> list[str]:
@@ -176,7 +170,8 @@ def do(task: JobTask, *, show: bool | None = None) -> RunResult:
     # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
     trained = TrainedRun(run.path, data_dir=data_dir, device=device, precision="float32")
     asked = {"n_episodes": config.validation_episodes, "n_way": config.validation_way}
-    evaluations = measure(trained, job.measurements, **asked, adapted_episodes=job.adapted_episodes)
+    adapted_episodes = scale_named(job.scale).adapted_episodes
+    evaluations = measure(trained, job.measurements, **asked, adapted_episodes=adapted_episodes)
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, **asked)
     times: dict[str, Any] = {"training_seconds": None, "measuring_seconds": None}

@@ -25,10 +25,11 @@ from nearshot.experiments.identity import validation_id
 from nearshot.experiments.jobs import (
     AGAIN,
     DONE,
+    MEASURE,
+    TRAIN,
     JobPlan,
     chosen_jobs,
     describe_plan,
-    jobs_left,
     jobs_of,
     plan_of,
     rename_run_folders,
@@ -202,7 +203,8 @@ def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, min
     """Log the plan, run it, and write a summary with its duration."""
     for sentence in describe_plan(plan, executor.runs):
         print_line(console, sentence)
-    jobs, n_done = jobs_left(plan), len(plan[DONE])
+    jobs = [*plan[MEASURE], *plan[TRAIN], *plan[AGAIN]]  # measuring first, since it is quick
+    n_done = len(plan[DONE])
     if not jobs:
         return Outcome(done=plan[DONE])
     device = torch.device("cpu") if executor.accelerator == "cpu" else chosen_device()

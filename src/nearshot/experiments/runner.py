@@ -166,9 +166,5 @@ class _Queue:
 
 
 def _last_line(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 1000))
-        lines = file.read().decode(errors="replace").splitlines()
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     return lines[-1][:80] if lines else ""
