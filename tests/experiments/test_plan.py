@@ -108,24 +108,6 @@ def test_a_finished_run_is_measured_without_its_checkpoint_but_not_on_other_data
         done_in(run, job, done / "data")
 
 
-def test_another_training_of_the_same_settings_puts_the_earlier_result_aside(done: Path, tmp_path: Path) -> None:
-    shutil.copytree(done / "results", tmp_path / "results")
-    results = Results(tmp_path / "results")
-    first = results.get(tiny_job().config, "tiny")
-    assert first is not None
-    for number in (1, 2):
-        other = json.loads(json.dumps(first.content))
-        other["history"][0]["loss"] += number
-        results.put(RunResult(other))
-    assert len(list(results)) == 1
-    aside = sorted((tmp_path / "results").glob("*/*/earlier/*.json"))
-    assert [json.loads(path.read_text())["history"][0]["loss"] for path in aside] == [
-        first.history[0]["loss"],
-        first.history[0]["loss"] + 1,
-    ]
-    assert json.loads(aside[0].read_text())["accuracies"] == first.content["accuracies"]
-
-
 def test_the_command_says_what_it_trains_again_or_skips_and_writes_a_summary(tmp_path: Path) -> None:
     results, said = make_up(tmp_path / "results", ["classifiers"], QUICK), io.StringIO()
 
