@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ LOG = "log.txt"  # in a run's folder
 SECONDS_TO_SAVE = 60.0
 
 
-class Executor:
+class Executor(ABC):
     """Runs jobs, each in the folder of its identity, and puts their results into a folder.
 
     `n_sharing` jobs share a GPU; `accelerator` is as in `Hardware`.
@@ -31,14 +32,14 @@ class Executor:
     def __init__(self, results: Results, runs: str | Path, data_dir: str | Path | None = None) -> None:
         self.results, self.runs, self.data_dir = results, Path(runs), data_dir
 
-    def prepare(self, jobs: Iterable[Job]) -> None:
+    def prepare(self, jobs: Iterable[Job]) -> None:  # noqa: B027
         """Get ready for jobs before any is started; by default there is nothing to do."""
 
+    @abstractmethod
     def run(self, job: Job) -> str | None:
         """Do a job and return what `attempt` does; called from several threads at once."""
-        raise NotImplementedError
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """Ask all jobs to save and stop, wait for them, and end all processes; by default there are none."""
 
     def log_of(self, job: Job) -> Path:
