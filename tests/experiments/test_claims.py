@@ -192,28 +192,38 @@ TUNED = [{"layers": layers, "how": how} for layers in ((), LAYERS) for how in ("
 ORDERED = [Measurement(split, 5, one) for one in ("knn", "soft", "centroid") for split in ("val", "test")]
 
 
+FROZEN = [{**one, "how": "fine-tuned"} for one in TUNED[1::2]]
+MEDIANS = {1: (70.76 + 71.5) / 2, 5: (84.2 + 84.7) / 2}  # of the four quoted methods that have CIFAR-FS
+
+
 @pytest.mark.parametrize(
-    ("name", "measurements", "means", "status"),
+    ("name", "measurements", "means", "status", "text"),
     [
-        ("treatment", measured("val", (1, 5), {}, *TREATED), (62, 62, *[60] * 6), "confirmed"),
-        ("treatment", measured("val", (1, 5), {}, *TREATED), (58, 58, *[60] * 6), "contradicted"),
-        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (62, 62, 60, 60), "confirmed"),
-        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (58, 58, 60, 60), "contradicted"),
-        ("mahalanobis", measured("test", (5,), {"how": "mahalanobis 5 steps"}, {}), (62, 60), "contradicted"),
-        ("mahalanobis", measured("test", (5,), {"how": "mahalanobis 5 steps"}, {}), (58, 60), "confirmed"),
-        ("classifiers", ORDERED, (60, 60, 61, 61, 62, 62), "confirmed"),
-        ("classifiers", ORDERED, (61, 61, 60, 60, 62, 62), "contradicted"),
-        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 80), "contradicted"),  # with several layers
-        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 84), "confirmed"),
-        ("fine-tuning", measured("test", (5,), *TUNED), (80, 80.8, 82, 82.8), "undecided"),  # of one network
+        ("treatment", measured("val", (1, 5), {}, *TREATED), (62, 62, *[60] * 6), "confirmed", ""),
+        ("treatment", measured("val", (1, 5), {}, *TREATED), (58, 58, *[60] * 6), "contradicted", ""),
+        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (62, 62, 60, 60), "confirmed", ""),
+        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (58, 58, 60, 60), "contradicted", ""),
+        ("mahalanobis", measured("test", (5,), {"how": "mahalanobis 5 steps"}, {}), (62, 60), "contradicted", ""),
+        ("mahalanobis", measured("test", (5,), {"how": "mahalanobis 5 steps"}, {}), (58, 60), "confirmed", ""),
+        ("classifiers", ORDERED, (60, 60, 61, 61, 62, 62), "confirmed", ""),
+        ("classifiers", ORDERED, (61, 61, 60, 60, 62, 62), "contradicted", ""),
+        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 80), "contradicted", ""),  # with several layers
+        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 84), "confirmed", ""),
+        ("fine-tuning", measured("test", (5,), *TUNED), (80, 80.8, 82, 82.8), "undecided", ""),  # of one network
+        ("fine-tuning", measured("test", (5,), *FROZEN), (40, 40), "not yet run", "batch norm"),  # says what is judged
+        ("competitive", measured("test", (1, 5), {}), (75, 87), "confirmed", f"{MEDIANS[1]:.2f}"),
+        ("competitive", measured("test", (1, 5), {}), (75, 81), "contradicted", f"{MEDIANS[5]:.2f}"),
+        ("competitive", measured("test", (1, 5), {}), (72, 87), "undecided", f"{MEDIANS[1]:.2f}"),
     ],
 )
 def test_a_statement_about_measurements_has_a_direction(
-    name: str, measurements: list[Measurement], means: tuple[float, ...], status: str, tmp_path: Path
+    name: str, measurements: list[Measurement], means: tuple[float, ...], status: str, text: str, tmp_path: Path
 ) -> None:
     results = Results(tmp_path)
     put(results, NCA, 50.0, means=dict(zip(measurements, means, strict=True)))
-    assert verdict(results, name).status == status
+    found = verdict(results, name)
+    assert found.status == status
+    assert text in found.text
 
 
 def test_rows_of_the_ablations_are_held_against_those_that_the_paper_names(tmp_path: Path) -> None:
@@ -349,29 +359,3 @@ def test_episodes_are_held_against_the_curve_at_their_share_of_pairs(off: float,
         for method in METHODS:  # better than m+n=8 with its more pairs: an exception of Appendix E
             put(results, setup_config(DATASET, method, 256, (5, 16)), 72.0, seeds=SEEDS)
         assert verdict(results, "along-the-curve", SEEDS).status == "confirmed"
-
-
-def test_fine_tuning_is_judged_by_the_procedure_that_is_closest_to_the_published(tmp_path: Path) -> None:
-    results, frozen = (
-        Results(tmp_path),
-        measured("test", (5,), *({**one, "how": "fine-tuned"} for one in TUNED[1::2])),
-    )
-    put(results, NCA, 50.0, means=dict.fromkeys(frozen, 40.0))
-    status, text = verdict(results, "fine-tuning")
-    assert status == "not yet run"
-    assert "batch norm" in text  # says what is judged
-
-
-@pytest.mark.parametrize(
-    ("one", "five", "status"),
-    [(75.0, 87.0, "confirmed"), (75.0, 81.0, "contradicted"), (72.0, 87.0, "undecided")],
-)
-def test_competitive_is_above_the_median_of_the_quoted_methods(
-    one: float, five: float, status: str, tmp_path: Path
-) -> None:
-    medians = {1: (70.76 + 71.5) / 2, 5: (84.2 + 84.7) / 2}  # of the four that have CIFAR-FS
-    results = Results(tmp_path)
-    put(results, NCA, 50.0, means={Measurement("test", 1, "centroid"): one, Measurement("test", 5, "centroid"): five})
-    found = verdict(results, "competitive")
-    assert found.status == status
-    assert f"{medians[5 if status == 'contradicted' else 1]:.2f}" in found.text
