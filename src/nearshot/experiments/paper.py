@@ -12,7 +12,7 @@ from nearshot.training import PRESETS, TrainConfig
 BATCH_SIZES = (128, 256, 512)
 SHOTS = (1, 5)
 TRAINING_CLASSES = dict.fromkeys(("cifar-fs", "mini-imagenet"), (64, 600))  # classes, and images of each
-TITLES = {"centroid": "nearest centroid", "soft": "soft assignment", "knn": "k-NN"}
+TITLES = {"knn": "k-NN", "soft": "soft assignment", "centroid": "nearest centroid"}
 
 
 def figure_config(

@@ -24,12 +24,11 @@ from collections.abc import Sequence
 
 from nearshot.experiments.accuracy_table import PAPER_DATASETS, AccuracyRow, AccuracyTable
 from nearshot.experiments.measurement import TREATMENTS
-from nearshot.experiments.paper import ADAPTATION, CLASSIFIERS_TABLE, Number
+from nearshot.experiments.paper import ADAPTATION, CLASSIFIERS_TABLE, TITLES, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.training import PRESETS
 
-CLASSIFIERS = {"knn": "k-NN", "soft": "soft assignment", "centroid": "nearest centroid"}
 SPLITS = {"val": "validation", "test": "test"}
 LAYERS = (2, 3, 4)
 Features = dict[str, tuple[tuple[int, ...], str]]  # row: (layers, adaptation)
@@ -67,7 +66,7 @@ ABOUT_FINE_TUNING = (
 
 
 def _wanted(dataset: str) -> Wanted:
-    measurements = [Measurement(split, shot, name) for split in SPLITS for shot in (1, 5) for name in CLASSIFIERS]
+    measurements = [Measurement(split, shot, name) for split in SPLITS for shot in (1, 5) for name in TITLES]
     measurements += [Measurement("val", shot, "centroid", how=name) for name in TREATMENTS for shot in (1, 5)]
     return {PRESETS[f"{dataset}-nca"]: list(dict.fromkeys(measurements))}
 
@@ -102,7 +101,7 @@ CLASSIFIERS_OF_NCA = AccuracyTable(
     ("classifier",),
     lambda dataset: [
         _line(dataset, title, [Measurement(split, 5, name) for split in SPLITS], CLASSIFIERS_TABLE[dataset][name])
-        for name, title in CLASSIFIERS.items()
+        for name, title in TITLES.items()
     ],
     tuple(SPLITS.values()),
     with_paper=True,
