@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Sequence
@@ -40,7 +39,7 @@ from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunRe
 from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
-from nearshot.io import atomic_write
+from nearshot.io import write_json
 from nearshot.text import counted, print_line
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import describe_environment
@@ -231,6 +230,5 @@ def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, min
         "cores": n_cores(),
         "environment": environment,
     }
-    with atomic_write(summary) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
+    write_json(summary, content)
     return outcome
