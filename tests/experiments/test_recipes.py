@@ -145,14 +145,16 @@ def test_all_datasets_are_those_that_each_recipe_has(tmp_path: Path) -> None:
 
 
 def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["reproduce", "comparison", "schedule", "--tables-only", "--seeds", "1", "--results", str(tmp_path)]
+    command = ["reproduce", "schedule", "runs", "--dataset", "all", "--tables-only", "--results", str(tmp_path)]
+    others = "mini-imagenet, tiered-imagenet"
     assert main(command) == 0
-    assert ": comparison (cifar-fs), schedule (cifar-fs).\n" in capsys.readouterr().out
+    assert f": schedule (cifar-fs, mini-imagenet), runs (cifar-fs, {others}).\n" in capsys.readouterr().out
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
-    make_up(tmp_path, ["schedule"], smaller())
+    make_up(tmp_path, ["schedule"], smaller(), dataset="cifar-fs")
     assert main(command) == 0
-    assert ": comparison (cifar-fs).\n" in capsys.readouterr().out
-    assert {file.stem for file in tmp_path.rglob("tables/*/*")} == {"schedule-cifar-fs", "claims-cifar-fs"}
+    assert f": schedule (mini-imagenet), runs ({others}).\n" in capsys.readouterr().out
+    made = {"schedule-cifar-fs", "runs-cifar-fs", "runs-accuracy-cifar-fs", "claims-cifar-fs"}
+    assert {file.stem for file in tmp_path.rglob("tables/*/*")} == made  # nothing is said of mini-imagenet
 
 
 def test_without_results_there_is_only_what_is_counted(tmp_path: Path) -> None:
@@ -160,12 +162,7 @@ def test_without_results_there_is_only_what_is_counted(tmp_path: Path) -> None:
     everything = reproduce(dataset="all", seeds=1, results=tmp_path, tables_only=True)
     assert {table.name for table in everything.tables} == {"pairs-table-1", "pairs-appendix-e"}
     assert everything.claims == ()
-    assert "comparison (cifar-fs, mini-imagenet, tiered-imagenet)" in everything.not_run
     assert len(everything.not_run) == len(RECIPES) - 1
-    make_up(tmp_path / "some", ["schedule"], smaller(), dataset="cifar-fs")
-    both = reproduce(["schedule", "runs"], dataset="all", seeds=1, results=tmp_path / "some", tables_only=True)
-    assert {"runs (mini-imagenet, tiered-imagenet)", "schedule (mini-imagenet)"} == set(both.not_run)
-    assert [claims.name for claims in both.claims] == ["claims-cifar-fs"]  # mini-imagenet was not run
 
 
 def test_a_scales_own_dataset_stands_for_all_of_them(tmp_path: Path) -> None:
