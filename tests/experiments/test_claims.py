@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from nearshot.experiments.claims.statements import STATEMENTS, TITLES
 from nearshot.experiments.claims.verdict import ABOVE
 from nearshot.experiments.differences import Difference
 from nearshot.experiments.identity import run_id
-from nearshot.experiments.paper import BATCH_SIZE_TABLE
-from nearshot.experiments.paper_configs import BATCH_SIZES
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, BATCH_SIZES
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.recipes.ablations import row_config
@@ -73,149 +73,160 @@ def test_every_training_that_a_claim_looks_at_is_some_recipes(dataset: str) -> N
         assert skipped == ({"epochs"} if dataset == "mini-imagenet" else set())
 
 
-# What is compared, the first minus the second.
-COMPARED: dict[str, tuple[list[TrainConfig], list[TrainConfig]]] = {
-    "nca-best": (
-        [setup_config(DATASET, "nca", size, None) for size in BATCH_SIZES],
-        [setup_config(DATASET, method, size, one) for size in BATCH_SIZES for one in SETUPS for method in METHODS],
-    ),
-    "our-episodes": (
-        [PRESETS[f"{DATASET}-{method}"] for method in METHODS],
-        [PRESETS[f"{DATASET}-{method}-snell"] for method in METHODS],
-    ),
-    "schedule": (
-        [schedule_config(DATASET, f"{short} (the paper's)") for short in ("PN", "NCA")],
-        [schedule_config(DATASET, f"{short} (SimpleShot's schedule)") for short in ("PN", "NCA")],
-    ),
+def points(where: Callable[[int, Setup], bool]) -> list[TrainConfig]:
+    """Return the runs of both networks with some batch sizes and setups."""
+    chosen = [(size, setup) for size in BATCH_SIZES for setup in SETUPS if where(size, setup)]
+    return [setup_config(DATASET, method, *point) for point in chosen for method in METHODS]
+
+
+def rows(*numbers: int, sizes: tuple[int, ...] = BATCH_SIZES) -> list[list[TrainConfig]]:
+    return [[row_config(DATASET, row, size) for size in sizes] for row in numbers]
+
+
+def choices(*names: str) -> list[list[TrainConfig]]:
+    return [[choice_config(DATASET, name)] for name in names]
+
+
+# Groups of runs, each with one accuracy: what is compared, mostly the first minus the second.
+NCA_RUNS, BEST = [setup_config(DATASET, "nca", size, None) for size in BATCH_SIZES], (5, 16)
+GROUPS: dict[str, list[list[TrainConfig]]] = {
+    "nca-best": [NCA_RUNS, points(lambda *at: True)],
+    "our-episodes": [[PRESETS[f"{DATASET}-{method}{name}"] for method in METHODS] for name in ("", "-snell")],
+    "schedule": [
+        [schedule_config(DATASET, f"{short} ({whose})") for short in ("PN", "NCA")]
+        for whose in ("the paper's", "SimpleShot's schedule")
+    ],
+    "replacement": rows(1, 2),
+    "no-prototypes": rows(5, 6),
+    "recovered": rows(3, 1, 5),
+    "gap-closes": rows(3, 1, sizes=(128,)) + rows(3, 1, sizes=(512,)),
+    "euclidean": choices("MN, Euclidean", "MN, cosine"),
+    "projection": choices("NCA, projection to 128", "NCA"),
+    "epochs": choices("NCA, 240 epochs", "NCA"),
+    "contrastive": [[supcon_config(DATASET, row)] for row in reversed(SUPCON_ROWS)],
+    "sensitivity": [points(lambda _, setup: setup == BEST), points(lambda _, setup: setup != BEST)],
+    "best-setup": [points(lambda *at: at == (512, BEST)), points(lambda *at: at != (512, BEST))],
+    "five-shots": [
+        [setup_config(DATASET, method, size, (shot, 8)) for size in BATCH_SIZES]
+        for method, shot in (("prototypical", 5), ("matching", 5), ("matching", 1))  # of one shot both are the same
+    ],
+    "subsampling": [[subsampled(DATASET, fraction)] for fraction in FRACTIONS],
+    "along-the-curve": [[subsampled(DATASET, fraction)] for fraction in FRACTIONS],
 }
-for name, *rows in (("replacement", 1, 2), ("no-prototypes", 5, 6)):
-    first, second = ([row_config(DATASET, row, size) for size in BATCH_SIZES] for row in rows)
-    COMPARED[name] = first, second
-for name, *choices in (
-    ("euclidean", "MN, Euclidean", "MN, cosine"),
-    ("projection", "NCA, projection to 128", "NCA"),
-    ("dropblock", "NCA, DropBlock", "NCA"),
-    ("epochs", "NCA, 240 epochs", "NCA"),
-):
-    first, second = ([choice_config(DATASET, choice)] for choice in choices)
-    COMPARED[name] = first, second
+RISING = tuple(75 + 2 * fraction for fraction in FRACTIONS)
+FALLS_AT_LAST = "Contradicted by 3 of 18: NCA with 100 % minus 80 % of the pairs, "
 
 
 @pytest.mark.parametrize(
-    ("name", "shift", "seeds", "status", "text"),
+    ("name", "means", "seeds", "status", "text"),
     [
-        ("nca-best", 2.0, ONE, "confirmed", "NCA minus PN"),
-        ("nca-best", -0.7, ONE, "undecided", "Undecided for 72 of 72: "),
-        ("nca-best", -4.0, ONE, "contradicted", "Contradicted by 72 of 72: "),
-        ("our-episodes", 2.0, SEEDS, "confirmed", "PN, ours minus Snell's episodes, centroid, 1-shot: +"),
-        ("our-episodes", -2.0, SEEDS, "contradicted", ""),
-        ("euclidean", 2.0, SEEDS, "confirmed", "MN, Euclidean minus MN, cosine, soft, "),
-        ("euclidean", -2.0, SEEDS, "contradicted", ""),
-        ("projection", 2.0, SEEDS, "contradicted", ""),
-        ("projection", -2.0, SEEDS, "confirmed", ""),
-        ("epochs", 2.0, SEEDS, "contradicted", ""),
-        ("epochs", -2.0, SEEDS, "contradicted", ""),
-        ("epochs", 0.5, SEEDS, "confirmed", ""),
-        ("epochs", 0.0, SEEDS, "undecided", ""),
-        ("epochs", 1.6, ONE, "undecided", ""),  # of one seed, this may well be under one, and may be over two
-        ("epochs", 1.6, SEEDS, "contradicted", ""),
-        ("replacement", 0.1, SEEDS, "confirmed", ""),
-        ("replacement", 3.0, ONE, "contradicted", ""),
-        ("replacement", 0.1, ONE, "undecided", "). One seed cannot confirm this."),
-        ("no-prototypes", 0.7, SEEDS, "confirmed", "row 5 minus row 6, batch "),
-        ("no-prototypes", 0.7, ONE, "undecided", "Undecided for 6 of 6: "),
-        ("no-prototypes", 4.0, ONE, "confirmed", "row 5 minus row 6, batch "),
-        ("no-prototypes", -4.0, ONE, "contradicted", "Contradicted by 6 of 6: "),
-        ("schedule", 3.0, ONE, "confirmed", "NCA, the paper's schedule minus SimpleShot's, 5-shot: +"),
-        ("schedule", 1.5, ONE, "undecided", ""),
-        ("schedule", 1.5, SEEDS, "confirmed", ""),
-        ("schedule", 0.5, SEEDS, "contradicted", ""),  # better, and not considerably
+        ("nca-best", (62.0, 60), ONE, "confirmed", "NCA minus PN"),
+        ("nca-best", (59.3, 60), ONE, "undecided", "Undecided for 72 of 72: "),
+        ("nca-best", (56.0, 60), ONE, "contradicted", "Contradicted by 72 of 72: "),
+        ("our-episodes", (62.0, 60), SEEDS, "confirmed", "PN, ours minus Snell's episodes, centroid, 1-shot: +"),
+        ("our-episodes", (58.0, 60), SEEDS, "contradicted", ""),
+        ("euclidean", (62.0, 60), SEEDS, "confirmed", "MN, Euclidean minus MN, cosine, soft, "),
+        ("euclidean", (58.0, 60), SEEDS, "contradicted", ""),
+        ("projection", (62.0, 60), SEEDS, "contradicted", ""),
+        ("projection", (58.0, 60), SEEDS, "confirmed", ""),
+        ("epochs", (62.0, 60), SEEDS, "contradicted", ""),
+        ("epochs", (58.0, 60), SEEDS, "contradicted", ""),
+        ("epochs", (60.5, 60), SEEDS, "confirmed", ""),
+        ("epochs", (60.0, 60), SEEDS, "undecided", ""),
+        ("epochs", (61.6, 60), ONE, "undecided", ""),  # of one seed, this may well be under one, and may be over two
+        ("epochs", (61.6, 60), SEEDS, "contradicted", ""),
+        ("replacement", (60.1, 60), SEEDS, "confirmed", ""),
+        ("replacement", (63.0, 60), ONE, "contradicted", ""),
+        ("replacement", (60.1, 60), ONE, "undecided", "). One seed cannot confirm this."),
+        ("no-prototypes", (60.7, 60), SEEDS, "confirmed", "row 5 minus row 6, batch "),
+        ("no-prototypes", (60.7, 60), ONE, "undecided", "Undecided for 6 of 6: "),
+        ("no-prototypes", (64.0, 60), ONE, "confirmed", "row 5 minus row 6, batch "),
+        ("no-prototypes", (56.0, 60), ONE, "contradicted", "Contradicted by 6 of 6: "),
+        ("schedule", (63.0, 60), ONE, "confirmed", "NCA, the paper's schedule minus SimpleShot's, 5-shot: +"),
+        ("schedule", (61.5, 60), ONE, "undecided", ""),
+        ("schedule", (61.5, 60), SEEDS, "confirmed", ""),
+        ("schedule", (60.5, 60), SEEDS, "contradicted", ""),  # better, and not considerably
+        ("recovered", (60, 60.0, 59.4), SEEDS, "confirmed", ""),
+        ("recovered", (60, 60.7, 58.0), SEEDS, "confirmed", ""),  # not a point above
+        ("recovered", (60, 63.0, 58.0), SEEDS, "contradicted", ""),
+        ("recovered", (60, 60.0, 60.6), SEEDS, "contradicted", ""),
+        ("recovered", (60, 60.0, 60.0), SEEDS, "undecided", ""),
+        ("gap-closes", (63.0, 60, 60.1, 60), ONE, "undecided", ""),
+        ("gap-closes", (63.0, 60, 60.1, 60), SEEDS, "confirmed", ""),
+        ("gap-closes", (63.0, 60, 63.0, 60), SEEDS, "contradicted", ""),
+        ("gap-closes", (57.0, 60, 60.1, 60), SEEDS, "contradicted", ""),
+        ("gap-closes", (63.0, 60, 57.0, 60), SEEDS, "contradicted", ""),
+        ("gap-closes", (60.0, 60, 60.0, 60), SEEDS, "undecided", ""),
+        ("contrastive", (70.0, 66.0, 60.0), ONE, "confirmed", ""),
+        ("contrastive", (70.0, 75.0, 60.0), ONE, "contradicted", "by 2 of 4: NCA minus SupCon, Khosla et al.'s, "),
+        ("sensitivity", (63.0, 60), ONE, "confirmed", ""),
+        ("sensitivity", (57.0, 60), ONE, "contradicted", ""),
+        ("sensitivity", (61.5, 60), ONE, "undecided", ""),
+        ("best-setup", (63.0, 60), ONE, "confirmed", ""),
+        ("best-setup", (57.0, 60), ONE, "contradicted", ""),
+        ("best-setup", (60.5, 60), ONE, "undecided", ""),
+        ("five-shots", (58.0, 62, 60), ONE, "contradicted", "PN 5-shot minus 1-shot training, m+n=8, batch 128, cent"),
+        ("five-shots", (62.0, 58, 60), ONE, "contradicted", "MN 5-shot minus 1-shot training, m+n=8, batch 128, soft"),
+        ("subsampling", (*RISING[:-2], 80.0, 77.0), ONE, "contradicted", FALLS_AT_LAST),
+        ("along-the-curve", (*RISING[:-2], 80.0, 77.0), ONE, "contradicted", FALLS_AT_LAST),
+        ("subsampling", (*RISING[:-2], 77.5, 77.0), ONE, "undecided", ""),  # one seed, and half a point
+        ("along-the-curve", (*RISING[:-2], 77.5, 77.0), ONE, "undecided", ""),
     ],
 )
 def test_a_statement_has_a_direction_and_needs_seeds(
-    name: str, shift: float, seeds: tuple[int, ...], status: str, text: str, tmp_path: Path
+    name: str, means: tuple[float, ...], seeds: tuple[int, ...], status: str, text: str, tmp_path: Path
 ) -> None:
     results = Results(tmp_path)
-    for configs, mean in zip(COMPARED[name], (60.0 + shift, 60.0), strict=True):
+    for number, (configs, mean) in enumerate(zip(GROUPS[name], means, strict=True)):
         for config in configs:
-            put(results, config, mean, seeds=seeds)
+            put(results, config, mean, seeds=seeds, spread=0.01 if name == "recovered" and number else 0.0)
     found = verdict(results, name, seeds)
     assert found.status == status
     assert text in found.text
-    assert "not run yet" not in found.text
+    assert name == "along-the-curve" or "not run yet" not in found.text
 
 
 def measured(split: str, shots: tuple[int, ...], *kinds: dict[str, Any]) -> list[Measurement]:
     return [Measurement(split, shot, **{"classifier": "centroid"} | kind) for kind in kinds for shot in shots]
 
 
-TREATED = [{"treatment": one} for one in ("raw", "centred", "normalised")]
-TUNED = [{"layers": layers, "adapted": adapted} for layers in ((), LAYERS) for adapted in (None, CLOSEST)]
+TREATED = [{"how": one} for one in ("raw", "centred", "normalised")]
+TUNED = [{"layers": layers, "how": how} for layers in ((), LAYERS) for how in ("", CLOSEST)]
 ORDERED = [Measurement(split, 5, one) for one in ("knn", "soft", "centroid") for split in ("val", "test")]
 
 
+FROZEN = [{**one, "how": "fine-tuned"} for one in TUNED[1::2]]
+MEDIANS = {1: (70.76 + 71.5) / 2, 5: (84.2 + 84.7) / 2}  # of the four quoted methods that have CIFAR-FS
+
+
 @pytest.mark.parametrize(
-    ("name", "measurements", "means", "status"),
+    ("name", "measurements", "means", "status", "text"),
     [
-        ("treatment", measured("val", (1, 5), {}, *TREATED), (62, 62, *[60] * 6), "confirmed"),
-        ("treatment", measured("val", (1, 5), {}, *TREATED), (58, 58, *[60] * 6), "contradicted"),
-        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (62, 62, 60, 60), "confirmed"),
-        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (58, 58, 60, 60), "contradicted"),
-        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis 5 steps"}, {}), (62, 60), "contradicted"),
-        ("mahalanobis", measured("test", (5,), {"adapted": "mahalanobis 5 steps"}, {}), (58, 60), "confirmed"),
-        ("classifiers", ORDERED, (60, 60, 61, 61, 62, 62), "confirmed"),
-        ("classifiers", ORDERED, (61, 61, 60, 60, 62, 62), "contradicted"),
-        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 80), "contradicted"),  # with several layers
-        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 84), "confirmed"),
-        ("fine-tuning", measured("test", (5,), *TUNED), (80, 80.8, 82, 82.8), "undecided"),  # of one network
+        ("treatment", measured("val", (1, 5), {}, *TREATED), (62, 62, *[60] * 6), "confirmed", ""),
+        ("treatment", measured("val", (1, 5), {}, *TREATED), (58, 58, *[60] * 6), "contradicted", ""),
+        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (62, 62, 60, 60), "confirmed", ""),
+        ("layers", measured("test", (1, 5), {"layers": LAYERS}, {}), (58, 58, 60, 60), "contradicted", ""),
+        ("mahalanobis", measured("test", (5,), {"how": "mahalanobis 5 steps"}, {}), (62, 60), "contradicted", ""),
+        ("mahalanobis", measured("test", (5,), {"how": "mahalanobis 5 steps"}, {}), (58, 60), "confirmed", ""),
+        ("classifiers", ORDERED, (60, 60, 61, 61, 62, 62), "confirmed", ""),
+        ("classifiers", ORDERED, (61, 61, 60, 60, 62, 62), "contradicted", ""),
+        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 80), "contradicted", ""),  # with several layers
+        ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 84), "confirmed", ""),
+        ("fine-tuning", measured("test", (5,), *TUNED), (80, 80.8, 82, 82.8), "undecided", ""),  # of one network
+        ("fine-tuning", measured("test", (5,), *FROZEN), (40, 40), "not yet run", "batch norm"),  # says what is judged
+        ("competitive", measured("test", (1, 5), {}), (75, 87), "confirmed", f"{MEDIANS[1]:.2f}"),
+        ("competitive", measured("test", (1, 5), {}), (75, 81), "contradicted", f"{MEDIANS[5]:.2f}"),
+        ("competitive", measured("test", (1, 5), {}), (72, 87), "undecided", f"{MEDIANS[1]:.2f}"),
     ],
 )
 def test_a_statement_about_measurements_has_a_direction(
-    name: str, measurements: list[Measurement], means: tuple[float, ...], status: str, tmp_path: Path
+    name: str, measurements: list[Measurement], means: tuple[float, ...], status: str, text: str, tmp_path: Path
 ) -> None:
     results = Results(tmp_path)
     put(results, NCA, 50.0, means=dict(zip(measurements, means, strict=True)))
-    assert verdict(results, name).status == status
-
-
-@pytest.mark.parametrize(
-    ("at_128", "at_512", "seeds", "status"),
-    [
-        (3.0, 0.1, ONE, "undecided"),
-        (3.0, 0.1, SEEDS, "confirmed"),
-        (3.0, 3.0, SEEDS, "contradicted"),
-        (-3.0, 0.1, SEEDS, "contradicted"),
-        (3.0, -3.0, SEEDS, "contradicted"),
-        (0.0, 0.0, SEEDS, "undecided"),
-    ],
-)
-def test_the_gap_between_rows_1_and_3_closes(
-    at_128: float, at_512: float, seeds: tuple[int, ...], status: str, tmp_path: Path
-) -> None:
-    results = Results(tmp_path)
-    for size, shift in ((128, at_128), (512, at_512)):
-        put(results, row_config(DATASET, 1, size), 60.0, seeds=seeds)
-        put(results, row_config(DATASET, 3, size), 60.0 + shift, seeds=seeds)
-    assert verdict(results, "gap-closes", seeds).status == status
-
-
-@pytest.mark.parametrize(
-    ("row_1", "row_5", "status"),
-    [
-        (60.0, 59.4, "confirmed"),
-        (60.7, 58.0, "confirmed"),  # not a point above
-        (63.0, 58.0, "contradicted"),
-        (60.0, 60.6, "contradicted"),
-        (60.0, 60.0, "undecided"),
-    ],
-)
-def test_row_3_recovers_what_row_5_lost(row_1: float, row_5: float, status: str, tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    for size in BATCH_SIZES:
-        for row, mean in ((1, row_1), (3, 60.0), (5, row_5)):
-            config = row_config(DATASET, row, size)
-            put(results, config, mean, seeds=SEEDS, spread=0.0 if row == 3 else 0.01)
-    assert verdict(results, "recovered", SEEDS).status == status
+    found = verdict(results, name)
+    assert found.status == status
+    assert text in found.text
 
 
 def test_rows_of_the_ablations_are_held_against_those_that_the_paper_names(tmp_path: Path) -> None:
@@ -293,20 +304,6 @@ def test_episodes_are_ranked_by_their_pairs(
     assert text in found.text
 
 
-@pytest.mark.parametrize(("worse", "what"), [("prototypical", "PN centroid"), ("matching", "MN soft")])
-def test_five_shots_have_to_be_better_for_both_networks(worse: str, what: str, tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    for size in BATCH_SIZES:
-        put(results, setup_config(DATASET, "prototypical", size, (1, 8)), 60.0)  # the same for both
-        for method in METHODS:
-            put(results, setup_config(DATASET, method, size, (5, 8)), 58.0 if method == worse else 62.0)
-    found = verdict(results, "five-shots")
-    assert found.status == "contradicted"
-    assert found.text.startswith("Contradicted by 6 of 12: ")
-    short, classifier = what.split()
-    assert f"{short} 5-shot minus 1-shot training, m+n=8, batch 128, {classifier}, 1-shot: −" in found.text
-
-
 def test_dropblock_is_judged_on_one_architecture() -> None:
     without, with_it = (choice_config(DATASET, choice) for choice in ("NCA", "NCA, DropBlock"))
     assert differences(without, with_it) == {"backbone": ("resnet12", "resnet12-dropblock")}
@@ -365,72 +362,6 @@ def test_episodes_are_held_against_the_curve_at_their_share_of_pairs(off: float,
         for method in METHODS:  # better than m+n=8 with its more pairs: an exception of Appendix E
             put(results, setup_config(DATASET, method, 256, (5, 16)), 72.0, seeds=SEEDS)
         assert verdict(results, "along-the-curve", SEEDS).status == "confirmed"
-
-
-@pytest.mark.parametrize("name", ["subsampling", "along-the-curve"])
-def test_a_fraction_that_is_better_than_all_pairs_contradicts(name: str, tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    for fraction in FRACTIONS:
-        put(results, subsampled(DATASET, fraction), 80.0 if fraction == 0.8 else 75 + 2 * fraction)
-    found = verdict(results, name)
-    assert found.status == "contradicted"
-    assert "Contradicted by 3 of 18: NCA with 100 % minus 80 % of the pairs, " in found.text
-    put(results, subsampled(DATASET, 0.8), 77.5)
-    assert verdict(results, name).status == "undecided"  # one seed, and half a point
-
-
-def test_nca_is_held_against_both_supervised_contrastive_losses(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    for row, mean in zip(SUPCON_ROWS, (60.0, 66.0, 70.0), strict=True):
-        put(results, supcon_config(DATASET, row), mean)
-    assert verdict(results, "contrastive").status == "confirmed"
-    put(results, supcon_config(DATASET, "SupCon, Khosla et al.'s"), 75.0)
-    found = verdict(results, "contrastive")
-    assert found.status == "contradicted"
-    assert found.text.startswith("Contradicted by 2 of 4: NCA minus SupCon, Khosla et al.'s, ")
-
-
-def test_fine_tuning_is_judged_by_the_procedure_that_is_closest_to_the_published(tmp_path: Path) -> None:
-    results, frozen = (
-        Results(tmp_path),
-        measured("test", (5,), *({**one, "adapted": "fine-tuned"} for one in TUNED[1::2])),
-    )
-    put(results, NCA, 50.0, means=dict.fromkeys(frozen, 40.0))
-    found = verdict(results, "fine-tuning")
-    assert found.status == "not yet run"
-    assert "batch norm" in found.text  # says what is judged
-
-
-@pytest.mark.parametrize(
-    ("one", "five", "status"),
-    [(75.0, 87.0, "confirmed"), (75.0, 81.0, "contradicted"), (72.0, 87.0, "undecided")],
-)
-def test_competitive_is_above_the_median_of_the_quoted_methods(
-    one: float, five: float, status: str, tmp_path: Path
-) -> None:
-    medians = {1: (70.76 + 71.5) / 2, 5: (84.2 + 84.7) / 2}  # of the four that have CIFAR-FS
-    results = Results(tmp_path)
-    put(results, NCA, 50.0, means={Measurement("test", 1, "centroid"): one, Measurement("test", 5, "centroid"): five})
-    found = verdict(results, "competitive")
-    assert found.status == status
-    assert f"{medians[5 if status == 'contradicted' else 1]:.2f}" in found.text
-
-
-@pytest.mark.parametrize(
-    ("name", "better", "status"),
-    [("sensitivity", 3.0, "confirmed"), ("sensitivity", -3.0, "contradicted"), ("sensitivity", 1.5, "undecided"),
-     ("best-setup", 3.0, "confirmed"), ("best-setup", -3.0, "contradicted"), ("best-setup", 0.5, "undecided")],
-)  # fmt: skip
-def test_the_papers_best_episodes_are_compared_with_the_others(
-    name: str, better: float, status: str, tmp_path: Path
-) -> None:
-    results = Results(tmp_path)
-    for method in METHODS:
-        for size in BATCH_SIZES:
-            for setup in IN_FIGURE:
-                is_best = setup == (5, 16) and (size == 512 or name == "sensitivity")
-                put(results, setup_config(DATASET, method, size, setup), 60.0 + better * is_best)
-    assert verdict(results, name).status == status
 
 
 def test_every_statement_has_a_title_of_a_few_words_of_its_own() -> None:

@@ -31,8 +31,8 @@ ASKED = {"n_episodes": 40, "n_way": 2, "adapted_episodes": 6}
 EVERYTHING = (
     *(Measurement(split, shot, name) for split in ("val", "test") for shot in (1, 5) for name in ("centroid", "soft")),
     Measurement("test", 5, "knn"),
-    Measurement("val", 5, "centroid", treatment="raw"),
-    Measurement("val", 1, "centroid", treatment="centred"),
+    Measurement("val", 5, "centroid", how="raw"),
+    Measurement("val", 1, "centroid", how="centred"),
     Measurement("test", 5, "centroid", LAYERS),
     Measurement("test", 5, "centroid", (), "fine-tuned"),
     Measurement("test", 5, "centroid", LAYERS, "fine-tuned"),
@@ -99,7 +99,7 @@ def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
     store = run.store("val")
     features = run.network(run.best_weights(5, "centroid")).features(store)
     raw = evaluate_features(features, store.labels, n_way=2, n_episodes=40, centre=None, normalise=False)
-    measured = found[Measurement("val", 5, "centroid", treatment="raw")].accuracy
+    measured = found[Measurement("val", 5, "centroid", how="raw")].accuracy
     assert torch.equal(measured.per_episode, raw.per_episode)
     assert measured.protocol.centred is False
     assert found[Measurement("test", 5, "centroid", (), "mahalanobis")].accuracy.protocol.n_episodes == 6
@@ -145,7 +145,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     monkeypatch.setitem(FINE_TUNED, "fine-tuned", FineTuning(Adam(n_steps=0), "frozen"))
     for precision in ("float32", "bfloat16"):
         run = opened(place, precision)
-        plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in (None, "fine-tuned"))
+        plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in ("", "fine-tuned"))
         found = measure(run, (plain, tuned), **ASKED)
         first = found[plain].accuracy.per_episode[:6]
         assert torch.equal(found[tuned].accuracy.per_episode, first)
@@ -164,7 +164,7 @@ def test_adaptations_differ_in_their_steps_and_batch_norm(place: Path) -> None:
     }
     assert {*expected} == {*FINE_TUNED, *MAHALANOBIS}
     wanted = {name: Measurement.named(f"test 5-shot centroid {name}") for name in expected}
-    assert {name: one.adapted for name, one in wanted.items()} == {name: name for name in expected}
+    assert {name: one.how for name, one in wanted.items()} == {name: name for name in expected}
     found = measure(opened(place), wanted.values(), **ASKED)
     for name, parts in expected.items():
         told = found[wanted[name]].accuracy.protocol.adapted or ""
@@ -198,6 +198,6 @@ def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path
         save_backbone(load_backbone(file), file)
     shutil.rmtree(tmp_path / "run" / "evaluations")
     old = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
-    measure(old, [replace(wanted, adapted="fine-tuned 2 steps")], **ASKED)
+    measure(old, [replace(wanted, how="fine-tuned 2 steps")], **ASKED)
     with pytest.raises(InputError, match="projection"):
         measure(old, [wanted], **ASKED)

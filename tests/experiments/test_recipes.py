@@ -13,16 +13,16 @@ from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
-from tiny_jobs import ThisProcess
+from tiny_jobs import ThisProcess, done_in
 
 from nearshot.cli import main
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
 from nearshot.experiments.costs import TRAINING_IMAGES, images_of
 from nearshot.experiments.identity import resolved
-from nearshot.experiments.jobs import do, jobs_of
+from nearshot.experiments.jobs import jobs_of
 from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.scales import QUICK, Scale, smaller
-from nearshot.training import Hardware, TrainConfig
+from nearshot.training import TrainConfig
 from nearshot.training.methods import make_batches
 
 
@@ -145,14 +145,16 @@ def test_all_datasets_are_those_that_each_recipe_has(tmp_path: Path) -> None:
 
 
 def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["reproduce", "comparison", "schedule", "--tables-only", "--seeds", "1", "--results", str(tmp_path)]
+    command = ["reproduce", "schedule", "runs", "--dataset", "all", "--tables-only", "--results", str(tmp_path)]
+    others = "mini-imagenet, tiered-imagenet"
     assert main(command) == 0
-    assert ": comparison (cifar-fs), schedule (cifar-fs).\n" in capsys.readouterr().out
+    assert f": schedule (cifar-fs, mini-imagenet), runs (cifar-fs, {others}).\n" in capsys.readouterr().out
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
-    make_up(tmp_path, ["schedule"], smaller())
+    make_up(tmp_path, ["schedule"], smaller(), dataset="cifar-fs")
     assert main(command) == 0
-    assert ": comparison (cifar-fs).\n" in capsys.readouterr().out
-    assert {file.stem for file in tmp_path.rglob("tables/*/*")} == {"schedule-cifar-fs", "claims-cifar-fs"}
+    assert f": schedule (mini-imagenet), runs ({others}).\n" in capsys.readouterr().out
+    made = {"schedule-cifar-fs", "runs-cifar-fs", "runs-accuracy-cifar-fs", "claims-cifar-fs"}
+    assert {file.stem for file in tmp_path.rglob("tables/*/*")} == made  # nothing is said of mini-imagenet
 
 
 def test_without_results_there_is_only_what_is_counted(tmp_path: Path) -> None:
@@ -160,12 +162,7 @@ def test_without_results_there_is_only_what_is_counted(tmp_path: Path) -> None:
     everything = reproduce(dataset="all", seeds=1, results=tmp_path, tables_only=True)
     assert {table.name for table in everything.tables} == {"pairs-table-1", "pairs-appendix-e"}
     assert everything.claims == ()
-    assert "comparison (cifar-fs, mini-imagenet, tiered-imagenet)" in everything.not_run
     assert len(everything.not_run) == len(RECIPES) - 1
-    make_up(tmp_path / "some", ["schedule"], smaller(), dataset="cifar-fs")
-    both = reproduce(["schedule", "runs"], dataset="all", seeds=1, results=tmp_path / "some", tables_only=True)
-    assert {"runs (mini-imagenet, tiered-imagenet)", "schedule (mini-imagenet)"} == set(both.not_run)
-    assert [claims.name for claims in both.claims] == ["claims-cifar-fs"]  # mini-imagenet was not run
 
 
 def test_a_scales_own_dataset_stands_for_all_of_them(tmp_path: Path) -> None:
@@ -199,9 +196,9 @@ def test_a_run_started_for_one_recipe_is_resumed_for_another(data: Path, tmp_pat
     )
     assert one.id == other.id
     assert one.config != other.config
-    do(one, tmp_path / "run", data_dir=data, hardware=Hardware(accelerator="cpu"), show=False)
+    done_in(tmp_path / "run", one, data)
     (tmp_path / "run" / "result.json").unlink()
-    do(other, tmp_path / "run", data_dir=data, hardware=Hardware(accelerator="cpu"), show=False)
+    done_in(tmp_path / "run", other, data)
 
 
 @pytest.mark.parametrize(

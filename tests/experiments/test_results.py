@@ -14,13 +14,14 @@ import pytest
 from made_up import make_up
 from settings import TINY
 from tiny import prepare_tiny
+from tiny_jobs import done_in
 
 from nearshot.cli import main
 from nearshot.experiments import RECIPES
-from nearshot.experiments.jobs import TRAIN, Job, do, jobs_of, plan_of
+from nearshot.experiments.jobs import TRAIN, Job, jobs_of, plan_of
 from nearshot.experiments.results import LeftOutWarning, Measurement, Results, RunResult, result_of
 from nearshot.experiments.scales import QUICK
-from nearshot.io import CHECKSUM
+from nearshot.io import CHECKSUM, read_json
 from nearshot.training import RunFolder, train
 
 
@@ -70,7 +71,7 @@ def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Pa
 
     def found_with(*measurements: Measurement) -> dict[str, Any]:
         job = Job(TINY, "tiny", measurements, ("a test",))
-        results.put(do(job, tmp_path / "run", data_dir=tmp_path / "data", show=False))
+        results.put(done_in(tmp_path / "run", job, tmp_path / "data"))
         result = results.get(TINY, "tiny")
         assert result is not None
         found: dict[str, Any] = result.content["accuracies"][wanted.name]
@@ -92,7 +93,7 @@ def test_the_time_of_measuring_is_known_where_a_run_was_measured_once(tmp_path: 
     found = []
     for wanted, n_sharing in (((), 2), ((Measurement("test", 5, "centroid"),), 1)):
         job = Job(config, "tiny", wanted, ("a test",))
-        results.put(do(job, tmp_path / "run", data_dir=tmp_path / "data", show=False, n_sharing=n_sharing))
+        results.put(done_in(tmp_path / "run", job, tmp_path / "data", n_sharing))
         found += list(results)
     first, later = found
     assert first.training_seconds > 0 < first.measuring_seconds  # type: ignore[operator]
@@ -166,16 +167,24 @@ def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFix
     assert (tmp_path / "tables" / "quick" / "schedule-glyphs.md").is_file()
 
 
-def test_a_newer_nearshots_result_is_not_lost(tmp_path: Path) -> None:
-    whole = make_up(tmp_path, ["schedule"], QUICK)
+def test_the_result_of_another_training_or_a_newer_nearshot_is_put_aside(tmp_path: Path) -> None:
+    results = make_up(tmp_path, ["schedule"], QUICK)
     job = jobs_of([RECIPES["schedule"]], None, QUICK, [0])[1]
-    good = whole.get(job.config, QUICK.name)
-    path = damage(whole, changed(version=2))
+    first = results.get(job.config, QUICK.name)
+    assert first is not None
+    for number in (1, 2):
+        other = json.loads(json.dumps(first.content))
+        other["history"][0]["loss"] += number
+        results.put(RunResult(other))
+    path = damage(results, changed(version=2))
     newer = path.read_bytes()
-    results = Results(tmp_path)
     with pytest.warns(LeftOutWarning, match="format 2"):
         assert not job.is_done(results)
-    assert good is not None
-    results.put(good)  # it was trained again
+    results.put(first)  # it was trained again
     assert job.is_done(results)
-    assert (path.parent / "earlier" / f"{path.stem}-1.json").read_bytes() == newer
+    assert len(list(results)) == 4
+    aside = [path.parent / "earlier" / f"{path.stem}-{number}.json" for number in (1, 2, 3)]
+    assert read_json(aside[0])["accuracies"] == first.content["accuracies"]
+    losses = [read_json(one)["history"][0]["loss"] - first.history[0]["loss"] for one in aside[:2]]
+    assert losses == pytest.approx([0, 1])
+    assert aside[2].read_bytes() == newer

@@ -13,8 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
-from tiny_jobs import QUIET, ThisProcess, ended, tiny_job
+from tiny_jobs import QUIET, ThisProcess, tiny_job
 
 from nearshot.errors import InputError, MissingExtraError, NearshotError
 from nearshot.experiments import RECIPES, reproduce
@@ -131,14 +130,14 @@ def test_small_jobs_share_a_process_and_one_that_dies_fails_its_job_only(data_di
     executor._free = queue.SimpleQueue()
     executor._free.put(executor.workers[0])
     processes: list[Any] = []
-    submit = executor.submit
+    run = executor.run
 
-    def listening(job: Job) -> Future[str | None]:
-        future = submit(job)
-        future.add_done_callback(lambda _: processes.append(executor.workers[0].process))
-        return future
+    def listening(job: Job) -> str | None:
+        problem = run(job)
+        processes.append(executor.workers[0].process)
+        return problem
 
-    executor.submit = listening  # type: ignore[method-assign]
+    executor.run = listening  # type: ignore[method-assign]
     executor.prepare = lambda jobs: None  # type: ignore[method-assign]  # it would refuse the last one
     metrics = executor.runs / jobs[2].id / "metrics.jsonl"
     after_epochs(metrics, 2, lambda: os.kill(executor.workers[0].process.pid, signal.SIGKILL))
@@ -154,28 +153,28 @@ def test_small_jobs_share_a_process_and_one_that_dies_fails_its_job_only(data_di
     assert commands[0] == [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
 
 
-@pytest.mark.parametrize(("part", "n_at_once"), [(1.0, 2), (0.34, 4), (1 / 3, 6)])
-def test_small_jobs_share_gpus(part: float, n_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("part", "gpus"), [(1.0, "01"), (0.34, "0101"), (1 / 3, "010101"), (0, [""])])
+def test_small_jobs_share_gpus(
+    part: float, gpus: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)  # no process is started here
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     executor = machine(tmp_path, gpus_per_run=part)
-    assert executor.n_at_once == n_at_once
-    assert [worker.gpu for worker in executor.workers] == ["0", "1"] * (n_at_once // 2)
+    assert executor.n_at_once == len(gpus)
+    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in executor.workers] == list(gpus)
 
 
-def test_gpus_can_be_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert [worker.gpu for worker in machine(tmp_path, gpus_per_run=0).workers] == [""]
-    for share in (-0.5, 1.5, 0.001):
-        with pytest.raises(InputError, match=f"gpus_per_run.*{share:g}"):
-            machine(tmp_path, gpus_per_run=share)
+@pytest.mark.parametrize("part", [-0.5, 1.5, 0.001])
+def test_a_share_of_a_gpu_is_checked(part: float, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"gpus_per_run.*{part:g}"):
+        machine(tmp_path, gpus_per_run=part)
 
 
 class Pretended(ThisProcess):
     """All jobs are done at once."""
 
-    def submit(self, job: Job) -> Future[str | None]:
-        return ended()
+    def run(self, job: Job) -> str | None:
+        return None
 
 
 def test_jobs_that_would_take_too_long_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,13 +207,6 @@ def test_with_little_time_no_run_is_started_and_tables_show_what_is_available(tm
     assert "Not done" in said.getvalue()
     assert [table.name for table in done.tables] == ["schedule-glyphs"]
     assert not (tmp_path / "data").exists()
-
-
-def test_a_missing_dataset_is_reported_before_anything_is_started(tmp_path: Path) -> None:
-    options = ReproductionOptions(results=tmp_path / "results", runs=tmp_path / "runs", data_dir=tmp_path / "data")
-    with pytest.raises(InputError, match="'cifar-fs'.* nearshot data prepare"):
-        reproduce(["schedule"], options, console=QUIET)
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_folder_that_is_not_writable_is_reported_before_anything_is_trained(data_dir: Path) -> None:
@@ -267,7 +259,7 @@ def test_a_node_brings_back_a_result_or_an_error_and_the_end_of_the_log(
     assert "tiny" in str(problem)
     assert log[-1] == f"nearshot: {problem}"
     nothing: dict[str, str] = {}
-    monkeypatch.setattr("nearshot.experiments.executors.base.do", lambda *args, **options: nothing["no reason"])
+    monkeypatch.setattr("nearshot.experiments.executors.base.do", lambda *_, **__: nothing["no reason"])
     content, problem, log = on_node(tmp_path / "third", data_dir)
     assert problem == "KeyError: 'no reason'"
     assert any("Traceback" in line for line in log)

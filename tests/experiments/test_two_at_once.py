@@ -96,7 +96,7 @@ def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
 def test_a_worker_that_comes_too_late_is_no_failure(tmp_path: Path) -> None:
     machine, job = LocalMachine(Results(tmp_path / "results"), tmp_path / "runs", tmp_path / "data"), tiny_job()
     with run_lock(machine.runs / job.id):
-        assert machine.submit(job).result(120) == LOCKED
+        assert machine.run(job) == LOCKED
     machine.stop()
     assert machine.log_of(job).read_text() == ""
 

@@ -6,7 +6,6 @@ python tiny_jobs.py FOLDER EPOCHS SEED…
 from __future__ import annotations
 
 import sys
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +13,10 @@ from rich.console import Console
 from settings import TINY
 
 from nearshot.experiments.executors.base import Executor, attempt
-from nearshot.experiments.jobs import Job
-from nearshot.experiments.results import Measurement, Results
+from nearshot.experiments.jobs import Job, JobTask, do
+from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.runner import run_jobs
-from nearshot.training import Hardware
 
-CPU = Hardware(accelerator="cpu")
 QUIET = Console(quiet=True)
 
 
@@ -33,22 +30,15 @@ def tiny_job(seed: int = 0, *, epochs: int = 2) -> Job:
 class ThisProcess(Executor):
     """Runs one job after the other in this process."""
 
-    n_at_once = 1
-
     accelerator = "cpu"
 
-    def __init__(self, results: Results, runs: Path, data_dir: Path | None = None) -> None:
-        self.results, self.runs, self.data_dir = results, runs, data_dir
-
-    def submit(self, job: Job) -> Future[str | None]:
-        return ended(attempt(self.task_of(job), self.results.put, show=False))
+    def run(self, job: Job) -> str | None:
+        return attempt(self.task_of(job), self.results.put, show=False)
 
 
-def ended(problem: str | None = None) -> Future[str | None]:
-    """Return the future of a job that has ended."""
-    future = Future[str | None]()
-    future.set_result(problem)
-    return future
+def done_in(folder: Path, job: Job, data_dir: Path, n_sharing: int = 1) -> RunResult:
+    """Do a job in a run folder on the CPU, and return its result."""
+    return do(JobTask(job, folder, data_dir, "cpu", n_sharing), show=False)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from nearshot.runs.network import TrainedRun
 from nearshot.training.classes import TrainingClasses
 
 ASKED = Request(n_way=2, n_episodes=5, shots=(1,), n_query=5)
-RAW = Measurement("test", 1, "centroid", treatment="raw")
+RAW = Measurement("test", 1, "centroid", how="raw")
 RECORD = "training_classes.json"
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nearshot.experiments.differences import Side, difference_cell, difference_of
-from nearshot.experiments.paper import Number
-from nearshot.experiments.paper_configs import SHOTS
+from nearshot.experiments.paper import SHOTS, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import Scale

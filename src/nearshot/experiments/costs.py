@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.identity import batches_of
 from nearshot.experiments.jobs import Job, has_weights
-from nearshot.experiments.paper_configs import TRAINING_CLASSES
+from nearshot.experiments.paper import TRAINING_CLASSES
 from nearshot.experiments.results import Results
 from nearshot.training import RunFolder, TrainConfig
 

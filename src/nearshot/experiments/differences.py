@@ -16,6 +16,7 @@ import scipy.stats
 import torch
 
 from nearshot.evaluation import Accuracy, Comparison, compare
+from nearshot.experiments.identity import run_id
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, cell, signed
@@ -23,7 +24,7 @@ from nearshot.training import TrainConfig
 
 SAME = 1.0  # the paper calls differences within this many points equal
 # Margins for one run that is measured in two ways, by what differs: see `seed_margin`.
-MEASURED_TWICE = {"classifier": 0.5, "treatment": 1.0, "adapted": 1.0, "layers": 1.5}
+MEASURED_TWICE = {"classifier": 0.5, "how": 1.0, "layers": 1.5}
 
 Side = tuple[TrainConfig, Measurement]
 
@@ -33,19 +34,37 @@ class Difference(NamedTuple):
 
     name: str  # which model minus which
     difference: float  # the mean
-    interval95: float  # half its 95 % interval: over episodes for one training seed, otherwise between seeds
+    over_episodes: float  # half its 95 % interval over episodes alone
     n_seeds: int  # of the side that has fewer
-    margin: float = 0.0  # added to the interval for seed variance that it does not contain: see `seed_margin`
+    allowed: float = 0.0  # for seed variance, where an interval over episodes does not contain it: see `seed_margin`
     kind: str = ""  # differences of one kind are assumed to have the same seed variance: see `kind_of`
     spread: float = 0.0  # the standard error between seeds, times the root of their number
-    freedom: float = 0.0  # the degrees of freedom of the spread
-    over_episodes: float = 0.0  # with several seeds, half the 95 % interval over episodes alone
-    allowed: float = 0.0  # the margin that may replace an interval between seeds: see `pool_spread`
-    by_seed: tuple[float, ...] = ()  # with several seeds of one run, the difference of each
+    freedom: float = 0.0  # the degrees of freedom of the spread; 0 if the interval is over episodes
+    by_seed: tuple[float, ...] = ()  # of one run, the difference of each seed
     of_two_runs: bool = False  # with several seeds of two runs, which are not paired
+    n_compared: int = 1  # of so many comparisons this is one, and has a wider interval (Bonferroni)
 
     def __str__(self) -> str:
         return f"{self.name}: {signed(self.difference)} ± {self.interval95:.2f}"
+
+    @property
+    def interval95(self) -> float:
+        """Half the 95 % interval: between seeds if there are several, otherwise over episodes.
+
+        >>> one = Difference("a minus b", -0.5, 0.3, 1)
+        >>> one.high < 0, one._replace(n_compared=72).high < 0
+        (True, False)
+        """
+        if self.freedom:
+            tail = float(scipy.stats.t.isf(0.025 / self.n_compared, self.freedom))
+            return tail * self.spread / math.sqrt(self.n_seeds)
+        normal = scipy.stats.norm
+        return float(normal.isf(0.025 / self.n_compared) / normal.isf(0.025)) * self.over_episodes
+
+    @property
+    def margin(self) -> float:
+        """What is added to an interval over episodes for seed variance."""
+        return 0.0 if self.freedom else self.allowed
 
     @property
     def low(self) -> float:
@@ -56,17 +75,6 @@ class Difference(NamedTuple):
     def high(self) -> float:
         """The upper end of the interval, with the margin."""
         return self.difference + self.interval95 + self.margin
-
-    def among(self, number: int) -> Difference:
-        """Return it with the interval of one among several comparisons (Bonferroni).
-
-        >>> one = Difference("a minus b", -0.5, 0.3, 1)
-        >>> one.high < 0, one.among(72).high < 0
-        (True, False)
-        """
-        distribution = scipy.stats.t(self.freedom) if self.freedom else scipy.stats.norm()
-        wider = float(distribution.isf(0.025 / number) / distribution.isf(0.025))
-        return self._replace(interval95=wider * self.interval95)
 
 
 def seed_margin(measured: Measurement, other: Measurement | None = None) -> float:
@@ -81,9 +89,9 @@ def seed_margin(measured: Measurement, other: Measurement | None = None) -> floa
     32×32 have differed by a point from their neighbours (NCA is better with 80 % of its pairs than with all). So the
     margin is 1.
 
-    **One run, measured in two ways**: with two classifiers or treatments, adapted or not, or with other layers. The
-    largest standard deviations of such differences over three seeds of NCA are 0.18, 0.26, 0.42 and
-    0.69, and the margin is two of them, rounded up to half points (`MEASURED_TWICE`).
+    **One run, measured in two ways**: with two classifiers, treated or adapted otherwise, or with other layers. The
+    largest standard deviations of such differences over three seeds of NCA are 0.18, 0.42 and 0.69, and the margin is
+    two of them, rounded up to half points (`MEASURED_TWICE`).
 
     >>> [seed_margin(Measurement(split, shot, "centroid")) for split in ("val", "test") for shot in (1, 5)]
     [1.0, 1.0, 2.5, 1.5]
@@ -109,18 +117,13 @@ def difference_of(found: Found, name: str, better: Side, other: Side) -> Differe
     None where either is missing, or where a scale turns both into the same run.
     """
     (config, measured), (other_config, other_measured) = better, other
-    runs, others = (
-        {run.seed: run for run in found.runs(one) if run.has(wanted)}
-        for one, wanted in ((config, measured), (other_config, other_measured))
-    )
-    shared = [seed for seed in runs if seed in others]
-    if measured == other_measured and any(runs[seed].id == others[seed].id for seed in shared):
+    ids = [run_id(found.scale.change(one)) for one in (config, other_config)]
+    if measured == other_measured and ids[0] == ids[1]:
         return None
-    firsts = {seed: run.accuracy(measured) for seed, run in runs.items()}
-    seconds = {seed: run.accuracy(other_measured) for seed, run in others.items()}
+    firsts, seconds = found.accuracies(*better), found.accuracies(*other)
     if config != other_config:
         return difference_of_runs(name, firsts, seconds, margin=seed_margin(measured), kind=kind_of(measured))
-    comparisons = [compare(*_shared_episodes(firsts[seed], seconds[seed])) for seed in shared]
+    comparisons = _compare_seeds(firsts, seconds)
     return over_seeds(name, comparisons, margin=seed_margin(measured, other_measured), kind=kind_of(measured))
 
 
@@ -131,14 +134,11 @@ def difference_of_runs(
 
     If either has a single seed, the interval is over episodes, and the margin is added.
     """
-    pairs = [_shared_episodes(firsts[seed], seconds[seed]) for seed in firsts if seed in seconds]
-    one = over_seeds(name, [compare(*pair) for pair in pairs], margin=margin, kind=kind)
-    n_seeds = min(len(firsts), len(seconds))
-    if one is None or n_seeds == 1:
+    one = over_seeds(name, _compare_seeds(firsts, seconds), margin=margin, kind=kind)
+    if one is None or min(len(firsts), len(seconds)) == 1:
         return one
     means = ([accuracy.mean for accuracy in side.values()] for side in (firsts, seconds))
-    over_episodes = one.over_episodes or one.interval95  # one seed in common
-    return welch_difference(name, *means)._replace(kind=kind, over_episodes=over_episodes, allowed=margin)
+    return welch_difference(name, *means)._replace(kind=kind, over_episodes=one.over_episodes, allowed=margin)
 
 
 def welch_difference(name: str, firsts: Sequence[float], seconds: Sequence[float]) -> Difference:
@@ -152,10 +152,8 @@ def welch_difference(name: str, firsts: Sequence[float], seconds: Sequence[float
     most, n_seeds = sum(map(len, sides)) - 2, min(map(len, sides))
     by_side = sum(error**2 / (len(means) - 1) for error, means in zip(errors, sides, strict=True))
     freedom = sum(errors) ** 2 / by_side if by_side else most
-    spread = math.sqrt(sum(errors) * n_seeds)
-    interval95 = _interval95(spread, n_seeds, freedom)
-    difference = fmean(firsts) - fmean(seconds)
-    return Difference(name, difference, interval95, n_seeds, spread=spread, freedom=freedom, of_two_runs=True)
+    spread, difference = math.sqrt(sum(errors) * n_seeds), fmean(firsts) - fmean(seconds)
+    return Difference(name, difference, 0.0, n_seeds, spread=spread, freedom=freedom, of_two_runs=True)
 
 
 def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, kind: str) -> Difference | None:
@@ -166,15 +164,10 @@ def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, k
     if not comparisons:
         return None
     differences = torch.tensor([one.difference for one in comparisons], dtype=torch.float64)
-    n_seeds, mean = len(comparisons), float(differences.mean())
-    if n_seeds == 1:
-        return Difference(name, mean, comparisons[0].interval95, 1, margin, kind)
-    spread, freedom, by_seed = float(differences.std()), n_seeds - 1, tuple(differences.tolist())
+    n_seeds, mean, by_seed = len(comparisons), float(differences.mean()), tuple(differences.tolist())
     over_episodes = math.sqrt(sum(one.interval95**2 for one in comparisons)) / n_seeds
-    interval95 = _interval95(spread, n_seeds, freedom)
-    return Difference(
-        name, mean, interval95, n_seeds, 0.0, kind, spread, freedom, over_episodes, allowed=margin, by_seed=by_seed
-    )
+    spread = float(differences.std()) if n_seeds > 1 else 0.0
+    return Difference(name, mean, over_episodes, n_seeds, margin, kind, spread, n_seeds - 1, by_seed)
 
 
 def pool_spread(differences: Sequence[Difference]) -> list[Difference]:
@@ -187,7 +180,7 @@ def pool_spread(differences: Sequence[Difference]) -> list[Difference]:
     The interval of two seeds is up to thirteen times as wide as they differ. Where it is wider than the margin of a
     single run, and the seeds differ by no more than that margin, the margin is used instead.
 
-    >>> two = [Difference(name, 1.0, 2.5, 3, kind="5-shot", spread=spread, freedom=2)
+    >>> two = [Difference(name, 1.0, 0.1, 3, kind="5-shot", spread=spread, freedom=2)
     ...        for name, spread in (("a", 1.0), ("b", 0.0))]
     >>> [round(one.interval95, 2) for one in pool_spread(two)]  # of a spread of √½, with 3.2 degrees of freedom
     [1.25, 1.25]
@@ -208,15 +201,13 @@ def _pooled(one: Difference, alike: Sequence[Difference]) -> Difference:
     spread = math.sqrt(squares / sum(weights))
     factor = 2 / (len(alike) + 1) if one.of_two_runs else 4 / (len(alike) + 3)
     freedom = factor * sum(other.freedom for other in alike)
-    between = _interval95(spread, one.n_seeds, freedom)
-    if one.n_seeds == 2 and spread <= one.allowed and between > one.over_episodes + one.allowed:
-        return one._replace(interval95=one.over_episodes, margin=one.allowed, freedom=0.0)
-    return one._replace(interval95=between, spread=spread, freedom=freedom)
+    pooled = one._replace(spread=spread, freedom=freedom)
+    is_too_wide = pooled.interval95 > one.over_episodes + one.allowed
+    return one._replace(freedom=0.0) if one.n_seeds == 2 and spread <= one.allowed and is_too_wide else pooled
 
 
-def _interval95(spread: float, n_seeds: int, freedom: float) -> float:
-    """Return half the 95 % interval of a mean over seeds."""
-    return float(scipy.stats.t.isf(0.025, freedom)) * spread / math.sqrt(n_seeds)
+def _compare_seeds(firsts: Mapping[int, Accuracy], seconds: Mapping[int, Accuracy]) -> list[Comparison]:
+    return [compare(*_shared_episodes(firsts[seed], seconds[seed])) for seed in firsts if seed in seconds]
 
 
 def _shared_episodes(one: Accuracy, other: Accuracy) -> list[Accuracy]:
@@ -240,5 +231,5 @@ def difference_cell(one: Difference | None) -> Cell:
         "seeds": one.n_seeds,
     }
     if not one.of_two_runs:
-        details["by seed"] = " ".join(map(str, one.by_seed or (one.difference,)))
+        details["by seed"] = " ".join(map(str, one.by_seed))
     return Cell(f"{signed(one.difference)} ± {one.interval95:.2f}", one.difference, details=details)

@@ -10,7 +10,9 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.recipe import Found
+from nearshot.experiments.results import Measurement
 from nearshot.styles import COLOURS, MARKERS
+from nearshot.training import TrainConfig
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 FACES = ("black", "white", "#D55E00")  # of the dots of three groups, distinct in grey too
@@ -72,8 +74,8 @@ def heading(found: Found, drawn: str) -> str:
 
 def panels(
     found: Found,
-    methods: Sequence[tuple[str, str]],
-    draw: Callable[[Axes, str, int], None],
+    methods: Sequence[tuple[str, str, str]],
+    lines: Callable[[str], Mapping[str, Sequence[tuple[float, TrainConfig]]]],
     *,
     xlabel: str,
     ticks: Sequence[float],
@@ -81,15 +83,18 @@ def panels(
 ) -> Drawing:
     """Draw panels of accuracies, one row per method, with columns for one and five shots.
 
-    `methods` are names and titles. `draw` draws a panel's lines, given its axes, the method and the number of shots.
-    The horizontal axes are logarithmic. `drawn` says in the heading what shows the intervals.
+    `methods` are names, titles and classifiers. `lines` gives a method's lines by name: places on the horizontal axis,
+    which is logarithmic, and the runs there. `drawn` says in the heading what shows the intervals.
     """
     drawing = new_drawing(9.5, 2.9 * len(methods) + 0.8)
     rows = drawing.subplots(len(methods), 2, squeeze=False, sharex=True)
     named: dict[str, Any] = {}  # a panel may lack some of the lines
-    for (method, title), row in zip(methods, rows, strict=True):
+    for (method, title, classifier), row in zip(methods, rows, strict=True):
         for axes, shot in zip(row, (1, 5), strict=True):
-            draw(axes, method, shot)
+            measured = Measurement("val", shot, classifier)
+            for number, (name, runs) in enumerate(lines(method).items()):
+                points = [(x, found.pooled(config, measured)) for x, config in runs]
+                line_with_band(axes, points, name, style_of(number))
             axes.set_title(f"{title}, {shot}-shot", fontsize=10)
             axes.set_xscale("log")
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -33,7 +33,7 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
 
     With one shot, Prototypical Networks are Matching Networks, and NCA on queries and prototypes is NCA on the batch.
     NCA ignores roles, so its episodes have images of a class and no shots. Settings that the method or the batches
-    do not use are dropped. A user's own loss sees embeddings and labels only.
+    do not use are dropped, or have their default: others are refused. A user's own loss sees embeddings and labels.
 
     >>> one_shot = {"n_shot": 1, "images_per_class": 8}
     >>> resolved(TrainConfig(method="prototypical", **one_shot)) == resolved(TrainConfig(method="matching", **one_shot))
@@ -50,11 +50,8 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
         batches = ["episodes", shape.n_way, shape.images_per_class, shape.n_shot if has_roles else None]
     else:
         batches = [kind, config.batch_size]
-        unused.add("least_images")
-    if has_own_loss(config):
+    if has_own_loss(config) or name == "simpleshot":
         unused.update(LOSS_SETTINGS)
-    if name == "simpleshot":
-        unused.update((*LOSS_SETTINGS, "projection"))
     unused.update(("background", "distance") if name == "supcon" else ("supcon_variant",))
     if config.optimiser == "adam":
         unused.update(("momentum", "nesterov"))

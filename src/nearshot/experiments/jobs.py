@@ -17,7 +17,7 @@ from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.measurement import measure, measure_classes
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import Measurement, Results, RunResult, result_of
-from nearshot.experiments.scales import ADAPTED_EPISODES, Scale
+from nearshot.experiments.scales import Scale, scale_named
 from nearshot.io import FileLock
 from nearshot.runs.network import TrainedRun
 from nearshot.text import counted, format_list
@@ -42,7 +42,6 @@ class Job:
     scale: str
     measurements: tuple[Measurement, ...]
     wanted_by: tuple[str, ...]
-    adapted_episodes: int = ADAPTED_EPISODES
 
     @cached_property
     def id(self) -> str:
@@ -70,7 +69,7 @@ def jobs_of(recipes: Iterable[Recipe], dataset: str | None, scale: Scale, seeds:
         for recipe in recipes:
             wanted = (one for chosen in recipe.on(dataset, scale) for one in recipe.wanted(chosen).items())
             for config, measurements in wanted:
-                new = Job(replace(scale.change(config), seed=seed), scale.name, (), (), scale.adapted_episodes)
+                new = Job(replace(scale.change(config), seed=seed), scale.name, (), ())
                 old = jobs.get(new.id, new)
                 both = tuple(dict.fromkeys((*old.measurements, *measurements)))
                 names = tuple(dict.fromkeys((*old.wanted_by, recipe.name)))
@@ -114,11 +113,6 @@ def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_ag
     return plan
 
 
-def jobs_left(plan: JobPlan) -> list[Job]:
-    """Return all jobs to do; measuring first, since it is quick."""
-    return [*plan[MEASURE], *plan[TRAIN], *plan[AGAIN]]
-
-
 def describe_plan(plan: JobPlan, runs: str | Path) -> list[str]:
     """Return what is going to happen, one sentence each; none if all is done."""
     n_all = sum(map(len, plan.values()))
@@ -138,18 +132,27 @@ def describe_plan(plan: JobPlan, runs: str | Path) -> list[str]:
     return said
 
 
-def do(
-    job: Job,
-    run_folder: Path,
-    *,
-    data_dir: str | Path | None = None,
-    hardware: Hardware | None = None,
-    show: bool | None = None,
-    n_sharing: int = 1,
-) -> RunResult:
-    """Train and measure a run, or what is left of it, and return the result; `n_sharing` jobs share the GPU."""
-    started, run, config = time.perf_counter(), RunFolder(run_folder), job.config
-    is_new = not (run_folder / "config.json").is_file()
+@dataclass(frozen=True)
+class JobTask:
+    """What a process needs to do a job.
+
+    Attributes:
+        accelerator: as in `Hardware`; `n_sharing` jobs share a GPU.
+        command: the command that asked for the job, which its result records.
+    """
+
+    job: Job
+    run_folder: Path
+    data_dir: Path | None = None
+    accelerator: str = "auto"
+    n_sharing: int = 1
+    command: tuple[str, ...] = ()
+
+
+def do(task: JobTask, *, show: bool | None = None) -> RunResult:
+    """Train and measure a run, or what is left of it, and return the result."""
+    started, run, job, data_dir = time.perf_counter(), RunFolder(task.run_folder), task.job, task.data_dir
+    config, is_new = job.config, not (run.path / "config.json").is_file()
     if not is_new:  # equivalent settings may be written otherwise
         begun = run.read_config()
         is_same = run_id(begun) == run_id(config) and validation_id(begun) == validation_id(config)
@@ -158,22 +161,23 @@ def do(
         stores = open_splits(config, data_dir)
         check_same_training(run.read("result.json"), config, {name: one.fingerprint for name, one in stores.items()})
     else:
-        where: dict[str, Any] = {"folder": run_folder, "data_dir": data_dir, "hardware": hardware, "show": show}
-        outcome = train(config, **where, resume=not run.is_finished, overwrite=run.is_finished)
-        if not outcome.finished:
+        how: dict[str, Any] = {"hardware": Hardware(task.accelerator), "show": show}
+        how |= {"resume": not run.is_finished, "overwrite": run.is_finished}
+        if not train(config, folder=run.path, data_dir=data_dir, **how).finished:
             raise NearshotError(STOPPED)
     trained_at = time.perf_counter()
-    device = "cpu" if hardware is not None and hardware.accelerator == "cpu" else None
+    device = "cpu" if task.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
-    trained = TrainedRun(run_folder, data_dir=data_dir, device=device, precision="float32")
+    trained = TrainedRun(run.path, data_dir=data_dir, device=device, precision="float32")
     asked = {"n_episodes": config.validation_episodes, "n_way": config.validation_way}
-    evaluations = measure(trained, job.measurements, **asked, adapted_episodes=job.adapted_episodes)
+    adapted_episodes = scale_named(job.scale).adapted_episodes
+    evaluations = measure(trained, job.measurements, **asked, adapted_episodes=adapted_episodes)
     splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
     by_class = measure_classes(trained, splits, **asked)
     times: dict[str, Any] = {"training_seconds": None, "measuring_seconds": None}
     if is_new:
         times = {"training_seconds": trained_at - started, "measuring_seconds": time.perf_counter() - trained_at}
-    return result_of(run, job.scale, evaluations, times | {"by_class": by_class, "n_sharing": n_sharing})
+    return result_of(run, job.scale, evaluations, times | {"by_class": by_class, "n_sharing": task.n_sharing})
 
 
 def has_weights(run: RunFolder) -> bool:

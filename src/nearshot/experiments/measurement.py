@@ -7,6 +7,7 @@ treated and adapted features can be compared.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -29,9 +30,9 @@ from nearshot.losses import nca_loss
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, file_name
 from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun
 
-# How features are treated before they are classified (Section 3.1).
+# How features are treated before they are classified (Section 3.1), by `Measurement.how`.
 TREATMENTS = {
-    "centred and normalised": Treatment(centred=True, normalised=True),
+    "": Treatment(centred=True, normalised=True),
     "centred": Treatment(centred=True, normalised=False),
     "normalised": Treatment(centred=False, normalised=True),
     "raw": Treatment(centred=False, normalised=False),
@@ -78,17 +79,16 @@ def measure(
     if run.unfinished is not None:
         raise InputError(f"Recipes measure finished runs only, and {run.run.path} is not one ({run.unfinished}).")
     found: dict[Measurement, Evaluation] = {}
-    for one in sorted(wanted, key=lambda one: one.adapted is not None):  # what takes longest comes last
+    for one in sorted(wanted, key=lambda one: one.how not in TREATMENTS):  # what takes longest comes last
         request = Request(
             split=one.split,
             shots=(one.n_shot,),
             classifiers=(one.classifier,),
             layers=one.layers,
             n_way=n_way,
-            n_episodes=n_episodes if one.adapted is None else min(n_episodes, adapted_episodes),
+            n_episodes=n_episodes if one.how in TREATMENTS else min(n_episodes, adapted_episodes),
         )
-        is_plain = one.adapted is None and one.treatment == "centred and normalised"
-        found[one] = evaluate_run(run, request)[0] if is_plain else _measured(run, one, request)
+        found[one] = _measured(run, one, request) if one.how else evaluate_run(run, request)[0]
     return found
 
 
@@ -111,10 +111,10 @@ def measure_classes(
 
 def _measured(run: TrainedRun, one: Measurement, request: Request) -> Evaluation:
     weights, store = run.best_weights(one.n_shot, one.classifier), run.store(one.split)
-    name = file_name(run, request, weights, store, also=(one.adapted or one.treatment,))
+    name = file_name(run, request, weights, store, also=(one.how,))
     if not (run.run.path / "evaluations" / name).is_file():
         network = run.network(weights)
-        if one.adapted in THROUGH_PROJECTION and run.config.projection is not None and network.projection is None:
+        if one.how in THROUGH_PROJECTION and run.config.projection is not None and network.projection is None:
             raise InputError(
                 f"{weights} lacks the projection that it was trained with, through which it is fine-tuned: an earlier "
                 "version wrote it. Train the run again."
@@ -127,26 +127,22 @@ def _measured(run: TrainedRun, one: Measurement, request: Request) -> Evaluation
 
 
 def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store: Store) -> Accuracy:
-    treatment = TREATMENTS[one.treatment]
+    treatment = TREATMENTS.get(one.how, TREATMENTS[""])
+    spec = replace(request.spec(one.n_shot), classifier=one.classifier, normalise=treatment.normalised)
     asked: dict[str, Any] = {
-        "n_way": request.n_way,
-        "n_shot": one.n_shot,
-        "n_query": request.n_query,
-        "n_episodes": request.n_episodes,
-        "classifier": one.classifier,
+        "spec": spec,
         "centre": network.centre(one.layers) if treatment.centred else None,
-        "normalise": treatment.normalised,
-        "seed": request.seed,
         "split": one.split,
         "fingerprint": store.fingerprint,
     }
-    if one.adapted is None:
+    if one.how in TREATMENTS:
         return evaluate_features(network.features(store, one.layers), store.labels, **asked)
-    if one.adapted in MAHALANOBIS:
-        features, optimiser = network.features(store, one.layers), MAHALANOBIS[one.adapted]
+    if one.how in MAHALANOBIS:
+        features, optimiser = network.features(store, one.layers), MAHALANOBIS[one.how]
         return evaluate_mahalanobis(features, store.labels, loss=nca_loss, optimiser=optimiser, **asked)
-    how = look_up(FINE_TUNED, one.adapted, "adaptation")
-    tuned = network.network(one.layers, projected=one.adapted in THROUGH_PROJECTION)
+    how = look_up(FINE_TUNED, one.how, "adaptation")
+    tuned = network.network(one.layers, projected=one.how in THROUGH_PROJECTION)
+    asked["spec"] = replace(spec, inductive=True)
     return evaluate_fine_tuned(
         tuned,
         network.images(store),
@@ -155,7 +151,6 @@ def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store
         features=layers_of if one.layers or tuned.projection else None,  # type: ignore[arg-type]  # the network is one
         optimiser=how.optimiser,
         batch_norm=how.batch_norm,
-        inductive=True,
         # torch has no batch norm in bfloat16 for several episodes at once.
         episodes_at_once=1 if network.bfloat16 else None,
         **asked,

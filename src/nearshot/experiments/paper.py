@@ -1,11 +1,26 @@
-"""The paper's numbers, with their table or section, and its errata. No other module computes with such numbers."""
+"""The paper's settings and numbers, with their table or section, and its errata. No other module has such numbers."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from nearshot.episode_shape import EpisodeShape
+from nearshot.training import PRESETS, TrainConfig
+
+BATCH_SIZES = (128, 256, 512)
+SHOTS = (1, 5)
+TRAINING_CLASSES = dict.fromkeys(("cifar-fs", "mini-imagenet"), (64, 600))  # classes, and images of each
+TITLES = {"knn": "k-NN", "soft": "soft assignment", "centroid": "nearest centroid"}
+
+
+def figure_config(
+    dataset: str, method: str, batch_size: int, *, shot: int = 5, images_per_class: int = 16
+) -> TrainConfig:
+    """Return the settings of Figures 2 to 4: 120 epochs, no projection, no temperature."""
+    shape: dict[str, Any] = {"batch_size": batch_size, "n_shot": shot, "images_per_class": images_per_class}
+    return replace(PRESETS[f"{dataset}-prototypical"], method=method, epochs=120, steps_per_epoch=None, **shape)
 
 
 class Number(NamedTuple):

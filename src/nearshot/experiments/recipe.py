@@ -9,7 +9,7 @@ from typing import Self
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation import PooledAccuracy, pool_seeds
+from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import Scale
@@ -64,6 +64,10 @@ class Found:
         configs = (_with_seed(self.scale, config, seed) for seed in self.seeds)
         found = (self.results.get(one, self.scale.name) for one in configs)
         return [result for result in found if result is not None]
+
+    def accuracies(self, config: TrainConfig, measurement: Measurement) -> dict[int, Accuracy]:
+        """Return the available accuracies of a configuration, by seed."""
+        return {run.seed: run.accuracy(measurement) for run in self.runs(config) if run.has(measurement)}
 
     def pooled(self, config: TrainConfig, measurement: Measurement) -> FoundAccuracy | None:
         """Return the accuracy over the seeds that were run, with its runs; None if there are none."""
@@ -145,10 +149,9 @@ def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
     """Return the tables and figures of a recipe on a dataset: the only place where results become tables."""
     configs = recipe.wanted(dataset)
     there = found.of_seeds_that_ran(configs)
-    changed = [found.scale.change(config) for config in configs]
-    wanted = {run_id(replace(config, seed=seed)): None for seed in there.seeds for config in changed}
-    available = {run.id: run for config in configs for run in there.runs(config)}
-    runs = tuple(available[name] for name in wanted if name in available)
+    seeded = (_with_seed(found.scale, config, seed) for seed in there.seeds for config in configs)
+    wanted = {run_id(config): config for config in seeded}
+    runs = tuple(filter(None, (found.results.get(config, found.scale.name) for config in wanted.values())))
     made = RecipeOutputs(recipe, dataset, there, runs, len(wanted))
     tables = recipe.tables(there, dataset) if runs or not configs else ()
     kept = [table.without_empty_rows() for table in tables if table.has_ours or (not configs and table.rows)]

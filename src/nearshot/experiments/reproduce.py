@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, TypedDict, Unpack
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -25,10 +24,11 @@ from nearshot.experiments.identity import validation_id
 from nearshot.experiments.jobs import (
     AGAIN,
     DONE,
+    MEASURE,
+    TRAIN,
     JobPlan,
     chosen_jobs,
     describe_plan,
-    jobs_left,
     jobs_of,
     plan_of,
     rename_run_folders,
@@ -39,7 +39,7 @@ from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunRe
 from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
-from nearshot.io import atomic_write
+from nearshot.io import write_json
 from nearshot.text import counted, print_line
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import describe_environment
@@ -86,21 +86,6 @@ class ReproductionOptions:
         return seeds
 
 
-class _Settings(TypedDict, total=False):
-    """The fields of `ReproductionOptions` as keywords."""
-
-    dataset: str | None
-    seeds: int | None
-    tables_only: bool
-    train_again: bool
-    only: Sequence[str]
-    minutes: float | None
-    episode: tuple[int, int, int] | None
-    results: str | Path
-    runs: str | Path
-    data_dir: str | Path | None
-
-
 @dataclass(frozen=True, eq=False)
 class Reproduction:
     """What was regenerated: how the runs ended, tables, figures, and all files that were written.
@@ -125,7 +110,7 @@ def reproduce(
     scale: Scale = PAPER,
     executor: Executor | None = None,
     console: Console | None = None,
-    **settings: Unpack[_Settings],
+    **settings: Any,
 ) -> Reproduction:
     """Run what is missing for some tables and figures, and write them, with the paper's numbers beside ours.
 
@@ -135,9 +120,9 @@ def reproduce(
         scale: the paper's setting, or one of `nearshot.experiments.scales.smaller`, such as the quick form.
         executor: where to run; by default this machine.
         console: where to show progress.
-        settings: single options, as keywords.
+        settings: fields of `ReproductionOptions`, as keywords.
     """
-    options = replace(options or ReproductionOptions(), **settings)  # type: ignore[arg-type]
+    options = replace(options or ReproductionOptions(), **settings)
     if isinstance(names, str):
         raise InputError(f"names must be a list (got {names!r}). Write [{names!r}].")
     if options.minutes is not None and not options.minutes > 0:
@@ -217,7 +202,8 @@ def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, min
     """Log the plan, run it, and write a summary with its duration."""
     for sentence in describe_plan(plan, executor.runs):
         print_line(console, sentence)
-    jobs, n_done = jobs_left(plan), len(plan[DONE])
+    jobs = [*plan[MEASURE], *plan[TRAIN], *plan[AGAIN]]  # measuring first, since it is quick
+    n_done = len(plan[DONE])
     if not jobs:
         return Outcome(done=plan[DONE])
     device = torch.device("cpu") if executor.accelerator == "cpu" else chosen_device()
@@ -244,6 +230,5 @@ def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, min
         "cores": n_cores(),
         "environment": environment,
     }
-    with atomic_write(summary) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
+    write_json(summary, content)
     return outcome

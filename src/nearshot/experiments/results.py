@@ -37,26 +37,27 @@ class LeftOutWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Measurement:
-    """An accuracy to measure of a run: split, shots, classifier, features, and how they are adapted.
+    """An accuracy to measure of a run: split, shots, classifier and features.
 
     The weights are those of the epoch with the best validation accuracy for these shots and this classifier.
+
+    Attributes:
+        layers: the layers whose outputs are the features; none for the embedding.
+        how: how features are treated or adapted to each episode, by its name in `measurement`; empty for the usual
+            features, which are centred and normalised.
     """
 
     split: str
     n_shot: int
     classifier: str
     layers: tuple[int, ...] = ()
-    adapted: str | None = None
-    treatment: str = "centred and normalised"
+    how: str = ""
 
     @property
     def name(self) -> str:
         """The name in a result file."""
-        parts = [self.split, f"{self.n_shot}-shot", self.classifier]
-        parts += [f"layers {'+'.join(map(str, self.layers))}"] if self.layers else []
-        parts += [self.adapted] if self.adapted else []
-        parts += [self.treatment] if self.treatment != "centred and normalised" else []
-        return " ".join(parts)
+        layers = f"layers {'+'.join(map(str, self.layers))}" if self.layers else ""
+        return " ".join(filter(None, (self.split, f"{self.n_shot}-shot", self.classifier, layers, self.how)))
 
     @classmethod
     def named(cls, name: str) -> Measurement:
@@ -65,17 +66,11 @@ class Measurement:
         >>> Measurement.named("test 5-shot centroid layers 2+3+4 fine-tuned").layers
         (2, 3, 4)
         """
-        parts = re.fullmatch(
-            r"(?P<split>\S+) (?P<shots>\d+)-shot (?P<classifier>\S+)(?: layers (?P<layers>[\d+]+))?"
-            r"(?: (?P<adapted>fine-tuned(?: \d+ steps?)?(?: support norm)?|mahalanobis(?: \d+ steps)?))?"
-            r"(?: (?P<treatment>centred|normalised|raw))?",
-            name,
-        )
+        parts = re.fullmatch(r"(\S+) (\d+)-shot (\S+)(?: layers ([\d+]+))?(?: (.+))?", name)
         if parts is None:
             raise FileFormatError(f"{name!r} is not a measurement.")
-        layers = tuple(map(int, re.findall(r"\d+", parts["layers"] or "")))
-        treatment = parts["treatment"] or "centred and normalised"
-        return cls(parts["split"], int(parts["shots"]), parts["classifier"], layers, parts["adapted"], treatment)
+        split, n_shot, classifier, layers, how = parts.groups(default="")
+        return cls(split, int(n_shot), classifier, tuple(map(int, layers.split("+"))) if layers else (), how)
 
 
 class RunResult:

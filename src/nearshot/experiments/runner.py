@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from nearshot.training.signals import handling
 __all__ = ["Failure", "Outcome", "run_jobs"]
 
 SECONDS_BETWEEN_TABLES = 0.5
+MOST_AT_ONCE = 1000  # jobs, each awaited by a thread
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def run_jobs(
                 queue.wait()
         finally:  # no process stays behind, whatever ended this
             executor.stop()
+            queue.threads.shutdown()  # keeps results that came meanwhile
     queue.outcome.left += queue.waiting
     return queue.outcome
 
@@ -85,6 +87,7 @@ class _Queue:
         self.outcome = Outcome(done=[job for job in jobs if is_done[job.id]])
         self.waiting = [job for job in jobs if not is_done[job.id]]
         self.running: dict[Future[str | None], tuple[Job, float]] = {}  # since when
+        self.threads = ThreadPoolExecutor(MOST_AT_ONCE)
         self.were_locked: set[str] = set()
         self.seconds: list[float] = []  # that jobs took
         self._estimate()
@@ -113,7 +116,7 @@ class _Queue:
                 self._leave(job)
             else:
                 self.waiting.remove(job)
-                self.running[self.executor.submit(job)] = (job, time.monotonic())
+                self.running[self.threads.submit(self.executor.run, job)] = (job, time.monotonic())
 
     def wait(self) -> None:
         """Wait for a while, and move the jobs that ended."""
@@ -163,9 +166,5 @@ class _Queue:
 
 
 def _last_line(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 1000))
-        lines = file.read().decode(errors="replace").splitlines()
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     return lines[-1][:80] if lines else ""

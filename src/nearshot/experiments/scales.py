@@ -106,11 +106,9 @@ def smaller(input_size: int | None = None, steps: int | None = None, quick: bool
 
 def scale_named(name: str) -> Scale:
     """Return the scale of a folder's name, such as 32px-20-steps; one that `smaller` does not make has no recipes."""
-    if name == OWN:
-        return Scale(name, OWN_LABEL, lambda config: config, has_recipes=False)
     parts = re.fullmatch(r"(?:paper|(?P<quick>quick)|(?P<size>\d+)px)(?:-(?P<steps>\d+)-steps)?", name)
     if parts is None:
-        label = f"{name}: an unknown scale; not a reproduction"
+        label = OWN_LABEL if name == OWN else f"{name}: an unknown scale; not a reproduction"
         return Scale(name, label, lambda config: config, has_recipes=False)
     size, steps = (int(parts[key]) if parts[key] else None for key in ("size", "steps"))
     return smaller(size, steps, quick=parts["quick"] is not None)

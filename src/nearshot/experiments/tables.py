@@ -79,7 +79,8 @@ class Table:
         kept = tuple(row for row in self.rows if _is_ours(row) or "quoted" in str(row[0]))
         left_out = [row for row in self.rows if row not in kept]
         what = "One row is" if len(left_out) == 1 else f"{len(left_out)} rows are"
-        which = f": {'; '.join(' '.join(_texts(row)) for row in left_out)}" if len(left_out) <= NAMED else ""
+        names = (" ".join(item for item in row if isinstance(item, str)) for row in left_out)
+        which = f": {'; '.join(names)}" if len(left_out) <= NAMED else ""
         note = (f"{what} not run yet, and left out{which}.",) if left_out else ()
         is_marked = any(str(item).endswith(" *") for row in kept for item in row)
         notes = tuple(text for text in self.notes if is_marked or not text.startswith("* "))
@@ -177,10 +178,6 @@ def _is_ours(row: Row) -> bool:
     return any(isinstance(item, Cell) and item.is_ours for item in row)
 
 
-def _texts(row: Row) -> list[str]:
-    return [item for item in row if isinstance(item, str)]
-
-
 def _unique(headings: Sequence[str]) -> list[str]:
     """Return unique headings: a repeated one is preceded by the last unique one, as in "1-shot paper"."""
     named: list[str] = []
@@ -205,6 +202,11 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
         "seeds": len(accuracy.per_seed),
     }
     return Cell(str(accuracy), accuracy.mean, accuracy, details)
+
+
+def number_cell(value: float | None, form: str = "{:,}", **details: float | str) -> Cell:
+    """Return a formatted number; a dash for None."""
+    return Cell(MISSING) if value is None else Cell(form.format(value), value, details=details)
 
 
 def signed(number: float, digits: int = 2) -> str:

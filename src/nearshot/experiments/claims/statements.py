@@ -38,8 +38,7 @@ from nearshot.experiments.differences import (
     over_seeds,
     seed_margin,
 )
-from nearshot.experiments.paper import QUOTED
-from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS
+from nearshot.experiments.paper import BATCH_SIZES, QUOTED, SHOTS
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, Setup, setup_config, setup_name
@@ -267,16 +266,13 @@ def _from_the_curve(found: Found, dataset: str, method: str, setup: Setup, measu
     below = max((one for one in FRACTIONS if one <= share), default=FRACTIONS[0])
     above = min((one for one in FRACTIONS if one >= share), default=FRACTIONS[-1])
     weight = 0.0 if below == above else math.log(share / below) / math.log(above / below)
-    lower, upper = (
-        {run.seed: run.accuracy(measured) for run in found.runs(subsampled(dataset, fraction)) if run.has(measured)}
-        for fraction in (below, above)
-    )
+    lower, upper = (found.accuracies(subsampled(dataset, fraction), measured) for fraction in (below, above))
     curve = {
         seed: Accuracy(torch.lerp(low.per_episode, upper[seed].per_episode, weight), low.protocol)
         for seed, low in lower.items()
         if seed in upper
     }
-    setups = {run.seed: run.accuracy(measured) for run in found.runs(config) if run.has(measured)}
+    setups = found.accuracies(config, measured)
     name = f"{setup_name(method, setup)} minus the curve at {100 * share:.0f} % of the pairs"
     name = f"{name}, {measured.classifier}, {measured.n_shot}-shot"
     return difference_of_runs(name, setups, curve, margin=seed_margin(measured), kind=kind_of(measured))
@@ -305,9 +301,9 @@ def _competitive(found: Found, dataset: str) -> Verdict:
     quoted = [shots[dataset] for shots in QUOTED.values() if dataset in shots]
     differences = []
     for side, *numbers in zip(both_shots(PRESETS[f"{dataset}-nca"], "test"), *quoted, strict=True):
-        config, measured = side
+        measured = side[1]
         median = statistics.median(number.mean for number in numbers)
-        accuracies = [run.accuracy(measured) for run in found.runs(config) if run.has(measured)]
+        accuracies = found.accuracies(*side).values()
         above_median = [Comparison(one.mean - median, one.interval95, 0, 0, 0) for one in accuracies]
         name = f"NCA minus {median:.2f}, the median of {len(numbers)} quoted methods, {measured.n_shot}-shot"
         margin = seed_margin(measured) / math.sqrt(2)  # one of the two sides has seeds

@@ -140,7 +140,7 @@ def judge(*stated: tuple[Sequence[Difference | None], Limits]) -> Verdict:
     pooled = pool_spread([one for differences, _ in stated for one in differences if one is not None])
     n_missing = sum(len(differences) for differences, _ in stated) - len(pooled)
     judged = sorted(map(Judged, pooled, limits), key=lambda two: two.limits.room(two.difference))
-    failing = [two for two in judged if two.limits.fail(two.difference.among(len(judged)))]
+    failing = [two for two in judged if two.limits.fail(two.difference._replace(n_compared=len(judged)))]
     if failing:
         rest = [two for two in judged if two not in failing]
         return Verdict("contradicted", "", (*failing, *rest), len(failing), n_missing)
@@ -205,7 +205,7 @@ def _differences(found: Found, dataset: str, comparisons: Comparisons) -> list[D
 
 def _losses(differences: Sequence[Difference | None]) -> str:
     there = pool_spread([one for one in differences if one is not None])
-    losses = sorted(-one.difference for one in there if ABOVE.fail(one.among(len(there))))
+    losses = sorted(-one.difference for one in there if ABOVE.fail(one._replace(n_compared=len(there))))
     if not losses:
         return ""
     least, most = f"{losses[0]:.1f}", f"{losses[-1]:.1f}"

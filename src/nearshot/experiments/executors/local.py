@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ import torch
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
 from nearshot.errors import InputError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, JobTask, attempt
-from nearshot.experiments.jobs import Job
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt
+from nearshot.experiments.jobs import Job, JobTask
 from nearshot.experiments.results import Results, runs_per_gpu
 
 MEMORY_PER_JOB = 2e9  # bytes; a small job takes about 1 GB
@@ -39,18 +38,17 @@ class LocalMachine(Executor):
     A job takes `gpus_per_run` of a GPU, or trains on the CPU if that is 0. If it is `small`, one core is enough.
     """
 
-    n_at_once = 1
-
     def __init__(
         self,
         results: Results,
-        runs: Path,
+        runs: str | Path,
         data_dir: str | Path | None = None,
         *,
         small: bool = False,
         gpus_per_run: float = 1.0,
     ) -> None:
-        self.results, self.runs, self.data_dir, n_sharing = results, runs, data_dir, runs_per_gpu(gpus_per_run)
+        super().__init__(results, runs, data_dir)
+        n_sharing = runs_per_gpu(gpus_per_run)
         numbers = [str(number) for number in range(torch.cuda.device_count())]
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(numbers)).split(",")[: len(numbers)]
         own = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if gpus and not gpus_per_run else {})
@@ -67,7 +65,6 @@ class LocalMachine(Executor):
         else:
             self.workers = [_Worker(own)]
         self.n_at_once = len(self.workers)
-        self._threads = ThreadPoolExecutor(self.n_at_once)
         self._free = queue.SimpleQueue[_Worker]()
         for worker in self.workers:
             self._free.put(worker)
@@ -83,14 +80,11 @@ class LocalMachine(Executor):
         if missing:
             raise InputError(" ".join(missing))
 
-    def submit(self, job: Job) -> Future[str | None]:
-        """Start a job on a free GPU or core."""
-        return self._threads.submit(self._run, self.task_of(job))
-
-    def _run(self, task: JobTask) -> str | None:
+    def run(self, job: Job) -> str | None:
+        """Do a job on a free GPU or core."""
         worker = self._free.get()
         try:
-            return worker.run(task)
+            return worker.run(self.task_of(job), self.results.folder.absolute())
         finally:
             self._free.put(worker)
 
@@ -109,11 +103,10 @@ class _Worker:
 
     def __init__(self, environment: dict[str, str], jobs_per_process: int = 1) -> None:
         self.environment, self.jobs_per_process, self.n_left = environment, jobs_per_process, 0
-        self.gpu = environment.get("CUDA_VISIBLE_DEVICES")
         self.process: Any = None
 
-    def run(self, task: JobTask) -> str | None:
-        """Do a job and return its error message, or that its process died."""
+    def run(self, task: JobTask, results: Path) -> str | None:
+        """Do a job, put its result into a folder, and return its error message, or that its process died."""
         task.run_folder.mkdir(parents=True, exist_ok=True)
         if not self.n_left:
             command = [sys.executable, "-c", f"from {__name__} import work; work()"]
@@ -125,7 +118,7 @@ class _Worker:
             self.n_left = self.jobs_per_process
         self.n_left -= 1
         with suppress(BrokenPipeError):  # if it died, its status tells
-            pickle.dump(task, self.process.stdin)
+            pickle.dump((task, results), self.process.stdin)
             self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer or not self.n_left:
@@ -155,11 +148,11 @@ def work() -> None:
     answers = os.dup(1)
     with suppress(EOFError):
         while True:
-            task: JobTask = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the process that started this one)
+            task, results = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the process that started this one)
             with (task.run_folder / LOG).open("ab") as file:  # also for libraries that write to the descriptors
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
-            problem = attempt(task, Results(task.results).put)
+            problem = attempt(task, Results(results).put)
             sys.stdout.flush()
             os.write(answers, f"{json.dumps(problem and problem[:500])}\n".encode())  # the log has all of it
 

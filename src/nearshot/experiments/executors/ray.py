@@ -10,21 +10,19 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 from nearshot.errors import MissingExtraError, NearshotError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, JobTask, attempt
-from nearshot.experiments.jobs import LOCKED, STOPPED, Job
+from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt
+from nearshot.experiments.jobs import LOCKED, STOPPED, Job, JobTask
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
 from nearshot.training.signals import handling
 
 RETRIES = 10  # of a job whose worker is lost; not for ever, since it may be the job that brings its worker down
 LINES_OF_LOG = 100
-MOST_AT_ONCE = 1000  # jobs, each awaited by a thread
 SECONDS_TO_CONNECT = 10.0
 
 
@@ -45,9 +43,10 @@ class RayCluster(Executor):
     """
 
     def __init__(
-        self, results: Results, runs: Path, data_dir: str | Path | None = None, *, gpus_per_run: float = 1.0
+        self, results: Results, runs: str | Path, data_dir: str | Path | None = None, *, gpus_per_run: float = 1.0
     ) -> None:
-        self.results, self.runs, self.data_dir, self.gpus_per_run = results, runs, data_dir, gpus_per_run
+        super().__init__(results, runs, data_dir)
+        self.gpus_per_run = gpus_per_run
         self.n_sharing, self.accelerator = runs_per_gpu(gpus_per_run), "cuda" if gpus_per_run else "cpu"
         self.ray = connected_ray()
         if not self._room():
@@ -56,21 +55,16 @@ class RayCluster(Executor):
         # One process per job, so that no GPU memory stays allocated.
         options = {"num_cpus": 1, "num_gpus": gpus_per_run, "max_retries": RETRIES, "max_calls": 1}
         self.task = self.ray.remote(**options)(do_on_node)
-        self.threads = ThreadPoolExecutor(MOST_AT_ONCE)
         self.running: dict[str, Any] = {}
         self.stopping = False
 
     @property
-    def n_at_once(self) -> int:
+    def n_at_once(self) -> int:  # type: ignore[override]
         """How many jobs the nodes that are alive can take."""
         return max(1, self._room())
 
-    def submit(self, job: Job) -> Future[str | None]:
-        """Give a job to Ray, which starts it when there is room."""
-        return self.threads.submit(self._run, job)
-
-    def _run(self, job: Job) -> str | None:
-        """Wait for a job. One that was stopped by its node's shutdown is started again."""
+    def run(self, job: Job) -> str | None:
+        """Give a job to Ray and wait for it. One that was stopped by its node's shutdown is started again."""
         report = NodeReport(None, STOPPED, "", "")
         while report.problem == STOPPED and not self.stopping:
             task = self.task.options(name=job.name)  # with a name in Ray's dashboard
@@ -93,7 +87,6 @@ class RayCluster(Executor):
             self.ray.wait(futures, num_returns=len(futures), timeout=SECONDS_TO_SAVE, fetch_local=False)
         for future in list(self.running.values()):
             self.ray.cancel(future, force=True)
-        self.threads.shutdown()  # keeps results that came meanwhile
 
     @staticmethod
     def _keep_log(log: Path, report: NodeReport) -> None:

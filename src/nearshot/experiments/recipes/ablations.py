@@ -19,7 +19,7 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable
 from nearshot.experiments.figures import dots, heading, new_drawing
-from nearshot.experiments.paper_configs import BATCH_SIZES, SHOTS, TITLES, figure_config
+from nearshot.experiments.paper import BATCH_SIZES, SHOTS, TITLES, figure_config
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Figure

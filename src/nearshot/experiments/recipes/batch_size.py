@@ -14,22 +14,18 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 import scipy.stats
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
-from nearshot.experiments.figures import line_with_band, panels, style_of
-from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA
-from nearshot.experiments.paper_configs import BATCH_SIZES, TITLES, figure_config
+from nearshot.experiments.figures import panels
+from nearshot.experiments.paper import BATCH_SIZE_TABLE, BATCH_SIZES, ERRATA, TITLES, figure_config
 from nearshot.experiments.recipe import Found, Recipe, Wanted
-from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
 Setup = tuple[int, int] | None  # shots and images of a class; None for NCA
 SETUPS = ((5, 16), (5, 8), (5, 32), (1, 8), (1, 16), (1, 32))
 METHODS = {"prototypical": ("PN", "centroid"), "matching": ("MN", "soft")}
-PANELS = [(method, f"NCA and {short}") for method, (short, _) in METHODS.items()]
+PANELS = [(method, f"NCA and {short}", classifier) for method, (short, classifier) in METHODS.items()]
 IN_FIGURE = SETUPS[:4]  # the others are far worse, and only in the table
 DOUBTFUL = {erratum.row: f"* {erratum}" for erratum in ERRATA if erratum.about == "accuracies" and erratum.row}
 
@@ -47,9 +43,9 @@ def setup_name(method: str, setup: Setup) -> str:
     return "NCA" if setup is None else f"{METHODS[method][0]} {setup[0]}-shot m+n={setup[1]}"
 
 
-def line_name(setup: tuple[int, int]) -> str:
+def line_name(setup: Setup) -> str:
     """Return the name of a setup in figures, whose panels name the method."""
-    return f"episodes: {setup[0]}-shot, m+n={setup[1]}"
+    return "NCA" if setup is None else f"episodes: {setup[0]}-shot, m+n={setup[1]}"
 
 
 def _wanted(dataset: str) -> Wanted:
@@ -114,18 +110,15 @@ def _place(dataset: str, short: str = "") -> str:
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    def lines(axes: Axes, method: str, shot: int) -> None:
-        measured = Measurement("val", shot, METHODS[method][1])
-        for line, setup in enumerate((None, *IN_FIGURE)):
-            configs = {size: setup_config(dataset, method, size, setup) for size in BATCH_SIZES}
-            points = [(size, found.pooled(config, measured)) for size, config in configs.items()]
-            line_with_band(axes, points, "NCA" if setup is None else line_name(setup), style_of(line))
-
-    def draw() -> Drawing:
-        return panels(found, PANELS, lines, xlabel="batch size", ticks=BATCH_SIZES)
+    def lines(method: str) -> dict[str, list[tuple[float, TrainConfig]]]:
+        return {
+            line_name(setup): [(size, setup_config(dataset, method, size, setup)) for size in BATCH_SIZES]
+            for setup in (None, *IN_FIGURE)
+        }
 
     on = found.on(dataset)
     title = f"Accuracy on the validation split of {on} by batch size and episodes ({_place(dataset)})"
+    draw = partial(panels, found, PANELS, lines, xlabel="batch size", ticks=BATCH_SIZES)
     return [Figure(f"batch-size-{on}", title, found.label, draw)]
 
 

@@ -33,8 +33,7 @@ from typing import Any
 
 from nearshot.data.augment import Augmentation
 from nearshot.experiments.accuracy_table import PAPER_DATASETS, AccuracyRow, AccuracyTable, both_shots
-from nearshot.experiments.paper import SCHEDULE
-from nearshot.experiments.paper_configs import SHOTS, figure_config
+from nearshot.experiments.paper import SCHEDULE, SHOTS, figure_config
 from nearshot.training import METHODS, TrainConfig
 
 SIMPLESHOT_SCHEDULE: dict[str, Any] = {"epochs": 90, "milestones": (0.5, 0.73), "weight_decay": 1e-4}

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.differences import difference_cell, welch_difference
 from nearshot.experiments.figures import GRID, new_drawing, style_of
-from nearshot.experiments.paper_configs import SHOTS
+from nearshot.experiments.paper import SHOTS
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.recipes.comparison import PAIRS, ROWS
 from nearshot.experiments.tables import Cell, Figure, Row, Table, cell, signed
@@ -102,23 +102,21 @@ def _draw(found: Found, dataset: str) -> Drawing:
     drawing = new_drawing(9.5, 3.9)
     config = found.scale.change(_config(dataset, SHOWN[0]))
     for axes, shot in zip(drawing.subplots(1, 2), SHOTS, strict=True):
-        lowest = []
+        late = []
         for number, (name, row) in enumerate(DRAWN.items()):
-            curves = _curves(found, dataset, row, shot)
-            _draw_method(axes, curves, name, style_of(number))
-            lowest += [value for curve in curves for epoch, value in curve.items() if epoch >= config.epochs / 4]
+            if curves := _curves(found, dataset, row, shot):
+                _draw_method(axes, curves, name, style_of(number))
+            late += [value for curve in curves for epoch, value in curve.items() if epoch >= config.epochs / 4]
         for fraction in config.milestones if config.schedule == "steps" else ():
             axes.axvline(fraction * config.epochs, color="0.6", linewidth=0.8, linestyle=":", zorder=0.6)
-        if lowest:  # the first epochs would hide the differences of the last
-            axes.set_ylim(bottom=min(lowest) - 0.5)
+        axes.set_ylim(bottom=min(late) - 0.5)  # the first epochs would hide the differences of the last
         axes.set_title(f"{shot}-shot", fontsize=10)
         axes.set_xlabel("epoch", fontsize=9)
         axes.set_ylabel("accuracy, %", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(axis="y", **GRID)
     handles, names = axes.get_legend_handles_labels()
-    if handles:
-        drawing.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9, frameon=False, handlelength=3)
+    drawing.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9, frameon=False, handlelength=3)
     drawing.suptitle(
         f"{found.label}\nthick: mean over training seeds; thin: each seed; dotted: the learning rate drops", fontsize=8
     )
@@ -127,9 +125,7 @@ def _draw(found: Found, dataset: str) -> Drawing:
 
 def _draw_method(axes: Axes, curves: Sequence[Curve], name: str, style: dict[str, Any]) -> None:
     """Draw the mean over seeds, and each seed as a thin line where there are several."""
-    shared = sorted(set.intersection(*map(set, curves))) if curves else []
-    if not shared:
-        return
+    shared = sorted(set.intersection(*map(set, curves)))
     axes.plot(shared, [fmean(curve[epoch] for curve in curves) for epoch in shared], label=name, **style)
     for curve in curves if len(curves) > 1 else ():
         axes.plot(shared, [curve[epoch] for epoch in shared], color=style["color"], linewidth=0.6, alpha=0.5)

@@ -24,19 +24,18 @@ from collections.abc import Sequence
 
 from nearshot.experiments.accuracy_table import PAPER_DATASETS, AccuracyRow, AccuracyTable
 from nearshot.experiments.measurement import TREATMENTS
-from nearshot.experiments.paper import ADAPTATION, CLASSIFIERS_TABLE, Number
+from nearshot.experiments.paper import ADAPTATION, CLASSIFIERS_TABLE, TITLES, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.training import PRESETS
 
-CLASSIFIERS = {"knn": "k-NN", "soft": "soft assignment", "centroid": "nearest centroid"}
 SPLITS = {"val": "validation", "test": "test"}
 LAYERS = (2, 3, 4)
-Features = dict[str, tuple[tuple[int, ...], str | None]]  # row: (layers, adaptation)
+Features = dict[str, tuple[tuple[int, ...], str]]  # row: (layers, adaptation)
 CLOSEST = "fine-tuned 2 steps support norm"  # to the published procedure
 ADAPTED: Features = {
-    "NCA": ((), None),
-    "NCA multi-layer": (LAYERS, None),
+    "NCA": ((), ""),
+    "NCA multi-layer": (LAYERS, ""),
     "NCA + support set": ((), CLOSEST),
     "NCA multi-layer + support set": (LAYERS, CLOSEST),
     "NCA + support set, frozen batch norm, 5 steps": ((), "fine-tuned"),
@@ -45,12 +44,12 @@ ADAPTED: Features = {
     "NCA + Mahalanobis matrix, 20 steps at 0.001": ((), "mahalanobis"),
 }
 STEPS: Features = {
-    "the embedding: layer 4": ((), None),
-    "layer 3": ((3,), None),
-    "layer 2": ((2,), None),
-    "layers 2, 3 and 4 (the paper's)": ((2, 3, 4), None),
-    "layers 3 and 4": ((3, 4), None),
-    "layers 2 and 4": ((2, 4), None),
+    "the embedding: layer 4": ((), ""),
+    "layer 3": ((3,), ""),
+    "layer 2": ((2,), ""),
+    "layers 2, 3 and 4 (the paper's)": ((2, 3, 4), ""),
+    "layers 3 and 4": ((3, 4), ""),
+    "layers 2 and 4": ((2, 4), ""),
     "fine-tuned, batch norm on the support, 1 step": ((), "fine-tuned 1 step support norm"),
     "fine-tuned, batch norm on the support, 2 steps": ((), CLOSEST),
     "fine-tuned, batch norm on the support, 5 steps": ((), "fine-tuned 5 steps support norm"),
@@ -67,8 +66,8 @@ ABOUT_FINE_TUNING = (
 
 
 def _wanted(dataset: str) -> Wanted:
-    measurements = [Measurement(split, shot, name) for split in SPLITS for shot in (1, 5) for name in CLASSIFIERS]
-    measurements += [Measurement("val", shot, "centroid", treatment=name) for name in TREATMENTS for shot in (1, 5)]
+    measurements = [Measurement(split, shot, name) for split in SPLITS for shot in (1, 5) for name in TITLES]
+    measurements += [Measurement("val", shot, "centroid", how=name) for name in TREATMENTS for shot in (1, 5)]
     return {PRESETS[f"{dataset}-nca"]: list(dict.fromkeys(measurements))}
 
 
@@ -102,7 +101,7 @@ CLASSIFIERS_OF_NCA = AccuracyTable(
     ("classifier",),
     lambda dataset: [
         _line(dataset, title, [Measurement(split, 5, name) for split in SPLITS], CLASSIFIERS_TABLE[dataset][name])
-        for name, title in CLASSIFIERS.items()
+        for name, title in TITLES.items()
     ],
     tuple(SPLITS.values()),
     with_paper=True,
@@ -112,7 +111,7 @@ TREATMENTS_OF_NCA = AccuracyTable(
     "Centring and normalising NCA's features (Section 3.1): {on}, validation split, nearest centroid",
     ("features",),
     lambda dataset: [
-        _line(dataset, name, [Measurement("val", shot, "centroid", treatment=name) for shot in (1, 5)])
+        _line(dataset, name or "centred and normalised", [Measurement("val", s, "centroid", how=name) for s in (1, 5)])
         for name in TREATMENTS
     ],
     notes=lambda found: (

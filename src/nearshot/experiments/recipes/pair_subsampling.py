@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-
-from nearshot.experiments.figures import line_with_band, panels, style_of
-from nearshot.experiments.paper_configs import SHOTS, TRAINING_CLASSES
+from nearshot.experiments.figures import panels
+from nearshot.experiments.paper import SHOTS, TRAINING_CLASSES
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, PANELS, line_name, setup_config, setup_name
 from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Cell, Figure, Row, Table, cell
+from nearshot.experiments.tables import Cell, Figure, Row, Table, cell, number_cell
 from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig
 
@@ -76,12 +74,11 @@ def _positives(found: Found, config: TrainConfig) -> Cell:
     """Return the positives in a batch; for NCA's shuffled ones their mean, on the datasets of the paper."""
     changed = found.scale.change(config)
     if changed.method != "nca":
-        count = count_pairs(changed.shape, prototypes=False, separate=True).positives
-        return Cell(f"{count:,}", count)
+        return number_cell(count_pairs(changed.shape, prototypes=False, separate=True).positives)
     if changed.dataset not in TRAINING_CLASSES:
         return cell(None)
     mean = changed.keep_positives * shuffled_pairs(changed.dataset, changed.batch_size).positives
-    return Cell(f"{mean:,.0f}", mean)
+    return number_cell(mean, "{:,.0f}")
 
 
 def _about_positives(found: Found, dataset: str) -> tuple[str, ...]:
@@ -98,22 +95,18 @@ def _about_positives(found: Found, dataset: str) -> tuple[str, ...]:
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    def lines(axes: Axes, method: str, shot: int) -> None:
-        measured = Measurement("val", shot, METHODS[method][1])
-        curve = [(100 * fraction, found.pooled(subsampled(dataset, fraction), measured)) for fraction in FRACTIONS]
-        line_with_band(axes, curve, "NCA, subsampled", style_of(0))
-        for line, setup in enumerate(IN_FIGURE, 1):
+    def lines(method: str) -> dict[str, list[tuple[float, TrainConfig]]]:
+        drawn = {"NCA, subsampled": [(100 * fraction, subsampled(dataset, fraction)) for fraction in FRACTIONS]}
+        for setup in IN_FIGURE:
             config = setup_config(dataset, method, BATCH_SIZE, setup)
-            point = (100 * share_of_pairs(found.scale.change(config)), found.pooled(config, measured))
-            line_with_band(axes, [point], line_name(setup), style_of(line))
+            drawn[line_name(setup)] = [(100 * share_of_pairs(found.scale.change(config)), config)]
+        return drawn
 
-    def draw() -> Drawing:
-        label, ticks = "pairs used, % of all in a batch", [100 * fraction for fraction in FRACTIONS]
-        return panels(found, PANELS, lines, xlabel=label, ticks=ticks, drawn="whiskers and band")
-
-    where = like("Figure 3", dataset, "mini-imagenet")
-    title = f"Accuracy on the validation split of {found.on(dataset)} with a fraction of the pairs ({where})"
-    return [Figure(f"pair-subsampling-{found.on(dataset)}", title, found.label, draw)]
+    on, where = found.on(dataset), like("Figure 3", dataset, "mini-imagenet")
+    title = f"Accuracy on the validation split of {on} with a fraction of the pairs ({where})"
+    axis: dict[str, Any] = {"xlabel": "pairs used, % of all in a batch", "ticks": [100 * one for one in FRACTIONS]}
+    draw = partial(panels, found, PANELS, lines, **axis, drawn="whiskers and band")
+    return [Figure(f"pair-subsampling-{on}", title, found.label, draw)]
 
 
 RECIPE = Recipe(

@@ -22,10 +22,9 @@ from matplotlib.patches import Circle
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, new_drawing
-from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, ERRATA
-from nearshot.experiments.paper_configs import BATCH_SIZES, TRAINING_CLASSES
+from nearshot.experiments.paper import ABLATION_PAIRS, BATCH_SIZE_TABLE, BATCH_SIZES, ERRATA, TRAINING_CLASSES
 from nearshot.experiments.recipe import Recipe
-from nearshot.experiments.tables import Cell, Figure, Row, Table
+from nearshot.experiments.tables import Cell, Figure, Row, Table, number_cell
 from nearshot.losses import ExpectedPairs, count_pairs, expected_pairs
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
@@ -69,8 +68,8 @@ def _table_1() -> Table:
         episodes = count_pairs(shape, prototypes=True, separate=True)
         lost = [one - other for one, other in zip(everything, episodes, strict=True)]
         shares = (Cell(f"{n:,} (+{100 * n / base:.0f} %)", n) for n, base in zip(lost, episodes, strict=True))
-        rows.append((name, "no episodes", *map(_count, everything)))
-        rows.append((name, "episodes", *map(_count, episodes)))
+        rows.append((name, "no episodes", *map(number_cell, everything)))
+        rows.append((name, "episodes", *map(number_cell, episodes)))
         rows.append((name, "pairs lost", *shares))
     title = "Pairs that a batch gives with and without episodes (Table 1)"
     return Table("pairs-table-1", title, LABEL, ("batch", "", "positives", "negatives"), tuple(rows))
@@ -90,13 +89,13 @@ def _appendix_e() -> Table:
         rows.append((batch, name, *_compared((*counts, counts.total), row[3:])))
         if row.shape is None:
             shuffled = shuffled_pairs("cifar-fs", row.batch_size)
-            numbers = (Cell(f"{round(number):,}", number) for number in (*shuffled[:2], shuffled.total))
+            numbers = (number_cell(number, "{:,.0f}") for number in (*shuffled[:2], shuffled.total))
             rows.append((batch, "NCA, shuffled batches (expected)", *numbers))
     shape = EpisodeShape.from_batch(256, n_shot=5, images_per_class=8)
     for number, (prototypes, separate) in ABLATION_ROWS.items():
         counts = count_pairs(shape, prototypes=prototypes, separate=separate)
         compared = _compared(counts, ABLATION_PAIRS[number])
-        total = _count(counts.total)  # which the paper does not print
+        total = number_cell(counts.total)  # which the paper does not print
         rows.append(("batch 256", f"ablations, row {number}", *compared, total))
     alone = " / ".join(f"{shuffled_pairs('cifar-fs', size).anchors_without_positive:.1f}" for size in BATCH_SIZES)
     about_shuffled = (
@@ -128,10 +127,6 @@ def _compared(counts: Sequence[int], printed: Sequence[int]) -> list[Cell]:
     ]
 
 
-def _count(number: int) -> Cell:
-    return Cell(f"{number:,}", number)
-
-
 def _figure(shape: EpisodeShape) -> Figure:
     name = f"pairs-{shape.n_way}-way-{shape.n_shot}-shot-{shape.n_query}-query"
     title = f"Distances used by {shape.n_way} ways, {shape.n_shot} shots and {shape.n_query} queries (Figure 1)"
@@ -147,21 +142,16 @@ class DrawnPairs(NamedTuple):
 
 
 def drawn_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> DrawnPairs:
-    """Return the points that a loss compares, by its own choice of anchors and candidates."""
+    """Return the points that a loss compares, by its own choice of anchors and candidates; prototypes are separate."""
     places, labels = _places(shape)
     roles = episode_roles(places, labels, shape, prototypes=prototypes, separate=separate)
     positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
-    n_queries = shape.n_way * shape.n_query
-    if roles.same_set:
-        upper = torch.ones_like(positive).triu(1)
-        positive, negative = positive & upper, negative & upper
-        points, offset = roles.anchors, 0
-    else:
-        points, offset = torch.cat([roles.anchors, roles.candidates]), n_queries
-    if prototypes or separate:
-        names = ["query"] * n_queries + ["prototype" if prototypes else "support"] * (len(points) - n_queries)
-    else:
-        names = ["image"] * len(points)
+    if separate:
+        points, offset = torch.cat([roles.anchors, roles.candidates]), len(roles.anchors)
+        names = ["query"] * offset + ["prototype" if prototypes else "support"] * len(roles.candidates)
+    else:  # each pair once
+        points, offset, names = roles.anchors, 0, ["image"] * len(roles.anchors)
+        positive, negative = positive.triu(1), negative.triu(1)
     pairs = [
         (int(one), int(other) + offset, is_positive)
         for mask, is_positive in ((negative, False), (positive, True))

@@ -15,7 +15,7 @@ from nearshot.evaluation import pool_seeds
 from nearshot.experiments.identity import has_own_loss
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.results import Measurement, RunResult
-from nearshot.experiments.tables import Cell, Row, Table, cell
+from nearshot.experiments.tables import Cell, Row, Table, cell, number_cell
 from nearshot.training.run_folder import run_name
 
 NAMES = ("A run is named by its nearest preset and what differs from it; `nearshot train` repeats it from these.",)
@@ -46,12 +46,12 @@ def _speed(run: RunResult) -> Row:
     shared = f", shared by {run.n_sharing}" if run.n_sharing > 1 else ""
     return (
         run_name(run.config),
-        _number(run.seed),
-        _number(run.config.epochs),
-        _number(run.seconds / 60, "{:.1f}"),
-        _number(run.content["images_per_second"], "{:,.0f}"),
-        _number(run.content.get("end_to_end_images_per_second"), "{:,.0f}"),
-        _number(run.content.get("first_epoch_seconds"), "{:.0f} s"),
+        number_cell(run.seed, "{}"),
+        number_cell(run.config.epochs, "{}"),
+        number_cell(run.seconds / 60, "{:.1f}"),
+        number_cell(run.content["images_per_second"], "{:,.0f}"),
+        number_cell(run.content.get("end_to_end_images_per_second"), "{:,.0f}"),
+        number_cell(run.content.get("first_epoch_seconds"), "{:.0f} s"),
         run.device + shared,
         str(run.content["environment"].get("torch", "–")),
     )
@@ -60,13 +60,9 @@ def _speed(run: RunResult) -> Row:
 def _accuracies(run: RunResult) -> Row:
     cells: list[Cell] = []
     for one in MEASURED.values():
-        there = run.has(one)
-        cells += [cell(pool_seeds([run.accuracy(one)]) if there else None), _number(run.epoch(one) if there else None)]
-    return run_name(run.config), _number(run.seed), *cells
-
-
-def _number(value: float | None, form: str = "{}") -> Cell:
-    return cell(None) if value is None else Cell(form.format(value), value)
+        accuracy, epoch = (pool_seeds([run.accuracy(one)]), run.epoch(one)) if run.has(one) else (None, None)
+        cells += [cell(accuracy), number_cell(epoch, "{}")]
+    return run_name(run.config), number_cell(run.seed, "{}"), *cells
 
 
 RECIPE = Recipe(
