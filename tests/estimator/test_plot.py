@@ -47,9 +47,9 @@ def classifier(tmp_path: Path) -> FewShotClassifier:
 
 @pytest.fixture
 def scene(classifier: FewShotClassifier, tmp_path: Path) -> Scene:
-    files = {"like a.png": tinted(9, 0), "like b.png": tinted(8, 1), "unlike.png": tinted(7, 2)}
+    files = {"like a.png": tinted(9, 0), "like b.png": tinted(8, 1), "unlike.png": tinted(7, 2), "<no>.png": b"x"}
     queries = sorted(write_folder(tmp_path / "queries", files).iterdir())
-    return make_scene(classifier, queries, title="two & more", notes=["a note"], errors=["bad.jpg is <no> picture."])
+    return make_scene(classifier, queries, title="two & more", notes=["a note"])
 
 
 def test_a_scene_has_everyone_and_the_answers(scene: Scene) -> None:
@@ -86,7 +86,7 @@ def test_the_page_needs_nothing_and_trusts_nothing(scene: Scene, tmp_path: Path)
     assert all(address.startswith("data:") for address in re.findall(r'(?:src|href)="(.*?)"', page))
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert "bad.jpg is &lt;no&gt; picture." in page
+    assert "&lt;no&gt;.png is not an image" in page
     draw(scene, tmp_path / "again.html")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nearshot.cli._warnings import print_warnings
 from nearshot.data.store import data_folder
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import InputError
 
 if TYPE_CHECKING:
-    from nearshot.data.images import Pixels
     from nearshot.estimator import Embedder, FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
@@ -57,33 +55,30 @@ class ClassifierOptions:
     """Do not cache embeddings."""
 
     def make_classifier(self, support: Path) -> FewShotClassifier:
-        """Return the classifier of a support folder or a bundle; warnings are printed."""
+        """Return the classifier of a support folder or a bundle."""
         from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (imports scikit-learn)
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
         given = {name: getattr(self, name) for name in SAVED if getattr(self, name) is not None}
-        with print_warnings():
-            if support.suffix.lower() == ".onnx":
-                raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
-            if support.suffix.lower() == ".safetensors" or support.is_file():
-                if given:
-                    raise InputError(
-                        f"{next(iter(given))} is saved in the bundle {support}. To change it, export again."
-                    )
-                return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
-            if self.n_neighbors is not None and self.classifier != "knn":
-                raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'auto'}).")
-            if self.unknown_label is not None and self.unknown_rate is None:
-                raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
-            found = read_support(support)
-            _warn_about(found, rejects=self.unknown_rate is not None)
-            backbone = str(weights_of(given.pop("backbone", BACKBONE)))
-            classifier = FewShotClassifier(backbone, device=self.device, cache_dir=cache, verbose=True, **given)
-            classifier.fit([str(path) for path in found.paths], list(found.labels))
-            classifier.verbose = False  # the commands have a progress bar of their own
-            if advice := backbone_advice(classifier):
-                warnings.warn(advice, stacklevel=2)
-            return classifier
+        if support.suffix.lower() == ".onnx":
+            raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
+        if support.suffix.lower() == ".safetensors" or support.is_file():
+            if given:
+                raise InputError(f"{next(iter(given))} is saved in the bundle {support}. To change it, export again.")
+            return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
+        if self.n_neighbors is not None and self.classifier != "knn":
+            raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'auto'}).")
+        if self.unknown_label is not None and self.unknown_rate is None:
+            raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
+        found = read_support(support)
+        _warn_about(found, rejects=self.unknown_rate is not None)
+        backbone = str(weights_of(given.pop("backbone", BACKBONE)))
+        classifier = FewShotClassifier(backbone, device=self.device, cache_dir=cache, verbose=True, **given)
+        classifier.fit([str(path) for path in found.paths], list(found.labels))
+        classifier.verbose = False  # the commands have a progress bar of their own
+        if advice := backbone_advice(classifier):
+            warnings.warn(advice, stacklevel=2)
+        return classifier
 
 
 ClassifierFlags = Annotated[ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # help box
@@ -112,20 +107,12 @@ def backbone_advice(classifier: FewShotClassifier) -> str:
 
 
 def find_queries(given: Sequence[str], nearest: int) -> tuple[list[Path], list[Path]]:
-    """Return the images to classify and the folders that cannot be read; warnings are printed."""
+    """Return the images to classify and the folders that cannot be read."""
     from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
 
     if nearest < 1:
         raise InputError(f"nearest must be at least 1 (got {nearest}).")
-    with print_warnings():
-        return find_images(given)
-
-
-def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterator[Pixels | NearshotError]:
-    """Read images at the size of the classifier's backbone; the entry of an unreadable image is its error."""
-    from nearshot.estimator.image_inputs import read_each  # noqa: PLC0415
-
-    return read_each(list(paths), embedder_of(classifier).square)
+    return find_images(given)
 
 
 def embedder_of(classifier: FewShotClassifier) -> Embedder:

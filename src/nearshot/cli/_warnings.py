@@ -11,21 +11,20 @@ from nearshot.text import print_message
 
 
 @contextmanager
-def print_warnings(kind: type[Warning] = UserWarning, *, others: bool = False) -> Iterator[None]:
-    """Print each warning of a kind once, as a sentence; ignore other kinds, or show them as Python does (`others`)."""
+def print_warnings() -> Iterator[None]:
+    """Print each UserWarning once, as a sentence; other kinds are shown as Python does."""
     printed: set[str] = set()
     default = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        if not issubclass(category, kind):
+        if not issubclass(category, UserWarning):
             default(message, category, *where)
         elif str(message) not in printed:
             printed.add(str(message))
             print_message(f"warning: {message}")
 
     with warnings.catch_warnings():
-        if not others:
-            warnings.simplefilter("ignore")
-        warnings.simplefilter("always", kind)
+        warnings.simplefilter("always", UserWarning)
+        warnings.filterwarnings("ignore", module=r"PIL\.")  # about odd metadata
         warnings.showwarning = show  # type: ignore[assignment]
         yield

@@ -12,7 +12,6 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli._tables import Entry, print_entries
-from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import describe_cost
 from nearshot.experiments.executors.base import Executor
@@ -20,7 +19,7 @@ from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.jobs import AGAIN, DONE, TRAIN, Job, chosen_jobs, jobs_of, plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
-from nearshot.experiments.results import LeftOutWarning, Results
+from nearshot.experiments.results import Results
 from nearshot.experiments.scales import OWN, Scale, smaller
 from nearshot.text import counted
 from nearshot.training.run_folder import run_name
@@ -62,15 +61,14 @@ class Reproduce(ReproductionOptions):
     def run(self, console: Console) -> None:
         """Run, print the tables, and name the files; unreadable files are named and skipped."""
         scale = smaller(self.input_size, self.steps, self.quick)
-        with print_warnings(LeftOutWarning, others=True):
-            if self.list:
-                self._list(scale, console)
-            elif self.collect is not None:
-                self._collect(self.collect, scale, console)
-            elif self.names or self.all:
-                self._reproduce(scale, console)
-            else:
-                raise InputError("names must be given, or --all; --list shows them.")
+        if self.list:
+            self._list(scale, console)
+        elif self.collect is not None:
+            self._collect(self.collect, scale, console)
+        elif self.names or self.all:
+            self._reproduce(scale, console)
+        else:
+            raise InputError("names must be given, or --all; --list shows them.")
 
     def _reproduce(self, scale: Scale, console: Console) -> None:
         progress = Console(stderr=True, highlight=False)

@@ -17,7 +17,6 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli import description
-from nearshot.cli._warnings import print_warnings
 from nearshot.data.datasets import SOURCES
 from nearshot.data.store import prepared_manifests
 from nearshot.errors import InputError, NearshotError, look_up
@@ -86,14 +85,11 @@ class Train:
         where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
         where["allow_few_images"] = self.allow_few_images
         if self.dry_run:
-            with print_warnings(others=True):
-                plan = RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where)
-            _describe(plan, console)
+            _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
             return
         where |= {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb, "overwrite": self.overwrite}
         try:
-            with print_warnings(others=True):
-                result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
+            result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
         except NearshotError as error:
             if not _is_distributed():
                 raise

@@ -62,29 +62,29 @@ class Scene:
 
 
 def make_scene(
-    classifier: Any,
-    images: Sequence[Any],
-    n_neighbors: int = 3,
-    title: str = "",
-    notes: Sequence[str] = (),
-    errors: Sequence[str] = (),
+    classifier: Any, images: Sequence[Any], n_neighbors: int = 3, title: str = "", notes: Sequence[str] = ()
 ) -> Scene:
-    """Classify readable images by a fitted `FewShotClassifier` with a backbone, and collect what to draw."""
+    """Classify images by a fitted `FewShotClassifier` with a backbone, and collect what to draw."""
     fitted = classifier._ready()
     support, learnt = fitted.support.features.numpy(), fitted.learnt
-    query = classifier._query(images, fitted) if len(images) else None
-    explanations = [] if query is None else explain_answers(fitted, query, n_neighbors)
-    features = support if query is None else np.concatenate([support, query.numpy()])
+    embedded = fitted.embedder.attempt(images) if images else []
+    errors = tuple(str(one) for one in embedded if isinstance(one, NearshotError))
+    good = [number for number, one in enumerate(embedded) if not isinstance(one, NearshotError)]
+    features, explanations = support, []
+    if good:
+        query = fitted.prepare(np.stack([embedded[number] for number in good]))
+        features, explanations = np.concatenate([support, query.numpy()]), explain_answers(fitted, query, n_neighbors)
     places, shares = principal_plane(features)
-    names = [name_of(image, number) for number, image in enumerate(images)]
+    names = [name_of(images[number], number) for number in good]
     by_class: dict[str, list[Seen]] = {str(label): [] for label in learnt.classes.tolist()}
     for name, code, thumbnail, place in zip(
         learnt.names, learnt.codes, _thumbnails(learnt.names), places, strict=False
     ):
         by_class[str(learnt.classes[code])].append(Seen(name, thumbnail, place))
-    queries = map(Query, names, _thumbnails(images), places[len(support) :], explanations)
+    thumbnails = _thumbnails([images[number] for number in good])
+    queries = map(Query, names, thumbnails, places[len(support) :], explanations)
     doubtful_first = sorted(queries, key=lambda one: (not one.explanation.is_unknown, one.explanation.probability))
-    return Scene(title, tuple(notes), by_class, tuple(doubtful_first), tuple(errors), shares)
+    return Scene(title, tuple(notes), by_class, tuple(doubtful_first), errors, shares)
 
 
 def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[float, float]]:
