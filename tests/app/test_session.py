@@ -12,7 +12,7 @@ from clouds import clouds, conv4
 from PIL import Image
 
 from nearshot.app.project import Project
-from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, large_version, thumbnail
+from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, version_of
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
 from small_project import label, pattern, wait_until_idle
@@ -92,7 +92,7 @@ def test_an_unreadable_photo_has_its_error_and_the_others_go_on(tmp_path: Path, 
     assert str(tmp_path) not in session.errors[bad.id]
     assert len(session.features) == 18
     with pytest.raises(FileFormatError):
-        thumbnail(session.project, bad)
+        version_of(session.project, bad)
     session.stop()
 
 
@@ -137,15 +137,15 @@ def test_small_versions_are_made_once_and_again_for_a_changed_photo(tmp_path: Pa
     Image.new("RGBA", (900, 300), (200, 30, 30, 128)).save(tmp_path / "photo.png")
     project = Project(tmp_path / "p")
     photo = project.add_photo((tmp_path / "photo.png").read_bytes(), "photo.png")
-    small = thumbnail(project, photo)
+    small = version_of(project, photo)
     assert Image.open(io.BytesIO(small)).size == (320, 107)
-    assert Image.open(io.BytesIO(large_version(photo))).size == (900, 300)
+    assert Image.open(io.BytesIO(version_of(project, photo, large=True))).size == (900, 300)
     kept = list((project.folder / "thumbnails").iterdir())
     assert len(kept) == 1
     kept[0].write_bytes(b"from the cache")
-    assert thumbnail(project, photo) == b"from the cache"
+    assert version_of(project, photo) == b"from the cache"
     Image.new("RGB", (40, 40)).save(photo.path)
-    assert Image.open(io.BytesIO(thumbnail(project, photo))).size == (40, 40)
+    assert Image.open(io.BytesIO(version_of(project, photo))).size == (40, 40)
     project.close()
 
 

@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -28,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearshot.app.copies import copy_into_classes
 from nearshot.app.project import UNKNOWN, Photo, Project
-from nearshot.app.session import Session, large_version, small_version, thumbnail
+from nearshot.app.session import Guess, Session, smaller_jpeg, version_of
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import AccuracyEstimate, export_onnx
 from nearshot.io import readable
@@ -72,12 +73,11 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                have = {name.lower() for name, _ in message["headers"]}
-                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *(one for one in extra if one[0] not in have)]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
                 if self._is_token(shown):
-                    cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-                    message["headers"].append((b"set-cookie", cookie.encode()))
+                    headers.append("set-cookie", f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)
 
         refusal = PlainTextResponse(REFUSED, 403)
@@ -106,20 +106,6 @@ class Server:
 
     def make_app(self, token: str, port: int) -> Starlette:
         """Return the ASGI application."""
-        posts: dict[str, Callable[[dict[str, Any]], Any]] = {
-            "label": lambda given: self._change(lambda p: p.set_label(_ids(given), _text(given, "label", none=True))),
-            "remove": lambda given: self._change(
-                lambda p: p.set_removed(_ids(given), removed=given.get("removed") is not False)
-            ),
-            "confirm": lambda given: self._change(lambda p: p.confirm(_ids(given))),
-            "add-class": lambda given: self._change(lambda p: p.add_class(_text(given, "name"))),
-            "rename-class": lambda given: self._change(
-                lambda p: p.rename_class(_text(given, "name"), _text(given, "new_name"))
-            ),
-            "remove-class": lambda given: self._change(lambda p: p.remove_class(_text(given, "name"))),
-            "label-by-folders": lambda given: self._change(Project.label_by_folders),
-            "copy": lambda given: copy_photos(self.session, predicted=given.get("predicted") is True),
-        }
         routes = [
             Route("/", self.page),
             Route("/static/{name}", self.static),
@@ -129,7 +115,8 @@ class Server:
             Route("/thumbnails/{id}.jpg", self.image),
             Route("/large/{id}.jpg", self.image),
             Route("/export/{name}", self.export),
-            *(Route(f"/api/{name}", self._post(do), methods=["POST"]) for name, do in posts.items()),
+            Route("/api/copy", self.copy, methods=["POST"]),
+            Route("/api/{name}", self.change, methods=["POST"]),
         ]
         return Starlette(
             routes=routes,
@@ -164,7 +151,7 @@ class Server:
     async def image(self, request: Request) -> Response:
         """A photo as a new JPEG: the bytes of the file itself are never sent."""
         photo, is_large = self._photo(request), request.url.path.startswith("/large/")
-        data = await self._decode(lambda: large_version(photo) if is_large else thumbnail(self.session.project, photo))
+        data = await self._decode(lambda: version_of(self.session.project, photo, large=is_large))
         return Response(data, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"})
 
     async def upload(self, request: Request) -> Response:
@@ -174,7 +161,7 @@ class Server:
         data = await _body(request, MOST_BYTES)
 
         def keep() -> Photo:
-            small_version(data, name, 32)  # raises an error if it is no image
+            smaller_jpeg(data, name, 32)  # raises an error if it is no image
             photo: Photo = self.session.change(lambda project: project.add_photo(data, name, group))
             return photo
 
@@ -189,21 +176,19 @@ class Server:
         data = await anyio.to_thread.run_sync(exported, self.session, name)
         return Response(data, headers={"content-disposition": f'attachment; filename="{name}"'})
 
-    def _change(self, change: Callable[[Project], Any]) -> dict[str, Any]:
-        result = self.session.change(change)
-        return {"version": self.session.version, "result": result}
+    async def change(self, request: Request) -> Response:
+        """Change the project, by one of `CHANGES`."""
+        change = CHANGES.get(request.path_params["name"])
+        if change is None:
+            raise HTTPException(404)
+        given = await _json_object(request)
+        result = await anyio.to_thread.run_sync(self.session.change, lambda project: change(project, given))
+        return JSONResponse({"version": self.session.version, "result": result})
 
-    def _post(self, do: Callable[[dict[str, Any]], Any]) -> Callable[[Request], Awaitable[Response]]:
-        async def respond(request: Request) -> Response:
-            try:
-                given = json.loads(await _body(request, MOST_BYTES_OF_JSON) or b"{}")
-            except (ValueError, RecursionError):
-                raise InputError("The request must be JSON.") from None
-            if not isinstance(given, dict):
-                raise InputError("The request must be a JSON object.")
-            return JSONResponse(await anyio.to_thread.run_sync(do, given))
-
-        return respond
+    async def copy(self, request: Request) -> Response:
+        """Copy photos into one folder per class."""
+        predicted = (await _json_object(request)).get("predicted") is True
+        return JSONResponse(await anyio.to_thread.run_sync(copy_photos, self.session, predicted))
 
     def _photo(self, request: Request) -> Photo:
         photo = self.session.project.photos.get(request.path_params["id"])
@@ -217,9 +202,8 @@ class Server:
 
 def page_state(session: Session) -> dict[str, Any]:
     """Return what the page shows. Classes are indices; a guess of −1 is none, and −2 is "none of these"."""
-    version, model, errors = session.version, session.model, session.errors
-
-    def describe(project: Project) -> dict[str, Any]:
+    version, model, errors, project = session.version, session.model, session.errors, session.project
+    with session.lock:
         codes = {name: code for code, name in enumerate(project.classes)}
         photos = []
         for photo in project.present:
@@ -236,7 +220,7 @@ def page_state(session: Session) -> dict[str, Any]:
             and (photo := project.photos[one]).key not in project.confirmed
             and project.label_of(photo) not in (None, guess.label)
         }
-        return {
+        state = {
             "version": version,
             "title": readable(project.folder.name),
             "project": readable(str(project.folder)),
@@ -249,7 +233,6 @@ def page_state(session: Session) -> dict[str, Any]:
             "failure": session.failure,
         }
 
-    state: dict[str, Any] = session.read(describe)
     names = [] if model.classifier is None else model.classifier.classes_.tolist()
     state["confusion"] = {"classes": names, "counts": model.confusion.tolist()}
     state["advice"] = session.advice
@@ -262,27 +245,22 @@ def page_state(session: Session) -> dict[str, Any]:
     return state
 
 
-def answers_of(session: Session) -> list[tuple[Photo, str | None, str | None, float]]:
-    """Return every photo with its label, its answer (None if there is none) and the answer's confidence."""
-    model = session.model
-
-    def collect(project: Project) -> list[tuple[Photo, str | None, str | None, float]]:
-        rows = []
-        for photo in project.present:
-            guess = model.guesses.get(photo.id)
-            answer = None if guess is None else UNKNOWN if guess.is_novel else guess.label
-            rows.append((photo, project.label_of(photo), answer, 0.0 if guess is None else guess.confidence))
-        return rows
-
-    rows: list[tuple[Photo, str | None, str | None, float]] = session.read(collect)
+def answers_of(session: Session) -> list[tuple[Path, str, str, float]]:
+    """Return the path of every photo, its label, its answer (both "" if there is none) and the answer's confidence."""
+    rows, guesses = [], session.model.guesses
+    with session.lock:
+        for photo in session.project.present:
+            guess = guesses.get(photo.id, Guess("", 0.0))
+            answer = UNKNOWN if guess.is_novel else guess.label
+            rows.append((photo.path, session.project.label_of(photo) or "", answer, guess.confidence))
     return rows
 
 
-def copy_photos(session: Session, *, predicted: bool) -> dict[str, Any]:
+def copy_photos(session: Session, predicted: bool) -> dict[str, Any]:
     """Copy the photos into `sorted/` of the project, by class: the labelled ones, and if wanted by prediction."""
     folder = session.project.folder / "sorted"
-    chosen = [(photo.path, label or (answer if predicted else None)) for photo, label, answer, _ in answers_of(session)]
-    done = copy_into_classes([(path, label) for path, label in chosen if label is not None], folder)
+    chosen = [(path, label or (answer if predicted else "")) for path, label, answer, _ in answers_of(session)]
+    done = copy_into_classes([(path, label) for path, label in chosen if label], folder)
     return {
         "folder": readable(str(folder)),
         "new": done.n_new,
@@ -309,8 +287,8 @@ def _photo_table(session: Session) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
     writer.writerow(["photo", "label", "predicted", "confidence"])
-    for photo, label, answer, confidence in answers_of(session):
-        cells = [str(photo.path), label or "", answer or "", f"{confidence:.4f}" if answer else ""]
+    for path, label, answer, confidence in answers_of(session):
+        cells = [str(path), label, answer, f"{confidence:.4f}" if answer else ""]
         writer.writerow(map(_plain_cell, cells))
     return file.getvalue()
 
@@ -385,6 +363,16 @@ def _static(name: str) -> bytes:
     return (resources.files("nearshot.app") / "static" / name).read_bytes()
 
 
+async def _json_object(request: Request) -> dict[str, Any]:
+    try:
+        given = json.loads(await _body(request, MOST_BYTES_OF_JSON) or b"{}")
+    except (ValueError, RecursionError):
+        raise InputError("The request must be JSON.") from None
+    if not isinstance(given, dict):
+        raise InputError("The request must be a JSON object.")
+    return given
+
+
 def _text(given: dict[str, Any], name: str, *, none: bool = False) -> Any:
     value = given.get(name)
     if not isinstance(value, str) and not (none and value is None):
@@ -397,3 +385,14 @@ def _ids(given: dict[str, Any]) -> list[str]:
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
         raise InputError("ids must be a list of text.")
     return ids
+
+
+CHANGES: dict[str, Callable[[Project, dict[str, Any]], Any]] = {
+    "label": lambda project, given: project.set_label(_ids(given), _text(given, "label", none=True)),
+    "remove": lambda project, given: project.set_removed(_ids(given), removed=given.get("removed") is not False),
+    "confirm": lambda project, given: project.confirm(_ids(given)),
+    "add-class": lambda project, given: project.add_class(_text(given, "name")),
+    "rename-class": lambda project, given: project.rename_class(_text(given, "name"), _text(given, "new_name")),
+    "remove-class": lambda project, given: project.remove_class(_text(given, "name")),
+    "label-by-folders": lambda project, given: project.label_by_folders(),
+}

@@ -42,8 +42,7 @@ class Show:
         check_ending(self.output)
         paths, locked = find_queries(self.query, self.nearest)
         classifier = self.options.make_classifier(self.support)
-        spec = getattr(embedder_of(classifier).backbone, "spec", None)
-        notes = f"Backbone {spec.name if spec else '(your own)'}, {classifier.classifier} classifier."
+        notes = f"Backbone {embedder_of(classifier).spec.name}, {classifier.classifier} classifier."
         if np.isfinite(classifier.threshold_):
             notes += f" An image with a novelty above {classifier.threshold_:.2f} is {classifier.unknown_label}."
         try:
@@ -55,7 +54,7 @@ class Show:
         scene = make_scene(classifier, paths, self.nearest, title, [notes])
         draw(scene, self.output)
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
-        for error in scene.errors:
-            console.print(f"Skipped: {printable(error)}")
+        for sentence in scene.errors:
+            console.print(f"Skipped: {printable(sentence)}")
         if scene.errors or locked:
             raise SystemExit(SOME_UNREADABLE)

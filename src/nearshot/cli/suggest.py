@@ -94,7 +94,7 @@ def _to_label(
     classifier: FewShotClassifier, paths: Sequence[Path], count: int
 ) -> tuple[list[NearshotError], list[Suggestion]]:
     """Return the errors of unreadable images, and the images to label next."""
-    from nearshot.estimator.suggestions import answer_features, doubt_of, label_next  # noqa: PLC0415 (scikit-learn)
+    from nearshot.estimator.suggestions import answer_features, label_next  # noqa: PLC0415 (scikit-learn)
 
     embedded = embedder_of(classifier).attempt(list(paths), progress=None)
     errors = [one for one in embedded if isinstance(one, NearshotError)]
@@ -102,11 +102,10 @@ def _to_label(
     if not good:
         return errors, []
     answered = answer_features(classifier, np.stack([one for one in embedded if not isinstance(one, NearshotError)]))
-    doubt = doubt_of(answered.probabilities, answered.is_novel)
     found = []
-    for place in label_next(answered.directions, count, doubt):
+    for place in label_next(answered.directions, count, answered.doubt):
         code = int(answered.probabilities[place].argmax())
-        why = NOVEL if answered.is_novel[place] else UNSURE if doubt[place] > DOUBTFUL else VARIED
+        why = NOVEL if answered.is_novel[place] else UNSURE if answered.doubt[place] > DOUBTFUL else VARIED
         share, looks_like = float(answered.probabilities[place, code]), str(classifier.classes_[code])
         found.append(Suggestion("label next", str(good[place]), "", looks_like, round(share, 4), why))
     return errors, found

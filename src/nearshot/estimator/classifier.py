@@ -33,7 +33,6 @@ from nearshot.estimator.state import (
     warn_about_repeated_images,
 )
 from nearshot.estimator.support import classifier_of
-from nearshot.evaluation.ties import first_best
 from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
 
@@ -173,9 +172,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label of each image; with `unknown_rate`, `unknown_label` for images unlike all classes."""
         fitted = self._ready()
-        query = self._query(X, fitted)
-        scores = fitted.scores(query)
-        return fitted.answers(first_best(scores), fitted.novelties(query, scores))
+        return fitted.labels(fitted.answer(self._query(X, fitted)))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class, (image, class) in the order of `classes_`.
@@ -183,13 +180,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         It is conditional on the image being of one of the classes. See `novelty` for images that may not be.
         """
         fitted = self._ready()
-        return np.asarray(fitted.probabilities(fitted.scores(self._query(X, fitted))))
+        return fitted.answer(self._query(X, fitted)).probabilities.numpy()
 
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return how unlike all classes each image is: about 1 for images of a class, and more for others."""
         fitted = self._ready()
-        query = self._query(X, fitted)
-        return np.asarray(fitted.novelties(query, fitted.scores(query)))
+        return fitted.answer(self._query(X, fitted)).novelty.numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return the accuracy. A rejected image is right if its label in `y` is `unknown_label`."""
