@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from nearshot.cli._tables import Entry, print_entries
+from nearshot.cli._tables import print_entries
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import describe_cost
 from nearshot.experiments.executors.base import Executor
@@ -135,13 +135,13 @@ class Reproduce(ReproductionOptions):
             jobs = chosen_jobs(jobs, self.only)
             plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
             states = {job.id: name for name, alike in plan.items() for job in alike}
-            entries = [Entry(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
+            entries = [(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
             about_all = "Without --list, those that are not done are run."
         else:
-            entries = [Entry(one.name, state(jobs_for(one)), self._about(one, scale)) for one in recipes]
+            entries = [(one.name, state(jobs_for(one)), self._about(one, scale)) for one in recipes]
             about_all = "Recipes share runs, so that all cost less than their sum."
         if len(entries) > 1:
-            entries.append(Entry("Together", state(jobs), about_all))
+            entries.append(("Together", state(jobs), about_all))
         print_entries(f"{scale.label}; {counted(n_seeds, 'seed')}", entries, console)
 
     def _about(self, recipe: Recipe, scale: Scale) -> str:

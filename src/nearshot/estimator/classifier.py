@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
@@ -323,8 +321,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _validated(checker: FewShotClassifier, features: Any, *labels: Any, reset: bool) -> Any:
     """Return features, and labels if any, as scikit-learn checks them; paths and images are refused."""
-    in_a_row = isinstance(features, Sequence) or getattr(features, "ndim", 0) == 1  # not a table
-    if in_a_row and isinstance(next(iter(features), None), str | Path | Image.Image):
+    if are_images(features):
         raise InputError(
             "X must be features, as in fit or since backbone is None (got images). For images, set backbone='auto' and "
             "fit images."
