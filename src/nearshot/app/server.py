@@ -40,7 +40,7 @@ MOST_BYTES_OF_JSON = 4 << 20
 DECODERS = 3  # photos decoded at a time: a large one takes hundreds of megabytes
 POLL_SECONDS, POLLS = 0.1, 200  # how long a request for a newer state waits
 SAFE_METHODS = ("GET", "HEAD")
-STATIC = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+STATIC = {"page.html": "text/html", "app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -97,17 +97,17 @@ class Guard:
 
 
 class Server:
-    """The routes of the app for one session."""
+    """The routes of the app for one session. Starlette calls those that are not `async` in threads."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.decoders = anyio.CapacityLimiter(DECODERS)
+        self.decoders = threading.Semaphore(DECODERS)
         self.is_ending: Callable[[], bool] = lambda: False
 
     def make_app(self, token: str, port: int) -> Starlette:
         """Return the ASGI application."""
         routes = [
-            Route("/", self.page),
+            Route("/", self.static),
             Route("/static/{name}", self.static),
             Route("/api/state", self.state),
             Route("/api/photos/{id}", self.photo),
@@ -116,7 +116,7 @@ class Server:
             Route("/large/{id}.jpg", self.image),
             Route("/export/{name}", self.export),
             Route("/api/copy", self.copy, methods=["POST"]),
-            Route("/api/{name}", self.change, methods=["POST"]),
+            *(Route(f"/api/{name}", self.change, methods=["POST"]) for name in CHANGES),
         ]
         return Starlette(
             routes=routes,
@@ -124,16 +124,12 @@ class Server:
             exception_handlers={NearshotError: _refuse, HTTPException: _refuse},
         )
 
-    async def page(self, request: Request) -> Response:
-        """The page."""
-        return Response(_static("page.html"), media_type="text/html")
-
-    async def static(self, request: Request) -> Response:
-        """Its script and its style sheet."""
-        name = request.path_params["name"]
+    def static(self, request: Request) -> Response:
+        """The page, its script and its style sheet."""
+        name = request.path_params.get("name", "page.html")
         if name not in STATIC:
             raise HTTPException(404)
-        return Response(_static(name), media_type=STATIC[name])
+        return Response((resources.files("nearshot.app") / "static" / name).read_bytes(), media_type=STATIC[name])
 
     async def state(self, request: Request) -> Response:
         """Everything that the page shows; with ?after=3, once there is a newer version than 3."""
@@ -144,14 +140,15 @@ class Server:
             await anyio.sleep(POLL_SECONDS)
         return JSONResponse(await anyio.to_thread.run_sync(page_state, self.session))
 
-    async def photo(self, request: Request) -> Response:
+    def photo(self, request: Request) -> Response:
         """What the answer for a photo is based on."""
-        return JSONResponse(await anyio.to_thread.run_sync(self.session.explain, self._photo(request)))
+        return JSONResponse(self.session.explain(self._photo(request)))
 
-    async def image(self, request: Request) -> Response:
+    def image(self, request: Request) -> Response:
         """A photo as a new JPEG: the bytes of the file itself are never sent."""
         photo, is_large = self._photo(request), request.url.path.startswith("/large/")
-        data = await self._decode(lambda: version_of(self.session.project, photo, large=is_large))
+        with self.decoders:
+            data = version_of(self.session.project, photo, large=is_large)
         return Response(data, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"})
 
     async def upload(self, request: Request) -> Response:
@@ -160,27 +157,24 @@ class Server:
         group = request.query_params.get("group", "").strip("./\\ ")
         data = await _body(request, MOST_BYTES)
 
-        def keep() -> Photo:
-            smaller_jpeg(data, name, 32)  # raises an error if it is no image
-            photo: Photo = self.session.change(lambda project: project.add_photo(data, name, group))
-            return photo
+        def keep() -> Any:
+            with self.decoders:
+                smaller_jpeg(data, name, 32)  # raises an error if it is no image
+            return self.session.change(lambda project: project.add_photo(data, name, group))
 
-        photo = await self._decode(keep)
+        photo = await anyio.to_thread.run_sync(keep)
         return JSONResponse({"id": photo.id})
 
-    async def export(self, request: Request) -> Response:
+    def export(self, request: Request) -> Response:
         """A file to download: the classifier, or a table of the photos."""
         name = request.path_params["name"]
         if name not in ("classifier.safetensors", "classifier.onnx", "photos.csv"):
             raise HTTPException(404)
-        data = await anyio.to_thread.run_sync(exported, self.session, name)
-        return Response(data, headers={"content-disposition": f'attachment; filename="{name}"'})
+        return Response(exported(self.session, name), headers={"content-disposition": f'attachment; filename="{name}"'})
 
     async def change(self, request: Request) -> Response:
         """Change the project, by one of `CHANGES`."""
-        change = CHANGES.get(request.path_params["name"])
-        if change is None:
-            raise HTTPException(404)
+        change = CHANGES[request.url.path.removeprefix("/api/")]
         given = await _json_object(request)
         result = await anyio.to_thread.run_sync(self.session.change, lambda project: change(project, given))
         return JSONResponse({"version": self.session.version, "result": result})
@@ -196,9 +190,6 @@ class Server:
             raise HTTPException(404)
         return photo
 
-    async def _decode(self, make: Callable[[], Any]) -> Any:
-        return await anyio.to_thread.run_sync(make, limiter=self.decoders)
-
 
 def page_state(session: Session) -> dict[str, Any]:
     """Return what the page shows. Classes are indices; a guess of −1 is none, and −2 is "none of these"."""
@@ -207,12 +198,10 @@ def page_state(session: Session) -> dict[str, Any]:
         codes = {name: code for code, name in enumerate(project.classes)}
         photos = []
         for photo in project.present:
-            label, guess = project.label_of(photo), model.guesses.get(photo.id)
-            answer = (-1, 0.0, 0.0)
-            if guess is not None:
-                code = -2 if guess.is_novel else codes.get(guess.label, -1)
-                answer = (code, round(guess.confidence, 3), round(guess.doubt, 3))
-            photos.append([photo.id, photo.name, photo.group, codes.get(label or "", -1), *answer])
+            label, guess = project.label_of(photo), model.guesses.get(photo.id, Guess())
+            answer = -2 if guess.is_novel else codes.get(guess.label, -1)
+            about = [photo.id, photo.name, photo.group, codes.get(label or "", -1), answer]
+            photos.append([*about, round(guess.confidence, 3), round(guess.doubt, 3)])
         suspicious = {
             one: [codes[guess.label], round(guess.confidence, 3)]
             for one, guess in model.suspicious.items()
@@ -220,7 +209,7 @@ def page_state(session: Session) -> dict[str, Any]:
             and (photo := project.photos[one]).key not in project.confirmed
             and project.label_of(photo) not in (None, guess.label)
         }
-        state = {
+        state: dict[str, Any] = {
             "version": version,
             "title": readable(project.folder.name),
             "project": readable(str(project.folder)),
@@ -232,7 +221,6 @@ def page_state(session: Session) -> dict[str, Any]:
             "suspicious": suspicious,
             "failure": session.failure,
         }
-
     names = [] if model.classifier is None else model.classifier.classes_.tolist()
     state["confusion"] = {"classes": names, "counts": model.confusion.tolist()}
     state["advice"] = session.advice
@@ -250,7 +238,7 @@ def answers_of(session: Session) -> list[tuple[Path, str, str, float]]:
     rows, guesses = [], session.model.guesses
     with session.lock:
         for photo in session.project.present:
-            guess = guesses.get(photo.id, Guess("", 0.0))
+            guess = guesses.get(photo.id, Guess())
             answer = UNKNOWN if guess.is_novel else guess.label
             rows.append((photo.path, session.project.label_of(photo) or "", answer, guess.confidence))
     return rows
@@ -357,10 +345,6 @@ async def _refuse(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 400
     text = error.detail if isinstance(error, HTTPException) else str(error)
     return JSONResponse({"error": text}, status)
-
-
-def _static(name: str) -> bytes:
-    return (resources.files("nearshot.app") / "static" / name).read_bytes()
 
 
 async def _json_object(request: Request) -> dict[str, Any]:

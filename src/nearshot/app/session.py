@@ -35,10 +35,10 @@ THUMBNAIL_SIDE, LARGE_SIDE = 320, 1600
 
 
 class Guess(NamedTuple):
-    """The answer for a photo."""
+    """The answer for a photo; by default there is none."""
 
-    label: str  # the most probable class, even if the photo is novel
-    confidence: float
+    label: str = ""  # the most probable class, even if the photo is novel
+    confidence: float = 0.0
     doubt: float = 0.0
     is_novel: bool = False
 
