@@ -72,20 +72,6 @@ def test_a_damaged_store_is_repaired_by_preparing_it_again(zoo: Path, capsys: py
         assert run("data", "verify", "zoo", "--data-dir", zoo) == 0
 
 
-def test_verify_reports_repeated_and_changed_images(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert run("data", "verify", "zoo", "--data-dir", zoo) == 0
-    shown = capsys.readouterr().out
-    assert "zoo: 41 images" in shown
-    assert "1 " in shown.splitlines()[1]
-    store = Store.open("zoo", "train", zoo)
-    content = bytearray((store.folder / "images.u8").read_bytes())
-    content[0] ^= 1
-    (store.folder / "images.u8").write_bytes(content)
-    assert run("data", "verify", "zoo", "--data-dir", zoo) == 1
-    assert "changed" in capsys.readouterr().err
-
-
 def test_verify_counts_the_images_that_splits_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     members = class_folders(["ant", "bee", "cat", "dog", "elk", "fox"], 3, side=12)
     for twin, of in (("elk/4.png", "ant/0.png"), ("fox/4.png", "bee/1.png"), ("dog/4.png", "ant/2.png")):
@@ -97,7 +83,9 @@ def test_verify_counts_the_images_that_splits_share(tmp_path: Path, capsys: pyte
         options += [f"--{split}-classes", tmp_path / f"{split}.txt"]
     assert run("data", "prepare", source, "--data-dir", tmp_path / "d", *options) == 0
     assert run("data", "verify", "zoo", "--data-dir", tmp_path / "d") == 0
-    assert "1 in train and val, 2 in train and test" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "zoo: 21 images" in shown
+    assert "1 in train and val, 2 in train and test" in shown
 
 
 def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
 import subprocess
 import sys
@@ -117,22 +115,6 @@ def test_an_error_of_a_setting_is_a_sentence_that_names_it(
     assert error.count("\n") == 1
     assert parameter in error
     assert value in error
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_colours_can_be_switched_off(wanted: bool) -> None:
-    """On a terminal, in tyro's boxes too."""
-    code = "from nearshot.cli import main; main(['trian'])"
-    reader, terminal = pty.openpty()
-    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
-    env |= {} if wanted else {"NO_COLOR": "1"}
-    done = subprocess.run([sys.executable, "-c", code], check=False, stdout=terminal, stderr=terminal, env=env)
-    os.close(terminal)
-    shown = os.read(reader, 100_000).decode()
-    os.close(reader)
-    assert done.returncode == 2
-    assert "trian" in shown
-    assert bool(re.search(r"\x1b\[\d", shown)) == wanted
 
 
 def test_a_closed_pipe_and_ctrl_c_have_their_statuses(
