@@ -15,7 +15,7 @@ from nearshot.app.project import Project
 from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, version_of
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
-from small_project import label, pattern, wait_until_idle
+from small_project import label, wait_until_idle
 
 
 def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
@@ -94,15 +94,6 @@ def test_an_unreadable_photo_has_its_error_and_the_others_go_on(tmp_path: Path, 
     with pytest.raises(FileFormatError):
         version_of(session.project, bad)
     session.stop()
-
-
-def test_photos_that_are_added_are_embedded(session: Session) -> None:
-    wait_until_idle(session)
-    version = session.version
-    session.change(lambda project: project.add_photo(pattern(0, 99), "late.png"))
-    wait_until_idle(session)
-    assert session.version > version
-    assert len(session.features) == 19
 
 
 def test_a_failure_ends_the_thread_and_is_shown(
