@@ -365,9 +365,5 @@ def test_a_backbone_centres_by_its_training_set(tmp_path: Path) -> None:
 
 
 def test_pictures_want_a_backbone() -> None:
-    paths = ["a.jpg", "b.jpg"]
-    fitted = FewShotClassifier(None).fit([[1.0, 0.0], [0.0, 1.0]], ["cat", "dog"])
-    for pictures in (paths, np.array(paths), [Path(path) for path in paths], [Image.new("RGB", (3, 3))] * 2, "a.jpg"):
-        for use in (fitted.predict, lambda given: FewShotClassifier(None).fit(given, ["cat", "dog"])):
-            with pytest.raises(InputError, match="backbone is None"):
-                use(pictures)
+    with pytest.raises(InputError, match="backbone is None"):
+        FewShotClassifier(None).fit(["a.jpg", "b.jpg"], ["cat", "dog"])

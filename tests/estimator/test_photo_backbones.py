@@ -49,6 +49,7 @@ def test_auto_embeds_images_and_takes_features_unchanged(photos: list[Any]) -> N
     ("given", "expected"),
     [
         (["a.jpg"], True),
+        ("a.jpg", True),
         ([Path("a.jpg")], True),
         (np.array(["a.jpg"]), True),
         ([Image.new("RGB", (4, 4))], True),
@@ -60,7 +61,7 @@ def test_auto_embeds_images_and_takes_features_unchanged(photos: list[Any]) -> N
         ([np.zeros(4)], False),
         ([], False),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_images_are_told_from_features(given: Any, expected: bool) -> None:
     assert are_images(given) == expected

@@ -8,7 +8,9 @@ import os
 import platform
 import re
 import sys
-from contextlib import redirect_stderr
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import make_dataclass, replace
 from importlib import import_module, metadata
 from types import NoneType, UnionType
@@ -18,7 +20,6 @@ import tyro
 from rich.console import Console
 
 from nearshot._version import __version__, state_of_code
-from nearshot.cli._warnings import print_warnings
 from nearshot.errors import InputError, NearshotError, did_you_mean
 from nearshot.text import print_message
 
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(_version())
         return 0
     try:
-        with print_warnings():
+        with _print_warnings():
             _parse(arguments).run(console)
     except NearshotError as error:
         print_message(error)
@@ -83,6 +84,26 @@ def entry_point() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may have characters that the output's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())
+
+
+@contextmanager
+def _print_warnings() -> Iterator[None]:
+    """Print each UserWarning once, as a sentence on standard error; other kinds are shown as Python does."""
+    printed: set[str] = set()
+    default = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if not issubclass(category, UserWarning):
+            default(message, category, *where)
+        elif str(message) not in printed:
+            printed.add(str(message))
+            print_message(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.filterwarnings("ignore", module=r"PIL\.")  # about odd metadata
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 def _with_home(argument: str) -> str:

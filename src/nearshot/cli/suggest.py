@@ -14,7 +14,7 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries, option
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted, print_message, printable
@@ -53,10 +53,7 @@ class Suggest:
     nearshot suggest --support ./flowers holiday/ --count 50 --format csv > next.csv
     """
 
-    images: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(default: check the labels only)"),
-    ] = ()
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], option("check the labels only", "IMAGES…")] = ()
     """Images without labels: files, folders (all images in them) or patterns."""
     support: Annotated[Path, tyro.conf.arg(metavar="DIR|BUNDLE", help_behavior_hint="(required)")] = field(kw_only=True)
     """A folder with one folder of images per class, whose name is the label; or a bundle of nearshot export."""
