@@ -28,7 +28,7 @@ from nearshot.training.methods import batch_kind, compositions
 from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH, preset_for_side
 
 STOPPED = 143  # the shell's status of a process that SIGTERM ended, so that nobody takes the run for finished
-BASIC = ("dataset", "init", "backbone")  # decide which defaults the other settings have
+BASIC = ("preset", "output", "data_dir", "dataset", "side", "init", "backbone", "input_size")  # decide the defaults
 EPISODE_SETTINGS = ("n_way", "n_shot", "n_query", "images_per_class")
 
 
@@ -131,15 +131,7 @@ def parse(arguments: list[str]) -> Train:
     ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
     """
     kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str, "output": Path, "data_dir": Path}
-    names = (
-        "preset",
-        "output",
-        "data_dir",
-        "side",
-        "input_size",
-        *BASIC,
-        *dict.fromkeys(EPISODE_SETTINGS + TRAIN_SETTINGS),
-    )
+    names = dict.fromkeys(BASIC + EPISODE_SETTINGS + TRAIN_SETTINGS)
     fields: list[Any] = [(name, kinds[name] | None, None) for name in names]
     options: Any = make_dataclass("Options", [*fields, ("resume", bool, False)])
     try:

@@ -206,13 +206,11 @@ def warn_about_repeated_images(fitted: Fitted, embedder: Embedder, images: Seque
     Images are the same if the backbone sees the same pixels. Only those with nearly equal embeddings are compared. One
     that can no longer be read is skipped.
     """
-    support, learnt = fitted.support, fitted.learnt
-    repeated = torch.zeros(len(images), dtype=torch.bool)
+    support, learnt, suspects = fitted.support, fitted.learnt, list[int]()
     for rows in in_blocks(torch.arange(len(images)), support):
-        features, codes = support.features[rows], support.codes[rows]
+        features = support.features[rows]
         near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
-        repeated[rows] = (near & (codes[:, None] != support.codes)).any(1)
-    suspects = repeated.nonzero()[:, 0].tolist()
+        suspects += rows[(near & (support.codes[rows, None] != support.codes)).any(1)].tolist()
     places: dict[bytes, list[int]] = {}
     for place, square in zip(suspects, read_each([images[place] for place in suspects], embedder.square), strict=True):
         if not isinstance(square, NearshotError):
@@ -221,9 +219,7 @@ def warn_about_repeated_images(fitted: Fitted, embedder: Embedder, images: Seque
     pairs = sorted((one, other) for one, other in same if learnt.codes[one] != learnt.codes[other])
     if pairs:
         labels = learnt.labels.tolist()
-        named = [
-            " and ".join(f"{learnt.names[one]} in {labels[one]!r}" for one in pair) for pair in pairs[:NAMED_PAIRS]
-        ]
-        more = f"; and {len(pairs) - len(named)} more" if len(pairs) > len(named) else ""
-        what = f"The same image is in two classes: {'; '.join(named)}{more}"
+        named = [" and ".join(f"{learnt.names[one]} in {labels[one]!r}" for one in pair) for pair in pairs]
+        more = f"; and {len(named) - NAMED_PAIRS} more" if len(named) > NAMED_PAIRS else ""
+        what = f"The same image is in two classes: {'; '.join(named[:NAMED_PAIRS])}{more}"
         warnings.warn(f"{what}. Keep it in one of them.", stacklevel=3)
