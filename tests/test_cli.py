@@ -237,17 +237,11 @@ def test_classes_are_split_by_fractions(photos: Path, tmp_path: Path, capsys: py
 def test_omniglot_in_its_variants_side_by_side(tmp_path: Path) -> None:
     names = [name for split in standard_splits("omniglot-vinyals").values() for name in split]
     source = write_zip(tmp_path / "omniglot.zip", class_folders(names, 1, side=4))
-    sizes = {}
     for options in ([], ["--rotations"], ["--omniglot-split", "background"]):
         arguments: list[str | Path] = ["--from", source, "--data-dir", tmp_path / "d", "--side", "4", *options]
         assert run("data", "prepare", "omniglot", *arguments) == 0
-    for dataset in sorted(path.name for path in (tmp_path / "d").iterdir()):
-        folders = sorted((tmp_path / "d" / dataset / "4").iterdir())
-        sizes[dataset] = {folder.name: len(Store(folder).class_names) for folder in folders}
-    assert sizes == {
-        "omniglot": {"train": 1028, "val": 172, "test": 423},
-        "omniglot-rotations": {"train": 4 * 1028, "val": 4 * 172, "test": 4 * 423},
-        "omniglot-background": {"train": 964, "test": 659},
-    }
+    names = [path.name for path in (tmp_path / "d").iterdir()]
+    n_classes = {name: len(Store.open(name, "train", tmp_path / "d").class_names) for name in names}
+    assert n_classes == {"omniglot": 1028, "omniglot-rotations": 4 * 1028, "omniglot-background": 964}
     by_name = prepare("omniglot-background", source, data_dir=tmp_path / "e", side=4)["train"]
     assert by_name.fingerprint == Store.open("omniglot-background", "train", tmp_path / "d").fingerprint

@@ -32,7 +32,7 @@ ATTACK = "<img src=x onerror=document.title='stolen'>"
 
 
 @contextmanager
-def shown(browser: Browser, session: Session) -> Iterator[Browser]:
+def opened(browser: Browser, session: Session) -> Iterator[Browser]:
     """Serve a session in a thread, as the command does, and open its page."""
     listener = listen()
     server, address = make_server(session, listener.getsockname()[1])
@@ -61,7 +61,7 @@ def page(browser: Browser, session: Session) -> Iterator[Browser]:
     """The page of the session, with all photos embedded."""
     wait_until_idle(session)
     browser.resize(1200, 900)
-    with shown(browser, session):
+    with opened(browser, session):
         browser.wait_for("document.querySelectorAll('.tile').length > 0")
         yield browser
 
@@ -148,7 +148,7 @@ def test_label_predict_correct_export_restart(page: Browser, session: Session, p
     again = Session(Project(tmp_path / "project"), Embedder(conv4(), cache_dir=tmp_path / "cache"))
     again.start()
     wait_until_idle(again)
-    with shown(page, again):
+    with opened(page, again):
         click(page, "All photos", "nav")
         page.wait_for("document.querySelectorAll('.tile').length == 18")
         for name, given in before.items():
@@ -226,7 +226,7 @@ def test_photos_are_added_and_what_is_none_is_named(browser: Browser, tmp_path: 
     session.start()
     members: dict[str, bytes] = {f"new{i}.png": pattern(i, i) for i in range(5)} | {"bad.png": b"<svg onload=alert(1)>"}
     folder = write_folder(tmp_path / "new", members)
-    with shown(browser, session):
+    with opened(browser, session):
         browser.wait_for("document.getElementById('empty').textContent.includes('Drop photos')")
         root = browser.call("DOM.getDocument")["root"]["nodeId"]
         node = browser.call("DOM.querySelector", nodeId=root, selector="#files")["nodeId"]
@@ -313,7 +313,7 @@ def test_photos_that_cannot_be_read_are_listed(browser: Browser, tmp_path: Path,
     session = Session(Project(tmp_path / "p", [photos]), Embedder(conv4()))
     session.start()
     wait_until_idle(session)
-    with shown(browser, session):
+    with opened(browser, session):
         click(browser, "Cannot be read", "nav")
         browser.wait_for("document.querySelectorAll('.tile').length == 1")
         assert "not an image" in tiles(browser)["broken.png"]
