@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,7 @@ class Embedder:
         key: identifies the weights and the preprocessing; None without a `Backbone`.
         dim: the dimension of a feature; None for a function that has not been called.
         spec: the `BackboneSpec`: the side that images are resized to, how they are, and how they are normalised.
-        network: the network on its device, with the batch norms of a `Backbone` folded; None for a function.
-        backbone: the network or the function.
+        backbone: the network, on its device, or the function.
 
     >>> embedder = Embedder(lambda images: images.mean((1, 2)))
     >>> embedder([np.full((8, 6, 3), 100, np.uint8)])
@@ -84,18 +83,17 @@ class Embedder:
         if not callable(backbone):
             raise InputError(f"backbone must be a path, a name, a network or a function (got {backbone!r}).")
         check_evaluation_mode(backbone)
+        self.backbone: Callable[..., Any] = backbone
         self.centre: Features | None = None
         self.key: str | None = None
         self.dim: int | None = None
         self.cache: EmbeddingCache | None = None
         side = getattr(backbone, "input_size", DEFAULT_SIZE) if input_size is None else input_size
         self.spec = BackboneSpec(type(backbone).__name__, int(side))
-        self.network: nn.Module | None = None
         if isinstance(backbone, nn.Module):
             network = deepcopy(backbone) if copy else backbone
             # Channels last is faster, on a CPU as well.
-            self.network = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.backbone = backbone if self.network is None else self.network
+            self.backbone = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if isinstance(self.backbone, Backbone):
             if input_size is not None:
                 self.backbone.set_input_size(input_size)
@@ -103,20 +101,18 @@ class Embedder:
             mean = self.spec.training_mean
             self.centre = None if mean is None else mean.detach().cpu().float().clone().numpy()
             self.key = _key(self.backbone)
-            self.network = fold_batch_norms(self.backbone)
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = vars(self).copy()
+    @cached_property
+    def network(self) -> nn.Module | None:
+        """The network, with the batch norms of a `Backbone` folded; None for a function."""
         if isinstance(self.backbone, Backbone):
-            del state["network"]  # half the size
-        return state
+            return fold_batch_norms(self.backbone)
+        return self.backbone if isinstance(self.backbone, nn.Module) else None
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if isinstance(self.backbone, Backbone):
-            self.network = fold_batch_norms(self.backbone)
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "network"}  # half the size
 
     def __call__(self, images: Any, *, progress: bool | None = False) -> Features:
         """Embed images, or one array of them: (image, dim). An image that cannot be read is an error.
