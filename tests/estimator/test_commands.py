@@ -87,22 +87,6 @@ def test_all_formats_say_the_same_as_the_estimator(folder: Path, capsys: Capture
         assert entry["unknown"] is False
 
 
-def test_a_bad_picture_has_its_own_line(folder: Path, capsys: Captured) -> None:
-    (folder / "new" / "notes.jpg").write_text("dear diary")
-    outputs = {}
-    for form in ("table", "json", "csv"):
-        assert predict("new", "gone.png", "--format", form) == 3
-        outputs[form], err = capsys.readouterr()
-        assert "nearshot: 2 of 8 images could not be read." in err
-    assert len(outputs["table"].splitlines()) == 1 + len(NEW) + 2
-    assert "cannot be read: new/notes.jpg is not an image" in outputs["table"]
-    entries = {entry["image"]: entry for entry in json.loads(outputs["json"])}
-    assert "not an image" in entries["new/notes.jpg"]["error"]
-    assert entries["new/ant0.png"]["label"] == "ant"
-    rows = {row["image"]: row for row in csv.DictReader(io.StringIO(outputs["csv"]))}
-    assert "There is no file" in rows["gone.png"]["error"]
-
-
 def test_the_unknown_is_rejected(folder: Path, capsys: Captured) -> None:
     (folder / "new" / "zebra.png").write_bytes(pattern(77, 0))
     Image.new("CMYK", (30, 50), (0, 200, 0, 0)).save(folder / "new" / "zest.jpg")
@@ -247,18 +231,25 @@ def test_names_that_the_output_cannot_encode(folder: Path) -> None:
     assert r"new/\u65e5\u672c.png" in table
 
 
-def test_a_name_breaks_no_line(folder: Path, capsys: Captured) -> None:
-    odd, torn = "new/a\nb\x1b[31m.png", "new/c\u2028d.png"
+def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(folder: Path, capsys: Captured) -> None:
+    odd, torn, shown = "new/a\nb\x1b[31m.png", "new/c\u2028d.png", [r"new/a\nb\x1b[31m.png", r"new/c\u2028d.png"]
     write_folder(folder, {odd: pattern(0, 50), torn: b"x", "support/be\ne/0.png": pattern(9, 0)})
-    command = ["predict", "--support", "support", odd, torn, "--backbone", WEIGHTS]
-    for form in ("table", "csv"):
-        assert run(*command, "--format", form) == 3
-        lines = capsys.readouterr().out.splitlines()
-        assert [line.split(".png")[0] for line in lines[1:]] == [r"new/a\nb\x1b[31m", r"new/c\u2028d"]
-    assert run(*command, "--format", "json") == 3
-    assert [entry["image"] for entry in json.loads(capsys.readouterr().out)] == [odd, torn]
+    outputs = {}
+    for form in ("table", "csv", "json"):
+        assert predict("new/ant0.png", odd, torn, "gone.png", "--format", form) == 3
+        outputs[form], err = capsys.readouterr()
+        assert "nearshot: 2 of 4 images could not be read." in err
+    lines = outputs["table"].splitlines()[1:]
+    assert [line.split("  ")[0] for line in lines] == ["new/ant0.png", *shown, "gone.png"]
+    assert f"cannot be read: {shown[1]} is not an image" in lines[2]
+    rows = list(csv.DictReader(io.StringIO(outputs["csv"])))
+    assert [row["image"] for row in rows] == ["new/ant0.png", *shown, "gone.png"]
+    assert "There is no file" in rows[3]["error"]
+    entries = json.loads(outputs["json"])
+    assert [entry["image"] for entry in entries] == ["new/ant0.png", odd, torn, "gone.png"]
+    assert (entries[0]["label"], "not an image" in entries[2]["error"]) == ("ant", True)
     write_folder(folder, {"support/be\ne/1.png": b"x"})
-    assert run(*command) == 1
+    assert predict("new/ant0.png") == 1
     assert r"support/be\ne/1.png is not an image" in capsys.readouterr().err
 
 
