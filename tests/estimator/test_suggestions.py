@@ -9,7 +9,6 @@ from clouds import clouds
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.suggestions import (
     POOL,
-    answer_features,
     doubt_of,
     held_out_probabilities,
     k_centres,
@@ -64,16 +63,6 @@ def test_doubt_is_the_margin_and_novelty() -> None:
         second = max(value for value in row if value != best)
         assert doubt == pytest.approx(1 - best + second + is_novel)
     assert doubt_of(np.ones((2, 1)), np.array([True, False])).tolist() == [1, 0]
-
-
-def test_answers_are_those_of_the_classifier() -> None:
-    drawn = clouds(3)
-    model = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, drawn.labels)
-    query = np.concatenate([drawn.query, drawn.strangers])
-    answered = answer_features(model, query)
-    np.testing.assert_allclose(answered.probabilities, model.predict_proba(query))
-    assert (answered.is_novel == (model.predict(query) == "unknown")).all()
-    assert answered.is_novel[len(drawn.query) :].mean() > answered.is_novel[: len(drawn.query)].mean()
 
 
 def test_held_out_answers_are_those_of_classifiers_without_the_image() -> None:

@@ -179,9 +179,8 @@ class Session:
         labelled = [photo for photo, label in labels.items() if label is not None and photo.id not in self.errors]
         if len(labelled) < 2:
             raise InputError("Label at least 2 photos first.")
-        where: dict[str, Any] = {"device": self.embedder.device}
-        if self.embedder.cache is not None:
-            where["cache_dir"] = self.embedder.cache.folder.parent
+        cache = None if self.embedder.cache is None else self.embedder.cache.folder.parent
+        where = {"device": self.embedder.device, "cache_dir": cache}
         model = FewShotClassifier(
             self.embedder.backbone, unknown_rate=self.unknown_rate, unknown_label=UNKNOWN, **where
         )

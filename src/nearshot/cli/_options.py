@@ -12,6 +12,7 @@ import tyro
 
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError
+from nearshot.text import format_list
 
 if TYPE_CHECKING:
     from nearshot.estimator import Embedder, FewShotClassifier
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 BACKBONE = "auto"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
-NAMED_FILES = 3  # ignored files that a warning names
 SAVED = ("backbone", "input_size", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
 
 
@@ -127,9 +127,8 @@ def _warn_about(found: SupportFolder, *, rejects: bool) -> None:
     from nearshot.data.walk import about_linked  # noqa: PLC0415
 
     if found.ignored:
-        named = ", ".join(map(str, found.ignored[:NAMED_FILES]))
-        more = f" and {len(found.ignored) - NAMED_FILES} more" if len(found.ignored) > NAMED_FILES else ""
-        warnings.warn(f"Files skipped, since they are not images in a class folder: {named}{more}.", stacklevel=3)
+        named = format_list(found.ignored, str)
+        warnings.warn(f"Files skipped, since they are not images in a class folder: {named}.", stacklevel=3)
     if found.linked:
         warnings.warn(about_linked(found.linked), stacklevel=3)
     if len(found.class_names) == 1 and not rejects:
