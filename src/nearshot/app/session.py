@@ -180,7 +180,7 @@ class Session:
         if len(labelled) < 2:
             raise InputError("Label at least 2 photos first.")
         cache = None if self.embedder.cache is None else self.embedder.cache.folder.parent
-        where = {"device": self.embedder.device, "cache_dir": cache}
+        where: dict[str, Any] = {"device": self.embedder.device, "cache_dir": cache}
         model = FewShotClassifier(
             self.embedder.backbone, unknown_rate=self.unknown_rate, unknown_label=UNKNOWN, **where
         )
