@@ -142,7 +142,7 @@ def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dic
     right, temperatures = [], []
     for task in with_progress(asked, f"calibration of {classifier}"):
         model = model_of(features, classifier=classifier).fit(task.support, task.labels)
-        scores = model._fitted.scores(model._fitted.prepare(task.query))
+        scores = model._fitted.answer(model._fitted.prepare(task.query)).scores
 
         codes = torch.from_numpy(task.query_labels)
 

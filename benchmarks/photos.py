@@ -289,7 +289,7 @@ def newness(models: dict[str, FewShotClassifier], images: Array) -> dict[str, Ar
     """Return how new images are, in several ways; higher is newer."""
     fitted = models["auto"]._fitted
     query = fitted.prepare(images)
-    scores = fitted.scores(query)
+    scores = fitted.answer(query).scores
     return {
         "distance to the class mean": models["centroid"].novelty(images),
         "distance to the nearest photo": torch.cdist(query, fitted.support.features).amin(1).numpy(),
@@ -324,7 +324,7 @@ def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dic
     paths = [path for of_class in list(photos.values())[:VIEW_CLASSES] for path in of_class[:VIEW_SUPPORT]]
     file = cache / "views.npy"
     if not file.is_file():
-        cut = side - embedder.input_size
+        cut = side - embedder.spec.input_size
         found = []
         for square in read_each(paths, lambda content: content.square(side)):
             large = np.asarray(square)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import re
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from nearshot import __version__
 from nearshot.cli import COMMANDS, main
-
-TRAINING = ["train", "--preset", "glyphs-nca"]
 
 
 def help_of(*names: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -42,25 +36,6 @@ def test_each_command_has_help_and_examples_on_lines_of_their_own(
     out = help_of(*name.split(), capsys=capsys)
     assert f"usage: nearshot {name}" in out
     assert f"\n  nearshot {name} " in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["tarin"], r"Did you mean 'train'\? .* nearshot --help"),
-        ([], "nearshot --help"),
-        (["train", "--epoch", "3"], "--epochs .* nearshot train --help"),
-        (["data", "prepere"], "prepare, .* nearshot data --help"),
-        (["data", "prepare", "glyphs", "--sied", "3"], "--side .* nearshot data"),
-    ],
-)
-def test_a_mistake_leads_to_the_right_help(
-    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert re.search(expected, " ".join(capsys.readouterr().err.split()))
 
 
 @pytest.mark.parametrize("option", ["--version", "-V"])
@@ -95,44 +70,6 @@ sys.stderr.write(chr(10) + ' '.join(sys.modules))
     imported = set(done.stderr.splitlines()[-1].split())
     assert "nearshot" in imported
     assert not not_needed & imported
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parameter", "value"),
-    [
-        ([*TRAINING, "--batch-size", "0"], "batch_size", "0"),
-        ([*TRAINING, "--momentum", "1"], "momentum", "1"),
-        ([*TRAINING, "--n-way", "3"], "n_query", "n_way"),
-        ([*TRAINING, "--validation-shots", "0"], "validation_shots", "0"),
-        ([*TRAINING, "--n-shot", "9", "--dry-run"], "n_shot", "9"),
-        (["train", "--preset", "glyphs-matching", "--keep-positives", "0.5", "--dry-run"], "keep_positives", "match"),
-    ],
-)
-def test_an_error_of_a_setting_is_a_sentence_that_names_it(
-    arguments: list[str], parameter: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*arguments, "--data-dir", str(tmp_path)]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("nearshot: ")
-    assert error.count("\n") == 1
-    assert parameter in error
-    assert value in error
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_colours_can_be_switched_off(wanted: bool) -> None:
-    """On a terminal, in tyro's boxes too."""
-    code = "from nearshot.cli import main; main(['trian'])"
-    reader, terminal = pty.openpty()
-    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
-    env |= {} if wanted else {"NO_COLOR": "1"}
-    done = subprocess.run([sys.executable, "-c", code], check=False, stdout=terminal, stderr=terminal, env=env)
-    os.close(terminal)
-    shown = os.read(reader, 100_000).decode()
-    os.close(reader)
-    assert done.returncode == 2
-    assert "trian" in shown
-    assert bool(re.search(r"\x1b\[\d", shown)) == wanted
 
 
 def test_a_closed_pipe_and_ctrl_c_have_their_statuses(

@@ -76,28 +76,56 @@ def test_two_pictures_of_one_name_are_refused(home: Path, capsys: pytest.Capture
     assert "'bee/0.png'" in capsys.readouterr().err
 
 
+TRAINING = "train --preset glyphs-nca"
+
+
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        (["train", "--dataset", "glyhps"], "Did you mean 'glyphs'?"),
-        (["train", "--dataset", "GLYPHS"], "Did you mean 'glyphs'?"),
-        (["train", "--dataset", "photos"], "./photos"),
-        (["train", "--preset", "glyphs-nac"], "Did you mean 'glyphs-nca'?"),
-        (["train", "--method", "prototypcal", "--dry-run"], "Did you mean 'prototypical'?"),
-        (["evaluate", "resnet12-nca-cifarfs"], "Did you mean 'resnet12-nca-cifar-fs'?"),
-        (["evaluate", "runs/glyphs-nac"], "Did you mean 'runs/glyphs-nca'?"),
-        (["reproduce", "--collect", "nothere"], "nothere"),
-        (["evaluate", "~nobody-of-this-name/run"], "'~nobody-of-this-name/run'"),
-        pytest.param(["train", "--accelerator", "gpu", "--dry-run"], "gpu", marks=WITHOUT_A_GPU),
+        ("train --dataset glyhps", r"Did you mean 'glyphs'\?"),
+        ("train --dataset GLYPHS", r"Did you mean 'glyphs'\?"),
+        ("train --dataset photos", "./photos"),
+        ("train --preset glyphs-nac", r"Did you mean 'glyphs-nca'\?"),
+        ("train --method prototypcal --dry-run", r"Did you mean 'prototypical'\?"),
+        ("evaluate resnet12-nca-cifarfs", r"Did you mean 'resnet12-nca-cifar-fs'\?"),
+        ("evaluate runs/glyphs-nac", r"Did you mean 'runs/glyphs-nca'\?"),
+        ("reproduce --collect nothere", "nothere"),
+        ("evaluate ~nobody-of-this-name/run", "'~nobody-of-this-name/run'"),
+        pytest.param("train --accelerator gpu --dry-run", "gpu", marks=WITHOUT_A_GPU),
+        (f"{TRAINING} --batch-size 0", "batch_size.* 0"),
+        (f"{TRAINING} --momentum 1", "momentum.* 1"),
+        (f"{TRAINING} --n-way 3", "(n_query.*n_way)|(n_way.*n_query)"),
+        (f"{TRAINING} --validation-shots 0", "validation_shots.*0"),
+        (f"{TRAINING} --n-shot 9 --dry-run", " 9 .*n_shot"),
+        ("train --preset glyphs-matching --keep-positives 0.5 --dry-run", "(keep_positives.*match)|(match.*keep_pos)"),
     ],
 )
-def test_a_slip_is_answered_with_what_was_meant(
-    typed: list[str], answer: str, home: Path, capsys: pytest.CaptureFixture[str]
+def test_a_slip_is_answered_in_one_sentence(
+    typed: str, answer: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("photos").mkdir()
     Path("runs/glyphs-nca").mkdir(parents=True)
-    assert main(typed) == 1
-    assert answer in capsys.readouterr().err
+    assert main(typed.split()) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("nearshot: ")
+    assert re.search(answer, error)
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("tarin", r"Did you mean 'train'\? .* nearshot --help"),
+        ("", "nearshot --help"),
+        ("train --epoch 3", "--epochs .* nearshot train --help"),
+        ("data prepere", "prepare, .* nearshot data --help"),
+        ("data prepare glyphs --sied 3", "--side .* nearshot data"),
+    ],
+)
+def test_a_mistake_leads_to_the_right_help(typed: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(typed.split())
+    assert ended.value.code == 2
+    assert re.search(answer, " ".join(capsys.readouterr().err.split()))
 
 
 def test_a_folder_that_cannot_be_written_to_is_named() -> None:

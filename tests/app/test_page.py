@@ -32,18 +32,22 @@ ATTACK = "<img src=x onerror=document.title='stolen'>"
 
 
 @contextmanager
-def served(session: Session) -> Iterator[str]:
-    """Serve a session in a thread, as the command does, and yield the address of its page."""
+def opened(browser: Browser, session: Session) -> Iterator[Browser]:
+    """Serve a session in a thread, as the command does, and open its page."""
     listener = listen()
     server, address = make_server(session, listener.getsockname()[1])
     thread = threading.Thread(target=server.run, args=[[listener]])
     thread.start()
+    browser.complaints.clear()
     try:
-        yield address
+        browser.open(address)
+        yield browser
+        browser.call("Page.navigate", url="about:blank")
     finally:
         server.should_exit = True
         thread.join()
         listener.close()
+        session.stop()
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +60,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def page(browser: Browser, session: Session) -> Iterator[Browser]:
     """The page of the session, with all photos embedded."""
     wait_until_idle(session)
-    browser.complaints.clear()
     browser.resize(1200, 900)
-    with served(session) as address:
-        show(browser, address)
+    with opened(browser, session):
+        browser.wait_for("document.querySelectorAll('.tile').length > 0")
         yield browser
-        browser.call("Page.navigate", url="about:blank")
-
-
-def show(browser: Browser, address: str) -> None:
-    browser.open(address)
-    browser.wait_for("document.querySelectorAll('.tile').length > 0")
 
 
 def tiles(browser: Browser) -> dict[str, str]:
@@ -151,14 +148,12 @@ def test_label_predict_correct_export_restart(page: Browser, session: Session, p
     again = Session(Project(tmp_path / "project"), Embedder(conv4(), cache_dir=tmp_path / "cache"))
     again.start()
     wait_until_idle(again)
-    with served(again) as address:
-        show(page, address)
+    with opened(page, again):
         click(page, "All photos", "nav")
         page.wait_for("document.querySelectorAll('.tile').length == 18")
         for name, given in before.items():
             if given:
                 assert tiles(page)[name] == f"labelled {given}"
-    again.stop()
 
 
 def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
@@ -231,17 +226,13 @@ def test_photos_are_added_and_what_is_none_is_named(browser: Browser, tmp_path: 
     session.start()
     members: dict[str, bytes] = {f"new{i}.png": pattern(i, i) for i in range(5)} | {"bad.png": b"<svg onload=alert(1)>"}
     folder = write_folder(tmp_path / "new", members)
-    browser.complaints.clear()
-    with served(session) as address:
-        browser.open(address)
+    with opened(browser, session):
         browser.wait_for("document.getElementById('empty').textContent.includes('Drop photos')")
         root = browser.call("DOM.getDocument")["root"]["nodeId"]
         node = browser.call("DOM.querySelector", nodeId=root, selector="#files")["nodeId"]
         browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in sorted(folder.iterdir())])
         browser.wait_for("document.querySelectorAll('.tile').length == 5")
         browser.wait_for("document.getElementById('toast').textContent.includes('bad.png')")
-        browser.call("Page.navigate", url="about:blank")
-    session.stop()
     assert sorted(path.name for path in (tmp_path / "p" / "photos").iterdir()) == [f"new{i}.png" for i in range(5)]
 
 
@@ -322,13 +313,10 @@ def test_photos_that_cannot_be_read_are_listed(browser: Browser, tmp_path: Path,
     session = Session(Project(tmp_path / "p", [photos]), Embedder(conv4()))
     session.start()
     wait_until_idle(session)
-    with served(session) as address:
-        show(browser, address)
+    with opened(browser, session):
         click(browser, "Cannot be read", "nav")
         browser.wait_for("document.querySelectorAll('.tile').length == 1")
         assert "not an image" in tiles(browser)["broken.png"]
-        browser.call("Page.navigate", url="about:blank")
-    session.stop()
 
 
 def test_every_control_has_a_name(page: Browser, session: Session) -> None:

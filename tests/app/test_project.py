@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -45,26 +44,17 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, photos: Path) -> No
     assert len(list(photos.iterdir())) == 18  # nothing of ours among the photos
 
 
-def test_a_project_and_its_photos_can_be_moved_together(tmp_path: Path, photos: Path) -> None:
-    project = opened(tmp_path / "p", photos)
-    project.add_class("ant")
-    project.set_label(ids_of(project, "ant0.png"), "ant")
-    (tmp_path / "moved").mkdir()
-    for name in ("p", "photos"):
-        shutil.move(tmp_path / name, tmp_path / "moved" / name)
-    moved = opened(tmp_path / "moved" / "p")
-    assert [photo.name for photo in moved.present if moved.label_of(photo)] == ["ant0.png"]
-
-
-def test_labels_of_a_disk_that_is_away_are_kept(tmp_path: Path, photos: Path) -> None:
+def test_labels_survive_a_disk_that_is_away_and_a_move_with_the_photos(tmp_path: Path, photos: Path) -> None:
     project = opened(tmp_path / "p", photos)
     project.add_class("ant")
     project.set_label(ids_of(project, "ant0.png"), "ant")
     photos.rename(tmp_path / "away")
     assert opened(tmp_path / "p").present == []
-    (tmp_path / "away").rename(photos)
-    again = opened(tmp_path / "p")
-    assert [photo.name for photo in again.present if again.label_of(photo)] == ["ant0.png"]
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "away").rename(tmp_path / "moved" / "photos")
+    (tmp_path / "p").rename(tmp_path / "moved" / "p")
+    moved = opened(tmp_path / "moved" / "p")
+    assert [photo.name for photo in moved.present if moved.label_of(photo)] == ["ant0.png"]
 
 
 def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path) -> None:
@@ -143,7 +133,8 @@ def test_the_same_photo_is_kept_once_and_comes_back_if_it_was_removed(tmp_path: 
 def test_a_damaged_file_is_named(change: dict[str, object], tmp_path: Path) -> None:
     opened(tmp_path / "p")
     path = tmp_path / "p" / "project.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    saved = json.loads(path.read_text()) | change
+    path.write_text(json.dumps({name: value for name, value in saved.items() if name != "crc32"}))
     before = path.read_bytes()
     with pytest.raises(FileFormatError, match=r"project\.json"):
         Project(tmp_path / "p")
@@ -165,6 +156,7 @@ def test_folders_without_photos_are_refused(tmp_path: Path, photos: Path) -> Non
             Project(tmp_path / f"p-{folder.name}", [folder])
 
 
+@pytest.mark.filterwarnings("ignore:1 file in .* skipped")  # project.json
 def test_a_project_inside_of_the_photos_does_not_find_its_own_copies(photos: Path) -> None:
     project = opened(photos / "project", photos)
     copy = project.folder / "sorted" / "ant"

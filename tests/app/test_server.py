@@ -32,21 +32,17 @@ HERE = f"http://127.0.0.1:{PORT}"
 ATTACK = "<img src=x onerror=alert(1)>"
 
 
-def client_of(session: Session) -> TestClient:
-    """A client that has opened the page, as a browser would."""
-    client = TestClient(Server(session).make_app(TOKEN, PORT), base_url=HERE, headers={"origin": HERE})
-    assert client.get(f"/?token={TOKEN}").status_code == 200
-    return client
+def stranger(session: Session, **headers: str) -> TestClient:
+    """A client without the cookie, unless it is among the headers."""
+    return TestClient(Server(session).make_app(TOKEN, PORT), base_url=HERE, headers=headers)
 
 
 @pytest.fixture
 def client(session: Session) -> TestClient:
-    return client_of(session)
-
-
-def stranger(session: Session, **headers: str) -> TestClient:
-    """A client without the cookie."""
-    return TestClient(Server(session).make_app(TOKEN, PORT), base_url=HERE, headers=headers)
+    """A client that has opened the page, as a browser would."""
+    client = stranger(session, origin=HERE)
+    assert client.get(f"/?token={TOKEN}").status_code == 200
+    return client
 
 
 def put(client: TestClient, data: bytes, name: str, group: str = "") -> Any:
@@ -54,58 +50,44 @@ def put(client: TestClient, data: bytes, name: str, group: str = "") -> Any:
 
 
 ROUTES = [
-    ("GET", "/"),
-    ("GET", "/static/app.js"),
-    ("GET", "/api/state"),
+    *(("GET", path) for path in ("/", "/static/app.js", "/api/state", "/export/photos.csv", "/nowhere")),
     ("PUT", "/api/photos?name=a.png"),
-    ("POST", "/api/label"),
+    ("POST", "/api/add-class"),
     ("POST", "/api/copy"),
-    ("GET", "/export/photos.csv"),
-    ("GET", "/nowhere"),
 ]
-
-
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_without_the_token_nothing_is_answered(method: str, path: str, session: Session) -> None:
-    before = session.version
-    for client in (
-        stranger(session, origin=HERE),
-        stranger(session, origin=HERE, cookie=f"nearshot-{PORT}=wrong"),
-        stranger(session, origin=HERE, cookie=f"nearshot-{PORT}={TOKEN[:-1]}"),
-    ):
-        answer = client.request(method, path, content=b"{}" if method != "GET" else None)
-        assert answer.status_code == 403
-        assert TOKEN not in answer.text
-        assert "set-cookie" not in answer.headers
-    assert stranger(session).get("/?token=wrong").status_code == 403
-    assert stranger(session).get("/?token=").status_code == 403
-    assert stranger(session).get(f"/api/state?token={TOKEN}").status_code == 403  # the page alone takes it
-    wait_until_idle(session)
-    assert session.project.photos
-    assert session.version >= before
-
-
-def test_the_token_becomes_a_cookie_that_scripts_and_other_pages_do_not_get(session: Session) -> None:
-    answer = stranger(session).get(f"/?token={TOKEN}")
-    cookie = answer.headers["set-cookie"]
-    assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Path=/"))
-    assert TOKEN not in answer.text
-
-
-@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}", ""])
-def test_other_hosts_are_refused(host: str, client: TestClient) -> None:
-    assert client.get("/api/state", headers={"host": host}).status_code == 403
-    assert client.get(f"/?token={TOKEN}", headers={"host": host}).status_code == 403
+COOKIE = f"nearshot-{PORT}="
+OTHER_HOSTS = ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}", ""]
+OTHER_PAGES = ["http://evil.example", "null", f"http://127.0.0.1:{PORT + 1}", f"https://127.0.0.1:{PORT}"]
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", f"http://127.0.0.1:{PORT + 1}", f"https://127.0.0.1:{PORT}"]
+    "wrong",
+    [
+        *({"cookie": cookie} for cookie in ("", f"{COOKIE}wrong", f"{COOKIE}{TOKEN[:-1]}")),
+        *({"host": host} for host in OTHER_HOSTS),
+        *({"origin": origin} for origin in OTHER_PAGES),
+    ],
+    ids=str,
 )
-def test_other_pages_are_refused(origin: str, client: TestClient, session: Session) -> None:
-    for method, path in (("POST", "/api/add-class"), ("PUT", "/api/photos?name=a.png"), ("GET", "/api/state")):
-        answer = client.request(method, path, headers={"origin": origin}, content=b'{"name": "x"}')
+def test_without_the_token_and_from_elsewhere_nothing_is_answered(wrong: dict[str, str], session: Session) -> None:
+    client = stranger(session, **{"origin": HERE, "cookie": f"{COOKIE}{TOKEN}", **wrong})
+    for method, path in ROUTES:
+        answer = client.request(method, path, content=b'{"name": "x"}' if method != "GET" else None)
         assert answer.status_code == 403
+        assert TOKEN not in answer.text
+        assert "set-cookie" not in answer.headers
+    if "cookie" not in wrong:
+        assert client.get(f"/?token={TOKEN}").status_code == 403
     assert session.project.classes == []
+    assert len(session.project.photos) == 18
+
+
+def test_the_token_becomes_a_cookie_that_scripts_and_other_pages_do_not_get(session: Session) -> None:
+    for path in ("/?token=wrong", "/?token=", f"/api/state?token={TOKEN}"):  # the page alone takes it
+        assert stranger(session).get(path).status_code == 403
+    answer = stranger(session).get(f"/?token={TOKEN}")
+    assert all(word in answer.headers["set-cookie"] for word in ("HttpOnly", "SameSite=Strict", "Path=/"))
+    assert TOKEN not in answer.text
 
 
 def test_a_change_needs_an_origin(client: TestClient, session: Session) -> None:
@@ -310,8 +292,9 @@ def test_the_exported_onnx_file_gives_the_same_answers(session: Session, photos:
     assert found.tolist() == ["cat"]
 
 
-def test_a_restart_brings_everything_back_without_embedding_again(session: Session, tmp_path: Path) -> None:
-    client = client_of(session)
+def test_a_restart_brings_everything_back_without_embedding_again(
+    client: TestClient, session: Session, tmp_path: Path
+) -> None:
     for name in ("ant", "bee"):
         label(session, name, 0, 1, 2)
     put(client, pattern(0, 100), "added.png", "monday")

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from clouds import conv4
-from layouts import encoded, write_folder
+from layouts import write_folder
 from locks import locked
 from PIL import Image
 from rich.cells import cell_len
@@ -28,60 +28,49 @@ from rich.cells import cell_len
 from nearshot.cli import main
 from nearshot.estimator import FewShotClassifier
 from nearshot.models import save_backbone
+from small_project import CLASSES, pattern
 
-SIDE = 16
+WEIGHTS = "weights.safetensors"
 Captured = pytest.CaptureFixture[str]
-
-
-def pattern(label: int, seed: int, side: int = SIDE) -> bytes:
-    """A noisy picture of a class's own pattern."""
-    shape = np.random.default_rng(label).integers(0, 200, (4, 4, 3)).repeat(side // 4, 0).repeat(side // 4, 1)
-    return encoded((shape + np.random.default_rng(1000 + seed).integers(0, 56, shape.shape)).astype(np.uint8))
-
-
-@pytest.fixture
-def weights(tmp_path: Path) -> Path:
-    """A backbone that was trained on nothing, which patterns are easy for all the same."""
-    save_backbone(conv4(), tmp_path / "weights.safetensors")
-    return tmp_path / "weights.safetensors"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder: support/ with three classes, new/ with two pictures of each, a cache of its own."""
-    labels = list(enumerate(["ant", "bee", "cat"]))
+    """The working folder: three classes in support/, two new pictures of each, an untrained backbone, its own cache."""
+    labels = list(enumerate(CLASSES))
     members = {f"support/{label}/{i}.png": pattern(code, i) for code, label in labels for i in range(4)}
     members |= {f"new/{label}{i}.png": pattern(code, 50 + i) for code, label in labels for i in range(2)}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "data"))
+    save_backbone(conv4(), tmp_path / WEIGHTS)
     return write_folder(tmp_path, members)
 
 
-def run(*arguments: str | Path) -> int:
+def run(*arguments: str) -> int:
     """Run a command; its status, however it ends."""
     try:
-        return main([str(argument) for argument in arguments])
+        return main(list(arguments))
     except SystemExit as ended:
         assert isinstance(ended.code, int)
         return ended.code
 
 
-def predict(weights: Path, *arguments: str | Path) -> int:
-    return run("predict", "--support", "support", "--backbone", weights, *arguments)
+def predict(*arguments: str) -> int:
+    return run("predict", "--support", "support", "--backbone", WEIGHTS, *arguments)
 
 
-NEW = [f"{label}{i}.png" for label in ("ant", "bee", "cat") for i in range(2)]
+NEW = [f"{label}{i}.png" for label in CLASSES for i in range(2)]
 
 
-def test_all_formats_say_the_same_as_the_estimator(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_all_formats_say_the_same_as_the_estimator(folder: Path, capsys: Captured) -> None:
     outputs = {}
     for form in ("table", "csv", "json"):
-        assert predict(weights, "new", "--format", form, "--nearest", "2") == 0
+        assert predict("new", "--format", form, "--nearest", "2") == 0
         outputs[form], err = capsys.readouterr()
         assert err == ""
     lines, rows = outputs["table"].splitlines(), list(csv.DictReader(io.StringIO(outputs["csv"])))
     support = sorted((folder / "support").rglob("*.png"))
-    classifier = FewShotClassifier(weights).fit(support, [path.parent.name for path in support])
+    classifier = FewShotClassifier(WEIGHTS).fit(support, [path.parent.name for path in support])
     paths = [f"new/{name}" for name in NEW]
     answers, expected = classifier.predict(paths), classifier.predict_proba(paths)
     assert lines[0].split()[:3] == ["image", "label", "probability"]
@@ -98,84 +87,48 @@ def test_all_formats_say_the_same_as_the_estimator(folder: Path, weights: Path, 
         assert entry["unknown"] is False
 
 
-def test_a_bad_picture_has_its_own_line(folder: Path, weights: Path, capsys: Captured) -> None:
-    (folder / "new" / "notes.jpg").write_text("dear diary")
-    outputs = {}
-    for form in ("table", "json", "csv"):
-        assert predict(weights, "new", "gone.png", "--format", form) == 3
-        outputs[form], err = capsys.readouterr()
-        assert "nearshot: 2 of 8 images could not be read." in err
-    assert len(outputs["table"].splitlines()) == 1 + len(NEW) + 2
-    assert "cannot be read: new/notes.jpg is not an image" in outputs["table"]
-    entries = {entry["image"]: entry for entry in json.loads(outputs["json"])}
-    assert "not an image" in entries["new/notes.jpg"]["error"]
-    assert entries["new/ant0.png"]["label"] == "ant"
-    rows = {row["image"]: row for row in csv.DictReader(io.StringIO(outputs["csv"]))}
-    assert "There is no file" in rows["gone.png"]["error"]
-
-
-def test_the_unknown_is_rejected(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_the_unknown_is_rejected(folder: Path, capsys: Captured) -> None:
     (folder / "new" / "zebra.png").write_bytes(pattern(77, 0))
     Image.new("CMYK", (30, 50), (0, 200, 0, 0)).save(folder / "new" / "zest.jpg")
-    assert predict(weights, "new", "--unknown-rate", "0.01", "--unknown-label", "none", "--format", "csv") == 0
+    assert predict("new", "--unknown-rate", "0.01", "--unknown-label", "none", "--format", "csv") == 0
     rows = {row["image"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert {rows[f"new/{name}"]["label"] for name in ("zebra.png", "zest.jpg")} == {"none"}
     assert [rows[f"new/{name}"]["label"] for name in NEW] == [name[:3] for name in NEW]
-    assert predict(weights, "new", "--unknown-rate", "0.01") == 0
+    assert predict("new", "--unknown-rate", "0.01") == 0
     assert "unknown  novelty" in capsys.readouterr().out
 
 
-def test_embeddings_are_kept_by_content(folder: Path, weights: Path) -> None:
-    assert predict(weights, "new/ant0.png", "--no-cache") == 0
+def test_embeddings_are_cached(folder: Path) -> None:
+    assert predict("new/ant0.png", "--no-cache") == 0
     assert not (folder / "data").exists()
-    assert predict(weights, "new/ant0.png") == 0
-    kept = sorted((folder / "data" / "embeddings").rglob("*.f32"))
-    assert len(kept) == 12 + 1
-    assert predict(weights, "new/ant0.png", "--cache-dir", "elsewhere") == 0
-    assert len(sorted((folder / "elsewhere").rglob("*.f32"))) == 13
-    (folder / "support" / "ant").rename(folder / "support" / "ameise")
-    assert predict(weights, "new/ant0.png") == 0
-    assert sorted((folder / "data" / "embeddings").rglob("*.f32")) == kept
+    assert predict("new/ant0.png") == 0
+    assert len(list((folder / "data" / "embeddings").rglob("*.f32"))) == 12 + 1
+    assert predict("new/ant0.png", "--cache-dir", "elsewhere") == 0
+    assert len(list((folder / "elsewhere").rglob("*.f32"))) == 12 + 1
 
 
-def test_odd_support_is_told(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_odd_support_is_told(folder: Path, capsys: Captured) -> None:
     write_folder(folder, {"support/ant/phone.raw": b"x", "support/bee/oops.png": pattern(0, 0)})
     (folder / "support" / "bee" / "more").symlink_to(folder / "new")
-    assert predict(weights, "new/ant0.png") == 0
+    assert predict("new/ant0.png") == 0
     err = capsys.readouterr().err
     assert "warning: The linked folder support/bee/more is skipped" in err
     assert "not images in a class folder: support/ant/phone.raw." in err
     assert "support/ant/0.png in 'ant' and support/bee/oops.png in 'bee'" in err
     for label in ("ant", "bee"):
         (folder / "support" / label).rename(folder / label)
-    assert predict(weights, "new/ant0.png") == 0
+    assert predict("new/ant0.png") == 0
     out, err = capsys.readouterr()
     assert "There is one class only, 'cat'" in err
     assert out.splitlines()[1].split()[1] == "cat"
-    assert predict(weights, "new/ant0.png", "--unknown-rate", "0.05") == 0  # some may then be of none
+    assert predict("new/ant0.png", "--unknown-rate", "0.05") == 0  # some may then be of none
     assert "There is one class only" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("ant/torn.png", pattern(0, 9)[:-300], "support/ant/torn.png is damaged"),
-        ("ant/letter.jpg", b"dear", "support/ant/letter.jpg is not an image of a known format"),
-        ("dog/.hidden", b"", "support/dog has no images (it is empty)"),
-    ],
-)
-def test_bad_support_is_refused(
-    name: str, content: bytes, message: str, folder: Path, weights: Path, capsys: Captured
-) -> None:
-    write_folder(folder, {f"support/{name}": content})
-    assert predict(weights, "new/ant0.png") == 1
-    assert message in capsys.readouterr().err
-
-
-def test_a_bundle_is_a_support(folder: Path, weights: Path, capsys: Captured) -> None:
-    assert run("predict", "--support", "support", "new", "--backbone", weights, "--format", "json") == 0
+def test_a_bundle_is_a_support(folder: Path, capsys: Captured) -> None:
+    assert run("predict", "--support", "support", "new", "--backbone", WEIGHTS, "--format", "json") == 0
     expected = capsys.readouterr().out
-    assert run("export", "support", "zoo.safetensors", "--backbone", weights) == 0
+    assert run("export", "support", "zoo.safetensors", "--backbone", WEIGHTS) == 0
     assert "zoo.safetensors (0." in capsys.readouterr().out
     assert run("predict", "--support", "zoo.safetensors", "new", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads(expected)
@@ -183,18 +136,18 @@ def test_a_bundle_is_a_support(folder: Path, weights: Path, capsys: Captured) ->
     assert "unknown_rate is saved in the bundle zoo.safetensors" in capsys.readouterr().err
 
 
-def test_show(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_show(folder: Path, capsys: Captured) -> None:
     (folder / "new" / "notes.jpg").write_text("dear diary")
-    assert run("show", "support", "--query", "new", "--backbone", weights) == 3
+    assert run("show", "support", "--query", "new", "--backbone", WEIGHTS) == 3
     assert "Skipped: new/notes.jpg is not an image" in capsys.readouterr().out
     page = (folder / "nearshot-show.html").read_text(encoding="utf-8")
     assert "support: 3 classes, 12 labelled images" in page
     assert "Expected accuracy for new images like these: 100 %" in page
 
 
-def test_the_backbone_of_a_run(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
     (folder / "run" / "weights").mkdir(parents=True)
-    weights.rename(folder / "run" / "weights" / "epoch-0007.safetensors")
+    Path(WEIGHTS).rename(folder / "run" / "weights" / "epoch-0007.safetensors")
     best: dict[str, Any] = {"best": {"5-shot centroid": {"epoch": 7}}}
     (folder / "run" / "result.json").write_text(json.dumps(best))
     assert run("predict", "--support", "support", "new/ant0.png", "--backbone", "run") == 0
@@ -220,38 +173,42 @@ def test_the_backbone_of_a_run(folder: Path, weights: Path, capsys: Captured) ->
         ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
         ("predict --support support new --unknown-rate 0.1 --unknown-label ant", "unknown_label .*got 'ant'"),
         ("predict --support alone new --unknown-rate 0.1", "unknown_rate needs at least 2"),
+        ("predict --support torn new", "torn/ant/torn.png is damaged"),
+        ("predict --support letters new", "letters/ant/letter.jpg is not an image of a known format"),
+        ("predict --support hidden new", r"hidden/dog has no images \(it is empty\)"),
         ("predict --support zoo.onnx new", "support must be a folder or a .safetensors bundle"),
         ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),
         ("export support nowhere/zoo.safetensors", "nowhere does not exist"),
         ("show support --output support.pdf", "got 'support.pdf'"),
     ],
 )
-def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, weights: Path, capsys: Captured) -> None:
-    write_folder(folder, {"alone/ant/0.png": pattern(0, 0), "zoo.onnx": b"x"})
-    given: list[str | Path] = [] if "--backbone" in arguments else ["--backbone", weights]
+def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, capsys: Captured) -> None:
+    bad = {"torn/ant/torn.png": pattern(0, 9)[:-300], "letters/ant/letter.jpg": b"dear", "hidden/dog/.hidden": b""}
+    write_folder(folder, {"alone/ant/0.png": pattern(0, 0), "zoo.onnx": b"x", **bad})
+    given = [] if "--backbone" in arguments else ["--backbone", WEIGHTS]
     assert run(*arguments.split(), *given) == 1
     assert re.search(f"^nearshot: .*{message}", " ".join(capsys.readouterr().err.splitlines()))
 
 
-def run_program(before: str, after: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run_program(before: str, after: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, with code before and after it."""
     program = f"import sys; from nearshot.cli import main; {before}\nstatus = main(sys.argv[1:])\n{after}\nexit(status)"
-    command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
+    command = [sys.executable, "-W", "error", "-c", program, *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
-def test_a_command_brings_in_no_training(folder: Path, weights: Path) -> None:
+def test_a_command_brings_in_no_training(folder: Path) -> None:
     """It would take seconds to import."""
     slow = "assert not {'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'} & set(sys.modules)"
-    done = run_program("", slow, "predict", "--support", "support", "new/ant0.png", "--backbone", weights)
+    done = run_program("", slow, "predict", "--support", "support", "new/ant0.png", "--backbone", WEIGHTS)
     assert done.returncode == 0, done.stderr
     assert " ant " in done.stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits as POSIX has them")
-def test_a_file_over_the_limit_is_named(folder: Path, weights: Path) -> None:
+def test_a_file_over_the_limit_is_named(folder: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
-    done = run_program(limit, "", "export", "support", "s.safetensors", "--backbone", weights)
+    done = run_program(limit, "", "export", "support", "s.safetensors", "--backbone", WEIGHTS)
     assert done.returncode == 1
     assert f"{Path('s.safetensors').resolve()} was not written: it is larger than files may be" in done.stderr
     assert not list(folder.rglob("*.partial"))
@@ -259,11 +216,11 @@ def test_a_file_over_the_limit_is_named(folder: Path, weights: Path) -> None:
 
 
 @pytest.mark.slow
-def test_names_that_the_output_cannot_encode(folder: Path, weights: Path) -> None:
+def test_names_that_the_output_cannot_encode(folder: Path) -> None:
     odd = os.fsdecode(b"new/\xff.png")  # no UTF-8, as on an old disk
     for name in ("日本.png", odd.removeprefix("new/")):
         (folder / "new" / name).write_bytes(pattern(0, 50))
-    command = [sys.executable, "-m", "nearshot", "predict", "--support", "support", "new", "--backbone", str(weights)]
+    command = [sys.executable, "-m", "nearshot", "predict", "--support", "support", "new", "--backbone", WEIGHTS]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     table, entries = (
         subprocess.run([*command, "--format", form], check=True, capture_output=True, env=environment).stdout.decode()
@@ -274,33 +231,40 @@ def test_names_that_the_output_cannot_encode(folder: Path, weights: Path) -> Non
     assert r"new/\u65e5\u672c.png" in table
 
 
-def test_a_name_breaks_no_line(folder: Path, weights: Path, capsys: Captured) -> None:
-    odd, torn = "new/a\nb\x1b[31m.png", "new/c\u2028d.png"
+def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(folder: Path, capsys: Captured) -> None:
+    odd, torn, shown = "new/a\nb\x1b[31m.png", "new/c\u2028d.png", [r"new/a\nb\x1b[31m.png", r"new/c\u2028d.png"]
     write_folder(folder, {odd: pattern(0, 50), torn: b"x", "support/be\ne/0.png": pattern(9, 0)})
-    command: list[str | Path] = ["predict", "--support", "support", odd, torn, "--backbone", weights]
-    for form in ("table", "csv"):
-        assert run(*command, "--format", form) == 3
-        lines = capsys.readouterr().out.splitlines()
-        assert [line.split(".png")[0] for line in lines[1:]] == [r"new/a\nb\x1b[31m", r"new/c\u2028d"]
-    assert run(*command, "--format", "json") == 3
-    assert [entry["image"] for entry in json.loads(capsys.readouterr().out)] == [odd, torn]
+    outputs = {}
+    for form in ("table", "csv", "json"):
+        assert predict("new/ant0.png", odd, torn, "gone.png", "--format", form) == 3
+        outputs[form], err = capsys.readouterr()
+        assert "nearshot: 2 of 4 images could not be read." in err
+    lines = outputs["table"].splitlines()[1:]
+    assert [line.split("  ")[0] for line in lines] == ["new/ant0.png", *shown, "gone.png"]
+    assert f"cannot be read: {shown[1]} is not an image" in lines[2]
+    rows = list(csv.DictReader(io.StringIO(outputs["csv"])))
+    assert [row["image"] for row in rows] == ["new/ant0.png", *shown, "gone.png"]
+    assert "There is no file" in rows[3]["error"]
+    entries = json.loads(outputs["json"])
+    assert [entry["image"] for entry in entries] == ["new/ant0.png", odd, torn, "gone.png"]
+    assert (entries[0]["label"], "not an image" in entries[2]["error"]) == ("ant", True)
     write_folder(folder, {"support/be\ne/1.png": b"x"})
-    assert run(*command) == 1
+    assert predict("new/ant0.png") == 1
     assert r"support/be\ne/1.png is not an image" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
 def test_a_locked_folder_is_said_and_the_rest_done(
-    folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     with tempfile.TemporaryDirectory() as made:  # pytest's own is closed to others
+        Path(made).chmod(0o755)
         place = Path(shutil.copytree(folder, Path(made) / "open"))
-        for one in (Path(made), place):
-            one.chmod(0o755)
+        place.chmod(0o755)
         monkeypatch.chdir(place)
         write_folder(place, {"new/private/3.png": pattern(0, 90)})
         with locked(place / "new" / "private"):
-            assert predict(Path(weights.name), "new", "--no-cache") == 3
+            assert predict("new", "--no-cache") == 3
         out, err = capsys.readouterr()
         assert len(out.splitlines()) == 1 + len(NEW)
         assert "nearshot: warning: The folder new/private is skipped: Permission denied.\n" in err
@@ -309,7 +273,7 @@ def test_a_locked_folder_is_said_and_the_rest_done(
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
-def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, capsys: Captured) -> None:
     """A folder b"caf\\xe9", as an old archive may have it; and one that matplotlib would take for a formula."""
     onnxruntime = pytest.importorskip("onnxruntime")
     Path("support/ant").rename(os.fsdecode(b"support/caf\xe9"))
@@ -317,7 +281,7 @@ def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, we
     for output in ("l.onnx", "l.safetensors", "l.html", "l.png"):
         drawn = output.endswith(("html", "png"))
         command = ("show", "support", "--output", output) if drawn else ("export", "support", output)
-        assert run(*command, "--backbone", weights) == 0
+        assert run(*command, "--backbone", WEIGHTS) == 0
     assert "Traceback" not in capsys.readouterr().err
     session = onnxruntime.InferenceSession("l.onnx")
     labels = session.run(["label"], {"images": np.asarray(Image.open("new/ant0.png"))[None]})[0]
@@ -328,29 +292,29 @@ def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, we
     assert r"caf\xe9" in capsys.readouterr().out
 
 
-def test_letters_of_other_scripts_are_drawn_or_named(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_letters_of_other_scripts_are_drawn_or_named(folder: Path, capsys: Captured) -> None:
     write_folder(folder, {"new/日本の写真.png": pattern(0, 60), "support/𒀀/0.png": pattern(8, 0)})
-    assert run("show", "support", "--query", "new", "--output", "s.png", "--backbone", weights) == 0
+    assert run("show", "support", "--query", "new", "--output", "s.png", "--backbone", WEIGHTS) == 0
     err = capsys.readouterr().err
     assert all(line.startswith("nearshot: warning: No installed font has") for line in err.splitlines())
     assert len(err.splitlines()) <= 1
 
 
-def test_wide_letters_take_two_columns(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_wide_letters_take_two_columns(folder: Path, capsys: Captured) -> None:
     write_folder(folder, {"new/日本の写真.png": pattern(0, 60)})
     Path("support/bee").rename("support/蜂")
-    assert predict(weights, "new") == 0
+    assert predict("new") == 0
     lines = capsys.readouterr().out.splitlines()
     assert {cell_len(line[: line.index("support/")]) for line in lines[1:]} == {lines[0].index("nearest labelled")}
 
 
-def test_images_are_copied_by_label_and_never_over_others(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_images_are_copied_by_label_and_never_over_others(folder: Path, capsys: Captured) -> None:
     write_folder(
         folder, {"new/more/ant0.png": pattern(0, 70), "new/zebra.png": pattern(77, 0), "sorted/ant/ant1.png": b"x"}
     )
     before = {path: path.read_bytes() for path in sorted((folder / "new").rglob("*.png"))}
     command = ["new", "--unknown-rate", "0.01", "--unknown-label", "none/of these", "--copy-to", "sorted"]
-    assert predict(weights, *command) == 0
+    assert predict(*command) == 0
     assert "8 images copied to sorted." in capsys.readouterr().err
     copies = {path.relative_to("sorted").as_posix(): path.read_bytes() for path in Path("sorted").rglob("*.png")}
     assert copies.pop("ant/ant1.png") == b"x"
@@ -359,33 +323,33 @@ def test_images_are_copied_by_label_and_never_over_others(folder: Path, weights:
     assert copies.pop("none_of these/zebra.png") == pattern(77, 0)
     assert copies == {f"{name[:3]}/{name}": before[folder / "new" / name] for name in NEW[2:]}
     assert {path: path.read_bytes() for path in before} == before
-    assert predict(weights, *command) == 0
+    assert predict(*command) == 0
     assert "0 images copied to sorted; 8 were there already." in capsys.readouterr().err
-    assert predict(weights, "new", "--copy-to", "support/ant/0.png") == 1
+    assert predict("new", "--copy-to", "support/ant/0.png") == 1
     assert "got the file support/ant/0.png" in capsys.readouterr().err
 
 
-def test_unreadable_images_are_not_copied_and_count(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_unreadable_images_are_not_copied_and_count(folder: Path, capsys: Captured) -> None:
     write_folder(folder, {"new/bad.png": b"x"})
-    assert predict(weights, "new", "--copy-to", "sorted") == 3
+    assert predict("new", "--copy-to", "sorted") == 3
     assert len(list(Path("sorted").rglob("*.png"))) == len(NEW)
     Path("sorted/ant/ant0.png").unlink()
     shutil.rmtree("sorted/bee")
     Path("sorted/bee").write_text("a file in the way")
-    assert predict(weights, *(f"new/{name}" for name in NEW), "--copy-to", "sorted") == 3
+    assert predict(*(f"new/{name}" for name in NEW), "--copy-to", "sorted") == 3
     err = capsys.readouterr().err
     assert err.count("nearshot: Not copied: new/bee") == 2
     assert "1 image copied to sorted; 3 were there already." in err
 
 
-def test_the_score_counts_folders_like_the_classes(folder: Path, weights: Path, capsys: Captured) -> None:
+def test_the_score_counts_folders_like_the_classes(folder: Path, capsys: Captured) -> None:
     members = {
         f"test/{label}/deep/{i}.png": pattern(code, 60 + i)
         for code, label in enumerate(["ant", "bee"])
         for i in range(5)
     }
     write_folder(folder, {**members, "test/bee/odd.png": pattern(0, 99), "test/zebra/0.png": pattern(77, 0)})
-    assert predict(weights, "test", "--score", "--unknown-rate", "0.01") == 0
+    assert predict("test", "--score", "--unknown-rate", "0.01") == 0
     out = capsys.readouterr().out
     low, high = scipy.stats.binomtest(10, 11).proportion_ci(0.95, method="exact")
     assert f"Accuracy: 90.9 % (95 % interval {100 * low:.1f} to {100 * high:.1f} %; 10 of 11 images)" in out
@@ -393,22 +357,22 @@ def test_the_score_counts_folders_like_the_classes(folder: Path, weights: Path, 
     assert re.search(r"bee +5 of 6 right; taken for ant 1\n", out)
     assert "Images of other folders: 1 of 1 rejected." in out
     for given in (["test/bee"], ["test/bee/*.png", "test/bee/odd.png"]):  # a class folder, and images in it
-        assert predict(weights, *given, "--score", "--format", "csv") == 0
+        assert predict(*given, "--score", "--format", "csv") == 0
         out, err = capsys.readouterr()
         assert "Accuracy" not in out
         assert f"{5 if given == ['test/bee'] else 0} of {6 if given == ['test/bee'] else 1} image" in err
-    assert predict(weights, "new", "--score", "--copy-to", "sorted") == 1
+    assert predict("new", "--score", "--copy-to", "sorted") == 1
     out, err = capsys.readouterr()
     assert (out, Path("sorted").exists()) == ("", False)
     assert re.search("'ant', 'bee', 'cat' .got 'new'", err)
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
-def test_suggestions_for_labels(form: str, folder: Path, weights: Path, capsys: Captured) -> None:
+def test_suggestions_for_labels(form: str, folder: Path, capsys: Captured) -> None:
     write_folder(
         folder, {"new/zebra.png": pattern(77, 0), "new/bad.png": b"x", "support/bee/wrong.png": pattern(0, 42)}
     )
-    assert run("suggest", "--support", "support", "new", "--count", "4", "--format", form, "--backbone", weights) == 3
+    assert run("suggest", "--support", "support", "new", "--count", "4", "--format", form, "--backbone", WEIGHTS) == 3
     out, err = capsys.readouterr()
     assert "Skipped: new/bad.png is not an image" in err
     if form == "table":
@@ -426,15 +390,15 @@ def test_suggestions_for_labels(form: str, folder: Path, weights: Path, capsys: 
     assert 0.7 <= float(rows[-1]["probability"]) <= 1
 
 
-def test_suggest_checks_labels_alone_and_reads_bundles(folder: Path, weights: Path, capsys: Captured) -> None:
-    assert run("suggest", "--support", "support", "--backbone", weights) == 0
+def test_suggest_checks_labels_alone_and_reads_bundles(folder: Path, capsys: Captured) -> None:
+    assert run("suggest", "--support", "support", "--backbone", WEIGHTS) == 0
     assert capsys.readouterr().out == "No label of 12 labelled images looks wrong.\n"
-    assert run("export", "support", "zoo.safetensors", "--backbone", weights) == 0
+    assert run("export", "support", "zoo.safetensors", "--backbone", WEIGHTS) == 0
     assert run("suggest", "--support", "zoo.safetensors", "new", "--count", "2") == 0
     out = capsys.readouterr().out
     assert out.count("new/") == 2
     for wrong in (["--count", "0"], ["gone/*.png"]):
-        assert run("suggest", "--support", "support", "new", *wrong, "--backbone", weights) == 1
+        assert run("suggest", "--support", "support", "new", *wrong, "--backbone", WEIGHTS) == 1
 
 
 def test_the_app_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
@@ -448,9 +412,9 @@ def test_the_app_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-def test_the_app_starts_stops_and_starts_again(folder: Path, weights: Path) -> None:
+def test_the_app_starts_stops_and_starts_again(folder: Path) -> None:
     pytest.importorskip("uvicorn")
-    command = [sys.executable, "-m", "nearshot", "app", "new", "--no-browser", "--backbone", str(weights)]
+    command = [sys.executable, "-m", "nearshot", "app", "new", "--no-browser", "--backbone", WEIGHTS]
     for known in ("6 photos, 0 labelled", "6 photos, 1 labelled"):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -464,5 +428,5 @@ def test_the_app_starts_stops_and_starts_again(folder: Path, weights: Path) -> N
         assert (process.returncode, err) == (0, "")
         assert "opens the project again" in out
         path = folder / "new-nearshot" / "project.json"
-        saved = json.loads(path.read_text())
-        path.write_text(json.dumps({**saved, "classes": ["ant"], "labels": {"../new/ant0.png": "ant"}}))
+        saved = json.loads(path.read_text()) | {"classes": ["ant"], "labels": {"../new/ant0.png": "ant"}}
+        path.write_text(json.dumps({name: value for name, value in saved.items() if name != "crc32"}))

@@ -6,7 +6,6 @@ import io
 import struct
 import threading
 import warnings
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -39,68 +38,35 @@ def test_a_file_an_image_and_an_array_of_the_same_picture_are_the_same(tmp_path:
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (Image.new("L", (20, 30), 90), (90, 90, 90)),
-        (Image.new("1", (20, 30), 1), (255, 255, 255)),
-        (Image.new("I;16", (20, 30), 25700), (100, 100, 100)),
-        (Image.new("CMYK", (20, 30), (0, 0, 0, 255)), (0, 0, 0)),
-        (Image.new("RGBA", (20, 30), (10, 20, 30, 0)), (255, 255, 255)),
-        (Image.new("P", (20, 30), 0), (0, 0, 0)),
-        (np.full((20, 30), 7, np.uint8), (7, 7, 7)),
-        (np.full((20, 30, 1), 7, np.uint8), (7, 7, 7)),
-        (np.full((20, 30, 4), 255, np.uint8), (255, 255, 255)),
+        (Image.new("RGBA", (20, 30), (10, 20, 30, 0)), 255),
+        (np.full((20, 30), 7, np.uint8), 7),
+        (np.full((20, 30, 1), 7, np.uint8), 7),
+        (np.full((20, 30, 4), 255, np.uint8), 255),
     ],
 )
-def test_modes(made: Any, expected: tuple[int, int, int]) -> None:
+def test_opened_images_and_arrays_of_other_modes(made: Any, expected: int) -> None:
     result = square(made)
     assert result.shape == (SIDE, SIDE, 3)
-    assert tuple(result[3, 5].tolist()) == expected
+    assert result[3, 5].tolist() == [expected] * 3
 
 
-def test_an_animation_shows_its_first_frame_and_exif_turns(tmp_path: Path) -> None:
-    frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
-    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
-    assert square(tmp_path / "moving.gif")[0, 0].tolist() == [255, 0, 0]
+def test_an_opened_image_is_turned_by_its_exif() -> None:
     left_white = np.zeros((SIDE, SIDE, 3), np.uint8)
     left_white[:, : SIDE // 2] = 255
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees clockwise: what was left is then on top
     file = io.BytesIO()
     Image.fromarray(left_white).save(file, "PNG", exif=exif)
-    for turned in (Image.open(file), decode(file.getvalue(), "it")):
-        result = square(turned)
-        assert result[0].min() > 200
-        assert result[-1].max() < 50
-
-
-def _header_only(width: int, height: int) -> bytes:
-    """The beginning of a PNG file that claims to be large."""
-    data = bytearray(encoded(picture(0, 8)))
-    data[16:24] = width.to_bytes(4, "big") + height.to_bytes(4, "big")
-    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
-    return bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"dear diary", "not an image of a known format"),
-        (b"", "not an image of a known format"),
-        (encoded(picture(0))[:-300], "is damaged"),
-        (_header_only(40_000, 40_000), "pixels, over the limit of 100,000,000"),
-        (None, "There is no file"),
-    ],
-)
-def test_a_file_that_cannot_be_read_says_why(content: bytes | None, message: str, tmp_path: Path) -> None:
-    if content is not None:
-        (tmp_path / "a.png").write_bytes(content)
-    with pytest.raises(NearshotError, match=message):
-        square(tmp_path / "a.png")
+    result = square(Image.open(file))
+    assert result[0].min() > 200
+    assert result[-1].max() < 50
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
         (Path("/"), "is a folder"),
+        ("gone.png", "There is no file"),
         ("\0", "cannot be read"),
         (np.zeros((3, 20, 30), np.uint8), r"uint8 \(3, 20, 30\)"),
         (np.zeros((0, 30, 3), np.uint8), r"uint8 \(0, 30, 3\)"),

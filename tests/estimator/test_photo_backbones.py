@@ -37,7 +37,7 @@ def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_auto_embeds_images_and_takes_features_unchanged(photos: list[Any]) -> None:
     model: Any = FewShotClassifier(input_size=64).fit(photos, LABELS)
     assert model.embedder_.backbone.spec.name == PHOTOS
-    assert (model.n_features_in_, model.embedder_.input_size) == (1280, 64)
+    assert (model.n_features_in_, model.embedder_.spec.input_size) == (1280, 64)
     assert model.predict(photos).tolist() == LABELS
     features = np.random.default_rng(0).normal(size=(4, 7))
     assert FewShotClassifier().fit(features, LABELS).embedder_ is None
@@ -49,6 +49,7 @@ def test_auto_embeds_images_and_takes_features_unchanged(photos: list[Any]) -> N
     ("given", "expected"),
     [
         (["a.jpg"], True),
+        ("a.jpg", True),
         ([Path("a.jpg")], True),
         (np.array(["a.jpg"]), True),
         ([Image.new("RGB", (4, 4))], True),
@@ -60,7 +61,7 @@ def test_auto_embeds_images_and_takes_features_unchanged(photos: list[Any]) -> N
         ([np.zeros(4)], False),
         ([], False),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_images_are_told_from_features(given: Any, expected: bool) -> None:
     assert are_images(given) == expected
@@ -79,8 +80,8 @@ def test_a_bundle_has_the_weights(photos: list[Any], tmp_path: Path, request: py
     model.save(tmp_path / "photos.safetensors")
     request.getfixturevalue("no_wheels")
     again: Any = FewShotClassifier.load(tmp_path / "photos.safetensors")
-    assert again.embedder_.backbone.spec.name == PHOTOS
-    assert (again.embedder_.input_size, again.embedder_.interpolation, again.embedder_.crop) == (96, "bicubic", 0.875)
+    spec = again.embedder_.spec
+    assert (spec.name, spec.input_size, spec.interpolation, spec.crop) == (PHOTOS, 96, "bicubic", 0.875)
     np.testing.assert_array_equal(again.predict_proba(photos), model.predict_proba(photos))
 
 

@@ -211,7 +211,7 @@ def test_a_result_says_that_it_was_adapted(network: Any, images: Tensor) -> None
         found = fine_tuned(network, images, batch_norm=batch_norm, n_episodes=1)
         assert f"{steps} {words}" in str(found.protocol)
         assert found.protocol.inductive
-    words = "Mahalanobis matrix learnt on the support by 20 steps of Adam, lr 0.001, weight decay 0 of nca_loss"
+    words = "Mahalanobis matrix learnt on the support by 5 steps of Adam, lr 0.0001, weight decay 0 of nca_loss"
     assert words in str(mapped(embed(network, images)).protocol)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path, PurePath
 
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import NearshotError
 from nearshot.io import atomic_write
 
 LONGEST = 100  # letters of a file name
@@ -94,13 +94,6 @@ def write_new(data: bytes, folder: Path, name: str, *, like: Path | None = None)
         if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             return False, path
     raise AssertionError("unreachable")
-
-
-def check_folder(folder: Path) -> Path:
-    """Return a folder for copies, or raise an error if it is a file."""
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise InputError(f"copy_to must be a folder (got the file {folder}).")
-    return folder
 
 
 def _numbered(name: str, number: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import unicodedata
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +74,6 @@ class Project:
         new = [_relative(one, self.folder) for one in photo_folders]
         self.folders: list[str] = list(dict.fromkeys([*saved.get("folders", []), *new]))
         self.photos: dict[str, Photo] = {}
-        self.warnings: list[str] = []
         for one in [*self.folders, "photos"]:
             self._find(self.folder / one, required=one in new)
         if len(self.photos) > MOST_PHOTOS:
@@ -225,10 +223,7 @@ class Project:
         """Find the photos of a folder. A folder of an earlier start that is missing, as on another disk, is skipped."""
         folder = Path(os.path.normpath(folder))
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                paths, _ = find_images([folder]) if folder.is_dir() else ([], [])
-            self.warnings += [str(one.message) for one in caught]
+            paths, _ = find_images([folder]) if folder.is_dir() else ([], [])
         except NearshotError:
             if required:
                 raise

@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -28,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearshot.app.copies import copy_into_classes
 from nearshot.app.project import UNKNOWN, Photo, Project
-from nearshot.app.session import Session, large_version, small_version, thumbnail
+from nearshot.app.session import Guess, Session, smaller_jpeg, version_of
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import AccuracyEstimate, export_onnx
 from nearshot.io import readable
@@ -39,7 +40,7 @@ MOST_BYTES_OF_JSON = 4 << 20
 DECODERS = 3  # photos decoded at a time: a large one takes hundreds of megabytes
 POLL_SECONDS, POLLS = 0.1, 200  # how long a request for a newer state waits
 SAFE_METHODS = ("GET", "HEAD")
-STATIC = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+STATIC = {"page.html": "text/html", "app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -72,12 +73,11 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                have = {name.lower() for name, _ in message["headers"]}
-                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *(one for one in extra if one[0] not in have)]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
                 if self._is_token(shown):
-                    cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-                    message["headers"].append((b"set-cookie", cookie.encode()))
+                    headers.append("set-cookie", f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)
 
         refusal = PlainTextResponse(REFUSED, 403)
@@ -97,31 +97,17 @@ class Guard:
 
 
 class Server:
-    """The routes of the app for one session."""
+    """The routes of the app for one session. Starlette calls those that are not `async` in threads."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.decoders = anyio.CapacityLimiter(DECODERS)
+        self.decoders = threading.Semaphore(DECODERS)
         self.is_ending: Callable[[], bool] = lambda: False
 
     def make_app(self, token: str, port: int) -> Starlette:
         """Return the ASGI application."""
-        posts: dict[str, Callable[[dict[str, Any]], Any]] = {
-            "label": lambda given: self._change(lambda p: p.set_label(_ids(given), _text(given, "label", none=True))),
-            "remove": lambda given: self._change(
-                lambda p: p.set_removed(_ids(given), removed=given.get("removed") is not False)
-            ),
-            "confirm": lambda given: self._change(lambda p: p.confirm(_ids(given))),
-            "add-class": lambda given: self._change(lambda p: p.add_class(_text(given, "name"))),
-            "rename-class": lambda given: self._change(
-                lambda p: p.rename_class(_text(given, "name"), _text(given, "new_name"))
-            ),
-            "remove-class": lambda given: self._change(lambda p: p.remove_class(_text(given, "name"))),
-            "label-by-folders": lambda given: self._change(Project.label_by_folders),
-            "copy": lambda given: copy_photos(self.session, predicted=given.get("predicted") is True),
-        }
         routes = [
-            Route("/", self.page),
+            Route("/", self.static),
             Route("/static/{name}", self.static),
             Route("/api/state", self.state),
             Route("/api/photos/{id}", self.photo),
@@ -129,7 +115,8 @@ class Server:
             Route("/thumbnails/{id}.jpg", self.image),
             Route("/large/{id}.jpg", self.image),
             Route("/export/{name}", self.export),
-            *(Route(f"/api/{name}", self._post(do), methods=["POST"]) for name, do in posts.items()),
+            Route("/api/copy", self.copy, methods=["POST"]),
+            *(Route(f"/api/{name}", self.change, methods=["POST"]) for name in CHANGES),
         ]
         return Starlette(
             routes=routes,
@@ -137,16 +124,12 @@ class Server:
             exception_handlers={NearshotError: _refuse, HTTPException: _refuse},
         )
 
-    async def page(self, request: Request) -> Response:
-        """The page."""
-        return Response(_static("page.html"), media_type="text/html")
-
-    async def static(self, request: Request) -> Response:
-        """Its script and its style sheet."""
-        name = request.path_params["name"]
+    def static(self, request: Request) -> Response:
+        """The page, its script and its style sheet."""
+        name = request.path_params.get("name", "page.html")
         if name not in STATIC:
             raise HTTPException(404)
-        return Response(_static(name), media_type=STATIC[name])
+        return Response((resources.files("nearshot.app") / "static" / name).read_bytes(), media_type=STATIC[name])
 
     async def state(self, request: Request) -> Response:
         """Everything that the page shows; with ?after=3, once there is a newer version than 3."""
@@ -157,14 +140,15 @@ class Server:
             await anyio.sleep(POLL_SECONDS)
         return JSONResponse(await anyio.to_thread.run_sync(page_state, self.session))
 
-    async def photo(self, request: Request) -> Response:
+    def photo(self, request: Request) -> Response:
         """What the answer for a photo is based on."""
-        return JSONResponse(await anyio.to_thread.run_sync(self.session.explain, self._photo(request)))
+        return JSONResponse(self.session.explain(self._photo(request)))
 
-    async def image(self, request: Request) -> Response:
+    def image(self, request: Request) -> Response:
         """A photo as a new JPEG: the bytes of the file itself are never sent."""
         photo, is_large = self._photo(request), request.url.path.startswith("/large/")
-        data = await self._decode(lambda: large_version(photo) if is_large else thumbnail(self.session.project, photo))
+        with self.decoders:
+            data = version_of(self.session.project, photo, large=is_large)
         return Response(data, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"})
 
     async def upload(self, request: Request) -> Response:
@@ -173,37 +157,32 @@ class Server:
         group = request.query_params.get("group", "").strip("./\\ ")
         data = await _body(request, MOST_BYTES)
 
-        def keep() -> Photo:
-            small_version(data, name, 32)  # raises an error if it is no image
-            photo: Photo = self.session.change(lambda project: project.add_photo(data, name, group))
-            return photo
+        def keep() -> Any:
+            with self.decoders:
+                smaller_jpeg(data, name, 32)  # raises an error if it is no image
+            return self.session.change(lambda project: project.add_photo(data, name, group))
 
-        photo = await self._decode(keep)
+        photo = await anyio.to_thread.run_sync(keep)
         return JSONResponse({"id": photo.id})
 
-    async def export(self, request: Request) -> Response:
+    def export(self, request: Request) -> Response:
         """A file to download: the classifier, or a table of the photos."""
         name = request.path_params["name"]
         if name not in ("classifier.safetensors", "classifier.onnx", "photos.csv"):
             raise HTTPException(404)
-        data = await anyio.to_thread.run_sync(exported, self.session, name)
-        return Response(data, headers={"content-disposition": f'attachment; filename="{name}"'})
+        return Response(exported(self.session, name), headers={"content-disposition": f'attachment; filename="{name}"'})
 
-    def _change(self, change: Callable[[Project], Any]) -> dict[str, Any]:
-        result = self.session.change(change)
-        return {"version": self.session.version, "result": result}
+    async def change(self, request: Request) -> Response:
+        """Change the project, by one of `CHANGES`."""
+        change = CHANGES[request.url.path.removeprefix("/api/")]
+        given = await _json_object(request)
+        result = await anyio.to_thread.run_sync(self.session.change, lambda project: change(project, given))
+        return JSONResponse({"version": self.session.version, "result": result})
 
-    def _post(self, do: Callable[[dict[str, Any]], Any]) -> Callable[[Request], Awaitable[Response]]:
-        async def respond(request: Request) -> Response:
-            try:
-                given = json.loads(await _body(request, MOST_BYTES_OF_JSON) or b"{}")
-            except (ValueError, RecursionError):
-                raise InputError("The request must be JSON.") from None
-            if not isinstance(given, dict):
-                raise InputError("The request must be a JSON object.")
-            return JSONResponse(await anyio.to_thread.run_sync(do, given))
-
-        return respond
+    async def copy(self, request: Request) -> Response:
+        """Copy photos into one folder per class."""
+        predicted = (await _json_object(request)).get("predicted") is True
+        return JSONResponse(await anyio.to_thread.run_sync(copy_photos, self.session, predicted))
 
     def _photo(self, request: Request) -> Photo:
         photo = self.session.project.photos.get(request.path_params["id"])
@@ -211,24 +190,18 @@ class Server:
             raise HTTPException(404)
         return photo
 
-    async def _decode(self, make: Callable[[], Any]) -> Any:
-        return await anyio.to_thread.run_sync(make, limiter=self.decoders)
-
 
 def page_state(session: Session) -> dict[str, Any]:
     """Return what the page shows. Classes are indices; a guess of −1 is none, and −2 is "none of these"."""
-    version, model, errors = session.version, session.model, session.errors
-
-    def describe(project: Project) -> dict[str, Any]:
+    version, model, errors, project = session.version, session.model, session.errors, session.project
+    with session.lock:
         codes = {name: code for code, name in enumerate(project.classes)}
         photos = []
         for photo in project.present:
-            label, guess = project.label_of(photo), model.guesses.get(photo.id)
-            answer = (-1, 0.0, 0.0)
-            if guess is not None:
-                code = -2 if guess.is_novel else codes.get(guess.label, -1)
-                answer = (code, round(guess.confidence, 3), round(guess.doubt, 3))
-            photos.append([photo.id, photo.name, photo.group, codes.get(label or "", -1), *answer])
+            label, guess = project.label_of(photo), model.guesses.get(photo.id, Guess())
+            answer = -2 if guess.is_novel else codes.get(guess.label, -1)
+            about = [photo.id, photo.name, photo.group, codes.get(label or "", -1), answer]
+            photos.append([*about, round(guess.confidence, 3), round(guess.doubt, 3)])
         suspicious = {
             one: [codes[guess.label], round(guess.confidence, 3)]
             for one, guess in model.suspicious.items()
@@ -236,7 +209,7 @@ def page_state(session: Session) -> dict[str, Any]:
             and (photo := project.photos[one]).key not in project.confirmed
             and project.label_of(photo) not in (None, guess.label)
         }
-        return {
+        state: dict[str, Any] = {
             "version": version,
             "title": readable(project.folder.name),
             "project": readable(str(project.folder)),
@@ -248,8 +221,6 @@ def page_state(session: Session) -> dict[str, Any]:
             "suspicious": suspicious,
             "failure": session.failure,
         }
-
-    state: dict[str, Any] = session.read(describe)
     names = [] if model.classifier is None else model.classifier.classes_.tolist()
     state["confusion"] = {"classes": names, "counts": model.confusion.tolist()}
     state["advice"] = session.advice
@@ -262,27 +233,22 @@ def page_state(session: Session) -> dict[str, Any]:
     return state
 
 
-def answers_of(session: Session) -> list[tuple[Photo, str | None, str | None, float]]:
-    """Return every photo with its label, its answer (None if there is none) and the answer's confidence."""
-    model = session.model
-
-    def collect(project: Project) -> list[tuple[Photo, str | None, str | None, float]]:
-        rows = []
-        for photo in project.present:
-            guess = model.guesses.get(photo.id)
-            answer = None if guess is None else UNKNOWN if guess.is_novel else guess.label
-            rows.append((photo, project.label_of(photo), answer, 0.0 if guess is None else guess.confidence))
-        return rows
-
-    rows: list[tuple[Photo, str | None, str | None, float]] = session.read(collect)
+def answers_of(session: Session) -> list[tuple[Path, str, str, float]]:
+    """Return the path of every photo, its label, its answer (both "" if there is none) and the answer's confidence."""
+    rows, guesses = [], session.model.guesses
+    with session.lock:
+        for photo in session.project.present:
+            guess = guesses.get(photo.id, Guess())
+            answer = UNKNOWN if guess.is_novel else guess.label
+            rows.append((photo.path, session.project.label_of(photo) or "", answer, guess.confidence))
     return rows
 
 
-def copy_photos(session: Session, *, predicted: bool) -> dict[str, Any]:
+def copy_photos(session: Session, predicted: bool) -> dict[str, Any]:
     """Copy the photos into `sorted/` of the project, by class: the labelled ones, and if wanted by prediction."""
     folder = session.project.folder / "sorted"
-    chosen = [(photo.path, label or (answer if predicted else None)) for photo, label, answer, _ in answers_of(session)]
-    done = copy_into_classes([(path, label) for path, label in chosen if label is not None], folder)
+    chosen = [(path, label or (answer if predicted else "")) for path, label, answer, _ in answers_of(session)]
+    done = copy_into_classes([(path, label) for path, label in chosen if label], folder)
     return {
         "folder": readable(str(folder)),
         "new": done.n_new,
@@ -309,8 +275,8 @@ def _photo_table(session: Session) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
     writer.writerow(["photo", "label", "predicted", "confidence"])
-    for photo, label, answer, confidence in answers_of(session):
-        cells = [str(photo.path), label or "", answer or "", f"{confidence:.4f}" if answer else ""]
+    for path, label, answer, confidence in answers_of(session):
+        cells = [str(path), label, answer, f"{confidence:.4f}" if answer else ""]
         writer.writerow(map(_plain_cell, cells))
     return file.getvalue()
 
@@ -381,8 +347,14 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": text}, status)
 
 
-def _static(name: str) -> bytes:
-    return (resources.files("nearshot.app") / "static" / name).read_bytes()
+async def _json_object(request: Request) -> dict[str, Any]:
+    try:
+        given = json.loads(await _body(request, MOST_BYTES_OF_JSON) or b"{}")
+    except (ValueError, RecursionError):
+        raise InputError("The request must be JSON.") from None
+    if not isinstance(given, dict):
+        raise InputError("The request must be a JSON object.")
+    return given
 
 
 def _text(given: dict[str, Any], name: str, *, none: bool = False) -> Any:
@@ -397,3 +369,14 @@ def _ids(given: dict[str, Any]) -> list[str]:
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
         raise InputError("ids must be a list of text.")
     return ids
+
+
+CHANGES: dict[str, Callable[[Project, dict[str, Any]], Any]] = {
+    "label": lambda project, given: project.set_label(_ids(given), _text(given, "label", none=True)),
+    "remove": lambda project, given: project.set_removed(_ids(given), removed=given.get("removed") is not False),
+    "confirm": lambda project, given: project.confirm(_ids(given)),
+    "add-class": lambda project, given: project.add_class(_text(given, "name")),
+    "rename-class": lambda project, given: project.rename_class(_text(given, "name"), _text(given, "new_name")),
+    "remove-class": lambda project, given: project.remove_class(_text(given, "name")),
+    "label-by-folders": lambda project, given: project.label_by_folders(),
+}

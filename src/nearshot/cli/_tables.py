@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -13,15 +12,7 @@ from rich.text import Text
 from nearshot.text import printable
 
 
-class Entry(NamedTuple):
-    """Something to choose: its name, how far it is, and what it is."""
-
-    name: str
-    state: str
-    about: str
-
-
-def print_entries(title: str, entries: Iterable[Entry], console: Console) -> None:
+def print_entries(title: str, entries: Iterable[tuple[str, str, str]], console: Console) -> None:
     """Print names, and below each its state and what it is. Names are never broken, so that they can be copied."""
     console.print(Text(title, style="italic"), soft_wrap=False)
     for name, state, about in entries:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import BACKBONE, weights_of
-from nearshot.cli._warnings import print_warnings
+from nearshot.cli._options import BACKBONE, option, weights_of
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, MissingExtraError
-from nearshot.text import counted, print_message, printable
-
-if TYPE_CHECKING:
-    from nearshot.estimator import Embedder
+from nearshot.text import counted, printable
 
 UNTITLED = Path("nearshot-project")
 
@@ -40,13 +36,11 @@ class App:
 
     folder: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """A folder of photos; those in folders inside of it count too."""
-    project: Annotated[
-        Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint=f"(default: FOLDER-nearshot, or {UNTITLED})")
-    ] = None
+    project: Annotated[Path | None, option(f"FOLDER-nearshot, or {UNTITLED}", "DIR")] = None
     """The folder for labels, added photos and copies; it is created if it does not exist."""
     backbone: Annotated[str, tyro.conf.arg(metavar="NAME|RUN|WEIGHTS")] = BACKBONE
     """Embeds photos, as in nearshot predict."""
-    input_size: Annotated[int | None, tyro.conf.arg(metavar="PIXELS", help_behavior_hint="(default: its own)")] = None
+    input_size: Annotated[int | None, option("its own", "PIXELS")] = None
     """The side that photos are resized to for the backbone; smaller is faster."""
     unknown_rate: float = 0.05
     """The fraction of photos of your classes that may be taken for "none of these"."""
@@ -67,35 +61,30 @@ class App:
             raise MissingExtraError("nearshot app needs a web server: pip install 'nearshot[app]'.") from error
         from nearshot.app.project import Project  # noqa: PLC0415 (imports scikit-learn)
         from nearshot.app.session import Session  # noqa: PLC0415
+        from nearshot.estimator import Embedder  # noqa: PLC0415
 
         if not 0 < self.unknown_rate < 1:
             raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {self.unknown_rate}).")
-        with print_warnings():
-            project = Project(self._project_folder(), [] if self.folder is None else [self.folder.expanduser()])
-            session = Session(project, self._embedder(), self.unknown_rate)
-            for sentence in project.warnings:
-                print_message(f"warning: {sentence}")
-            known = f"{counted(len(project.present), 'photo')}, {len(project.labels):,} labelled."
-            console.print(f"Project {printable(project.folder)}: {known}")
+        project = Project(self._project_folder(), [] if self.folder is None else [self.folder])
+        cache = data_folder() / "embeddings"
+        backbone = weights_of(self.backbone)
+        embedder = Embedder(backbone, device=self.device, cache_dir=cache, input_size=self.input_size)
+        session = Session(project, embedder, self.unknown_rate)
+        known = f"{counted(len(project.present), 'photo')}, {len(project.labels):,} labelled."
+        console.print(f"Project {printable(project.folder)}: {known}")
 
-            def tell(address: str) -> None:
-                console.print(f"Open {address}\nPress Ctrl-C to stop. Labels are saved at once.")
+        def tell(address: str) -> None:
+            console.print(f"Open {address}\nPress Ctrl-C to stop. Labels are saved at once.")
 
-            try:
-                serve(session, port=self.port, open_browser=not self.no_browser, tell=tell)
-            except KeyboardInterrupt:
-                console.print("Stopped. The same command opens the project again.")
+        try:
+            serve(session, port=self.port, open_browser=not self.no_browser, tell=tell)
+        except KeyboardInterrupt:
+            console.print("Stopped. The same command opens the project again.")
 
     def _project_folder(self) -> Path:
         if self.project is not None:
             return self.project
         if self.folder is None:
             return UNTITLED
-        folder = self.folder.expanduser().absolute()
+        folder = self.folder.absolute()
         return folder.with_name(f"{folder.name}-nearshot")
-
-    def _embedder(self) -> Embedder:
-        from nearshot.estimator import Embedder  # noqa: PLC0415 (imports scikit-learn)
-
-        cache = data_folder() / "embeddings"
-        return Embedder(weights_of(self.backbone), device=self.device, cache_dir=cache, input_size=self.input_size)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from nearshot.cli._tables import Entry, print_entries
+from nearshot.cli._tables import print_entries
 from nearshot.data import SOURCES, Store, inspection, open_or_prepare, prepare, prepare_folder
 from nearshot.data import store as stores
 from nearshot.data.datasets import omniglot_name
@@ -44,11 +44,11 @@ class DataList:
             manifests = stores.prepared_manifests(name, self.data_dir)
             splits = ", ".join(f"{path.parent.name} at {path.parent.parent.name}" for path in manifests)
             state = f"prepared ({splits})" if splits else ""
-            entries.append(Entry(name, state, f"{source.description}.\nFrom: {source.where}."))
+            entries.append((name, state, f"{source.description}.\nFrom: {source.where}."))
         own = [name for name in stores.prepared_datasets(self.data_dir) if name not in SOURCES]
-        entries += [Entry(printable(name), "your own, prepared", _about_own(name, self.data_dir)) for name in own]
+        entries += [(printable(name), "your own, prepared", _about_own(name, self.data_dir)) for name in own]
         layouts = "one folder per class, or a CSV of files and labels"
-        entries.append(Entry("FOLDER", "", f"Your own images.\nFrom: {layouts}."))
+        entries.append(("FOLDER", "", f"Your own images.\nFrom: {layouts}."))
         print_entries(f"Datasets; prepared ones are in {stores.data_folder(self.data_dir)}", entries, console)
 
 

@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from nearshot.cli._options import option
 from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import CLASSIFIERS
 from nearshot.models.weights import PUBLISHED, nothing_trained
@@ -19,11 +20,7 @@ from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, evaluate_w
 from nearshot.text import counted, print_message
 
 HARDEST, EASIEST = 30, 10  # how many classes are shown if there are more
-
-
-def _option(default: str, *aliases: str, metavar: str = "INT", otherwise: str = "what the split allows") -> Any:
-    """Return an option whose default depends on the split, with its names in earlier versions."""
-    return tyro.conf.arg(metavar=metavar, aliases=aliases, help_behavior_hint=f"(default: {default}, or {otherwise})")
+FITTED = "or what the split allows"
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Evaluate:
     """A prepared dataset, or a folder; by default the one that the network was trained on."""
     split: str = "test"
     """The split. Choose between models on val, and look at test once."""
-    n_shot: Annotated[tuple[int, ...] | None, _option("1 5", "--shots", metavar="INT [INT ...]")] = None
+    n_shot: Annotated[tuple[int, ...] | None, option(f"1 5, {FITTED}", "INT [INT ...]", "--shots")] = None
     """Support images per class; one or several numbers."""
     classifier: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar=f"{{{','.join(CLASSIFIERS)}}} ...", help_behavior_hint="")
@@ -62,11 +59,11 @@ class Evaluate:
     input_size: int | None = None
     """The side of the images that the network sees, if not the one that it was trained with; needs the training
     split."""
-    n_way: Annotated[int | None, _option("5", "--way")] = None
+    n_way: Annotated[int | None, option(f"5, {FITTED}", "INT", "--way")] = None
     """Classes per episode."""
-    n_query: Annotated[int | None, _option("15", "--queries")] = None
+    n_query: Annotated[int | None, option(f"15, {FITTED}", "INT", "--queries")] = None
     """Query images per class."""
-    least_images: Annotated[int | None, _option("1", otherwise="more where a few classes are tiny")] = None
+    least_images: Annotated[int | None, option("1, or more where a few classes are tiny", "INT")] = None
     """Skip classes with fewer images. By default a few classes that are far smaller than the others are skipped, with a
     message that names them."""
     n_episodes: Annotated[int, tyro.conf.arg(aliases=("--episodes",))] = 10_000

@@ -15,8 +15,8 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.app.copies import check_folder, copy_into_classes
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries
+from nearshot.app.copies import copy_into_classes
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries, option
 from nearshot.cli._scores import score_lines, true_labels
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
@@ -26,7 +26,8 @@ from nearshot.text import counted, print_line, print_message, printable
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier
 
-    Answers = Iterator[tuple[Path, Explanation | NearshotError]]
+    Answer = tuple[Path, Explanation | NearshotError]
+    Answers = Iterator[Answer]
 
 BATCH_SIZE = 32
 MAX_WIDTH = 60  # of the column of names; longer names shift their line
@@ -64,7 +65,7 @@ class Predict:
     """A table, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
     nearest: int = 1
     """How many of the nearest labelled images to name in JSON."""
-    copy_to: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: copy nothing)")] = None
+    copy_to: Annotated[Path | None, option("copy nothing", "DIR")] = None
     """Copy every image into DIR/LABEL, and rejected ones into a folder of their own. No file is overwritten: another
     image of the same name becomes "name (2)", and one that is there already is not copied again."""
     score: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -76,35 +77,28 @@ class Predict:
         paths, locked = find_queries(self.images, self.nearest)
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
-        if self.copy_to is not None:
-            check_folder(self.copy_to)
+        if self.copy_to is not None and self.copy_to.exists() and not self.copy_to.is_dir():
+            raise InputError(f"copy_to must be a folder (got the file {self.copy_to}).")
         classifier = self.options.make_classifier(self.support)
         classes = [str(label) for label in classifier.classes_.tolist()]
         truths = true_labels(paths, self.images, classes) if self.score else {}
-        bad: list[Path] = []
-        labels: dict[Path, str] = {}
-        answers = _noting(_answers(classifier, paths, self.nearest, bad), labels)
+        found: list[Answer] = []
+        answers = _answers(classifier, paths, self.nearest, found)
         if self.format == "table":
             _write_table(answers, console.file, paths, classifier)
         else:
             (_write_csv if self.format == "csv" else _write_json)(answers, console.file)
-        if bad:
-            print_message(f"{len(bad):,} of {counted(len(paths), 'image')} could not be read.")
+        labels = {path: str(one.label) for path, one in found if not isinstance(one, NearshotError)}
+        n_bad = len(paths) - len(labels)
+        if n_bad:
+            print_message(f"{n_bad:,} of {counted(len(paths), 'image')} could not be read.")
         if self.score:
             report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
             for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
         failures = [] if self.copy_to is None else _copy(labels, self.copy_to)
-        if bad or locked or failures:
+        if n_bad or locked or failures:
             raise SystemExit(SOME_UNREADABLE)
-
-
-def _noting(answers: Answers, labels: dict[Path, str]) -> Answers:
-    """Yield the answers, and note the label of each image."""
-    for path, result in answers:
-        if not isinstance(result, NearshotError):
-            labels[path] = str(result.label)
-        yield path, result
 
 
 def _copy(labels: Mapping[Path, str], folder: Path) -> list[str]:
@@ -117,8 +111,8 @@ def _copy(labels: Mapping[Path, str], folder: Path) -> list[str]:
     return done.failures
 
 
-def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int, bad: list[Path]) -> Answers:
-    """Yield an answer per image, while later ones are being read; add unreadable images to `bad`."""
+def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int, found: list[Answer]) -> Answers:
+    """Yield an answer per image, while later ones are being read, and add it to `found`."""
     from nearshot.estimator.explanation import explain_answers  # noqa: PLC0415 (imports scikit-learn)
 
     fitted = classifier._ready()
@@ -130,9 +124,8 @@ def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: 
         good = [one for _, one in some if not isinstance(one, NearshotError)]
         explained = iter(explain_answers(fitted, fitted.prepare(np.stack(good)), n_neighbors) if good else [])
         for path, one in some:
-            if isinstance(one, NearshotError):
-                bad.append(path)
-            yield path, one if isinstance(one, NearshotError) else next(explained)
+            found.append((path, one if isinstance(one, NearshotError) else next(explained)))
+            yield found[-1]
 
 
 def _write_table(answers: Answers, file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier) -> None:
@@ -162,7 +155,7 @@ def _write_csv(answers: Answers, file: IO[str]) -> None:
 
 def _write_json(answers: Answers, file: IO[str]) -> None:
     """Write a list, one entry per line, in ASCII, since file names may not be valid Unicode."""
-    between = "[\n"
+    entries = []
     for path, result in answers:
         entry: dict[str, Any] = {"image": str(path)}
         if isinstance(result, NearshotError):
@@ -175,6 +168,5 @@ def _write_json(answers: Answers, file: IO[str]) -> None:
                 "novelty": result.novelty,
                 "nearest": [asdict(one) for one in result.neighbours],
             }
-        file.write(f"{between}{json.dumps(entry)}")
-        between = ",\n"
-    file.write("\n]\n")
+        entries.append(json.dumps(entry))
+    file.write("[\n{}\n]\n".format(",\n".join(entries)))

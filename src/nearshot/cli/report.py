@@ -9,9 +9,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli._warnings import print_warnings
 from nearshot.experiments.report import write_report
-from nearshot.experiments.results import LeftOutWarning, Results
+from nearshot.experiments.results import Results
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,5 @@ class Report:
 
     def run(self, console: Console) -> None:
         """Write the page and print its path."""
-        with print_warnings(LeftOutWarning, others=True):
-            page = write_report(Results(self.results), self.output or self.results / "report.html")
+        page = write_report(Results(self.results), self.output or self.results / "report.html")
         console.print(f"The report is {page} ({page.stat().st_size / 1e6:.1f} MB). Open it in a browser.")

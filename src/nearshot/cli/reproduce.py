@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from nearshot.cli._tables import Entry, print_entries
-from nearshot.cli._warnings import print_warnings
+from nearshot.cli._tables import print_entries
 from nearshot.errors import InputError, NearshotError
 from nearshot.experiments.costs import describe_cost
 from nearshot.experiments.executors.base import Executor
@@ -20,7 +19,7 @@ from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.jobs import AGAIN, DONE, TRAIN, Job, chosen_jobs, jobs_of, plan_of
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
-from nearshot.experiments.results import LeftOutWarning, Results
+from nearshot.experiments.results import Results
 from nearshot.experiments.scales import OWN, Scale, smaller
 from nearshot.text import counted
 from nearshot.training.run_folder import run_name
@@ -62,15 +61,14 @@ class Reproduce(ReproductionOptions):
     def run(self, console: Console) -> None:
         """Run, print the tables, and name the files; unreadable files are named and skipped."""
         scale = smaller(self.input_size, self.steps, self.quick)
-        with print_warnings(LeftOutWarning, others=True):
-            if self.list:
-                self._list(scale, console)
-            elif self.collect is not None:
-                self._collect(self.collect, scale, console)
-            elif self.names or self.all:
-                self._reproduce(scale, console)
-            else:
-                raise InputError("names must be given, or --all; --list shows them.")
+        if self.list:
+            self._list(scale, console)
+        elif self.collect is not None:
+            self._collect(self.collect, scale, console)
+        elif self.names or self.all:
+            self._reproduce(scale, console)
+        else:
+            raise InputError("names must be given, or --all; --list shows them.")
 
     def _reproduce(self, scale: Scale, console: Console) -> None:
         progress = Console(stderr=True, highlight=False)
@@ -137,13 +135,13 @@ class Reproduce(ReproductionOptions):
             jobs = chosen_jobs(jobs, self.only)
             plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
             states = {job.id: name for name, alike in plan.items() for job in alike}
-            entries = [Entry(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
+            entries = [(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
             about_all = "Without --list, those that are not done are run."
         else:
-            entries = [Entry(one.name, state(jobs_for(one)), self._about(one, scale)) for one in recipes]
+            entries = [(one.name, state(jobs_for(one)), self._about(one, scale)) for one in recipes]
             about_all = "Recipes share runs, so that all cost less than their sum."
         if len(entries) > 1:
-            entries.append(Entry("Together", state(jobs), about_all))
+            entries.append(("Together", state(jobs), about_all))
         print_entries(f"{scale.label}; {counted(n_seeds, 'seed')}", entries, console)
 
     def _about(self, recipe: Recipe, scale: Scale) -> str:

@@ -10,9 +10,8 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, find_queries, read_squares
-from nearshot.cli._warnings import print_warnings
-from nearshot.errors import InputError, NearshotError
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries, option
+from nearshot.errors import InputError
 from nearshot.text import counted, printable
 
 
@@ -28,7 +27,7 @@ class Show:
 
     support: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|BUNDLE")]
     """A folder with one folder of images per class, or a bundle of nearshot export."""
-    query: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(default: none)")] = ()
+    query: Annotated[tuple[str, ...], option("none", "IMAGES…")] = ()
     """Images to classify: files, folders (all images in them) or patterns."""
     output: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("nearshot-show.html")
     """The file to write, .html or .png."""
@@ -43,11 +42,7 @@ class Show:
         check_ending(self.output)
         paths, locked = find_queries(self.query, self.nearest)
         classifier = self.options.make_classifier(self.support)
-        read = list(read_squares(paths, classifier))
-        errors = [str(one) for one in read if isinstance(one, NearshotError)]
-        good = [path for path, one in zip(paths, read, strict=True) if not isinstance(one, NearshotError)]
-        spec = None if classifier.embedder_ is None else getattr(classifier.embedder_.backbone, "spec", None)
-        notes = f"Backbone {spec.name if spec else '(your own)'}, {classifier.classifier} classifier."
+        notes = f"Backbone {embedder_of(classifier).spec.name}, {classifier.classifier} classifier."
         if np.isfinite(classifier.threshold_):
             notes += f" An image with a novelty above {classifier.threshold_:.2f} is {classifier.unknown_label}."
         try:
@@ -56,10 +51,10 @@ class Show:
             notes += f" Expected accuracy: unknown. {error}"
         n_classes, n_images = len(classifier.classes_), len(classifier.support_labels_)
         title = f"{self.support.stem}: {counted(n_classes, 'class', 'classes')}, {counted(n_images, 'labelled image')}"
-        with print_warnings():
-            draw(make_scene(classifier, good, self.nearest, title, [notes], errors), self.output)
+        scene = make_scene(classifier, paths, self.nearest, title, [notes])
+        draw(scene, self.output)
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
-        for error_sentence in errors:
-            console.print(f"Skipped: {printable(error_sentence)}")
-        if errors or locked:
+        for sentence in scene.errors:
+            console.print(f"Skipped: {printable(sentence)}")
+        if scene.errors or locked:
             raise SystemExit(SOME_UNREADABLE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,13 +14,14 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries, option
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted, print_message, printable
 
 if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
+    from nearshot.estimator.embedder import Features
 
 UNKNOWN_RATE = 0.05  # of the photos of the classes, which may be taken for novel ones
 NOVEL, UNSURE, VARIED = "unlike all classes", "between classes", "unlike the others"
@@ -52,10 +53,7 @@ class Suggest:
     nearshot suggest --support ./flowers holiday/ --count 50 --format csv > next.csv
     """
 
-    images: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(default: check the labels only)"),
-    ] = ()
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], option("check the labels only", "IMAGES…")] = ()
     """Images without labels: files, folders (all images in them) or patterns."""
     support: Annotated[Path, tyro.conf.arg(metavar="DIR|BUNDLE", help_behavior_hint="(required)")] = field(kw_only=True)
     """A folder with one folder of images per class, whose name is the label; or a bundle of nearshot export."""
@@ -74,8 +72,10 @@ class Suggest:
         if options.unknown_rate is None and self.support.is_dir():
             options = replace(options, unknown_rate=UNKNOWN_RATE)
         classifier = options.make_classifier(self.support)
-        errors, found = _to_label(classifier, paths, self.count) if paths else ([], [])
-        found += _to_check(classifier)
+        embedded = embedder_of(classifier).attempt(paths, progress=None) if paths else []
+        errors = [one for one in embedded if isinstance(one, NearshotError)]
+        readable = {path: one for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)}
+        found = [*(_to_label(classifier, readable, self.count) if readable else ()), *_to_check(classifier)]
         if self.format == "table":
             _print_tables(found, console, n_images=len(paths), n_labelled=len(classifier.support_labels_))
         elif self.format == "json":
@@ -90,63 +90,46 @@ class Suggest:
             raise SystemExit(SOME_UNREADABLE)
 
 
-def _to_label(
-    classifier: FewShotClassifier, paths: Sequence[Path], count: int
-) -> tuple[list[NearshotError], list[Suggestion]]:
-    """Return the errors of unreadable images, and the images to label next."""
-    from nearshot.estimator.suggestions import answer_features, doubt_of, label_next  # noqa: PLC0415 (scikit-learn)
+def _to_label(classifier: FewShotClassifier, features: Mapping[Path, Features], count: int) -> Iterator[Suggestion]:
+    """Yield the images to label next, of images with their features."""
+    from nearshot.estimator.suggestions import answer_features, label_next  # noqa: PLC0415 (scikit-learn)
 
-    embedded = embedder_of(classifier).attempt(list(paths), progress=None)
-    errors = [one for one in embedded if isinstance(one, NearshotError)]
-    good = [path for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)]
-    if not good:
-        return errors, []
-    answered = answer_features(classifier, np.stack([one for one in embedded if not isinstance(one, NearshotError)]))
-    doubt = doubt_of(answered.probabilities, answered.is_novel)
-    found = []
-    for place in label_next(answered.directions, count, doubt):
+    answered = answer_features(classifier, np.stack(list(features.values())))
+    paths = list(features)
+    for place in label_next(answered.directions, count, answered.doubt):
         code = int(answered.probabilities[place].argmax())
-        why = NOVEL if answered.is_novel[place] else UNSURE if doubt[place] > DOUBTFUL else VARIED
+        why = NOVEL if answered.is_novel[place] else UNSURE if answered.doubt[place] > DOUBTFUL else VARIED
         share, looks_like = float(answered.probabilities[place, code]), str(classifier.classes_[code])
-        found.append(Suggestion("label next", str(good[place]), "", looks_like, round(share, 4), why))
-    return errors, found
+        yield Suggestion("label next", str(paths[place]), "", looks_like, round(share, 4), why)
 
 
-def _to_check(classifier: FewShotClassifier) -> list[Suggestion]:
-    """Return the labelled images whose labels look wrong."""
+def _to_check(classifier: FewShotClassifier) -> Iterator[Suggestion]:
+    """Yield the labelled images whose labels look wrong."""
     from nearshot.estimator.suggestions import held_out_probabilities, suspicious_labels  # noqa: PLC0415
 
     images, probabilities = held_out_probabilities(classifier)
     codes, names = classifier.support_labels_[images], [str(name) for name in classifier.classes_.tolist()]
-    found = []
     for place in suspicious_labels(probabilities, codes):
         code = int(probabilities[place].argmax())
         share, image = float(probabilities[place, code]), classifier.support_names_[images[place]]
         why = "the other images say so"
-        found.append(Suggestion("check label", image, names[codes[place]], names[code], round(share, 4), why))
-    return found
+        yield Suggestion("check label", image, names[codes[place]], names[code], round(share, 4), why)
 
 
 def _print_tables(found: Sequence[Suggestion], console: Console, *, n_images: int, n_labelled: int) -> None:
-    following = [one for one in found if one.kind == "label next"]
-    if n_images:
-        rows = [(one.image, one.why, f"{one.looks_like} ({100 * one.probability:.0f} %)") for one in following]
-        _print_table(
-            f"Label next, of {counted(n_images, 'image')}:", ("image", "why", "looks most like"), rows, console
-        )
-    wrong = [one for one in found if one.kind == "check label"]
-    if wrong:
-        rows = [(one.image, one.label, f"{one.looks_like} ({100 * one.probability:.0f} %)") for one in wrong]
-        title = f"Check these labels, of {counted(n_labelled, 'labelled image')}:"
-        _print_table(title, ("image", "label", "looks like"), rows, console)
-    else:
-        console.print(f"No label of {counted(n_labelled, 'labelled image')} looks wrong.")
-
-
-def _print_table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]], console: Console) -> None:
-    console.print(title)
-    widths = [max(cell_len(printable(row[column])) for row in [head, *rows]) for column in range(len(head))]
-    for row in [head, *rows]:
-        line = "  ".join(padded(cell, wide) for cell, wide in zip(row, widths, strict=True))
-        console.print(f"  {line.rstrip()}")
-    console.print()
+    labelled = counted(n_labelled, "labelled image")
+    for kind, title, head in (
+        ("label next", f"Label next, of {counted(n_images, 'image')}:", ("image", "why", "looks most like")),
+        ("check label", f"Check these labels, of {labelled}:", ("image", "label", "looks like")),
+    ):
+        some = [one for one in found if one.kind == kind]
+        if not some:
+            continue
+        rows = [(one.image, getattr(one, head[1]), f"{one.looks_like} ({100 * one.probability:.0f} %)") for one in some]
+        widths = [max(cell_len(printable(cell)) for cell in column) for column in zip(head, *rows, strict=True)]
+        console.print(title)
+        for row in (head, *rows):
+            console.print(f"  {'  '.join(map(padded, row, widths)).rstrip()}")
+        console.print()
+    if all(one.kind == "label next" for one in found):
+        console.print(f"No label of {labelled} looks wrong.")

@@ -17,7 +17,6 @@ import tyro
 from rich.console import Console
 
 from nearshot.cli import description
-from nearshot.cli._warnings import print_warnings
 from nearshot.data.datasets import SOURCES
 from nearshot.data.store import prepared_manifests
 from nearshot.errors import InputError, NearshotError, look_up
@@ -29,7 +28,7 @@ from nearshot.training.methods import batch_kind, compositions
 from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH, preset_for_side
 
 STOPPED = 143  # the shell's status of a process that SIGTERM ended, so that nobody takes the run for finished
-BASIC = ("dataset", "init", "backbone")  # decide which defaults the other settings have
+BASIC = ("preset", "output", "data_dir", "dataset", "side", "init", "backbone", "input_size")  # decide the defaults
 EPISODE_SETTINGS = ("n_way", "n_shot", "n_query", "images_per_class")
 
 
@@ -86,14 +85,11 @@ class Train:
         where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
         where["allow_few_images"] = self.allow_few_images
         if self.dry_run:
-            with print_warnings(others=True):
-                plan = RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where)
-            _describe(plan, console)
+            _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
             return
         where |= {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb, "overwrite": self.overwrite}
         try:
-            with print_warnings(others=True):
-                result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
+            result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
         except NearshotError as error:
             if not _is_distributed():
                 raise
@@ -135,15 +131,7 @@ def parse(arguments: list[str]) -> Train:
     ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
     """
     kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str, "output": Path, "data_dir": Path}
-    names = (
-        "preset",
-        "output",
-        "data_dir",
-        "side",
-        "input_size",
-        *BASIC,
-        *dict.fromkeys(EPISODE_SETTINGS + TRAIN_SETTINGS),
-    )
+    names = dict.fromkeys(BASIC + EPISODE_SETTINGS + TRAIN_SETTINGS)
     fields: list[Any] = [(name, kinds[name] | None, None) for name in names]
     options: Any = make_dataclass("Options", [*fields, ("resume", bool, False)])
     try:

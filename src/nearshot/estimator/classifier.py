@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
@@ -33,7 +31,6 @@ from nearshot.estimator.state import (
     warn_about_repeated_images,
 )
 from nearshot.estimator.support import classifier_of
-from nearshot.evaluation.ties import first_best
 from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
 
@@ -173,9 +170,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label of each image; with `unknown_rate`, `unknown_label` for images unlike all classes."""
         fitted = self._ready()
-        query = self._query(X, fitted)
-        scores = fitted.scores(query)
-        return fitted.answers(first_best(scores), fitted.novelties(query, scores))
+        return fitted.labels(fitted.answer(self._query(X, fitted)))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class, (image, class) in the order of `classes_`.
@@ -183,13 +178,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         It is conditional on the image being of one of the classes. See `novelty` for images that may not be.
         """
         fitted = self._ready()
-        return np.asarray(fitted.probabilities(fitted.scores(self._query(X, fitted))))
+        return fitted.answer(self._query(X, fitted)).probabilities.numpy()
 
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return how unlike all classes each image is: about 1 for images of a class, and more for others."""
         fitted = self._ready()
-        query = self._query(X, fitted)
-        return np.asarray(fitted.novelties(query, fitted.scores(query)))
+        return fitted.answer(self._query(X, fitted)).novelty.numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return the accuracy. A rejected image is right if its label in `y` is `unknown_label`."""
@@ -327,8 +321,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _validated(checker: FewShotClassifier, features: Any, *labels: Any, reset: bool) -> Any:
     """Return features, and labels if any, as scikit-learn checks them; paths and images are refused."""
-    in_a_row = isinstance(features, Sequence) or getattr(features, "ndim", 0) == 1  # not a table
-    if in_a_row and isinstance(next(iter(features), None), str | Path | Image.Image):
+    if are_images(features):
         raise InputError(
             "X must be features, as in fit or since backbone is None (got images). For images, set backbone='auto' and "
             "fit images."

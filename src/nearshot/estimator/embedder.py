@@ -9,8 +9,10 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,13 @@ import torch
 from torch import nn
 
 from nearshot.data.augment import normalise_images
-from nearshot.data.images import Interpolation, Pixels
+from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each, without_tensors
 from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.io import atomic_write
-from nearshot.models import IMAGENET, Backbone, Normalisation, load_backbone
+from nearshot.models import Backbone, BackboneSpec, load_backbone
 from nearshot.models.layers import fold_batch_norms
 from nearshot.progress import with_progress
 
@@ -56,12 +58,8 @@ class Embedder:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.
         key: identifies the weights and the preprocessing; None without a `Backbone`.
         dim: the dimension of a feature; None for a function that has not been called.
-        input_size: the side that images are resized to.
-        normalisation: the mean and standard deviation of the network's input.
-        interpolation: how images are resized.
-        crop: the fraction of an image's shorter side that the network sees.
-        network: the network on its device, with the batch norms of a `Backbone` folded; None for a function.
-        backbone: the network or the function.
+        spec: the `BackboneSpec`: the side that images are resized to, how they are, and how they are normalised.
+        backbone: the network, on its device, or the function.
 
     >>> embedder = Embedder(lambda images: images.mean((1, 2)))
     >>> embedder([np.full((8, 6, 3), 100, np.uint8)])
@@ -85,47 +83,36 @@ class Embedder:
         if not callable(backbone):
             raise InputError(f"backbone must be a path, a name, a network or a function (got {backbone!r}).")
         check_evaluation_mode(backbone)
+        self.backbone: Callable[..., Any] = backbone
         self.centre: Features | None = None
         self.key: str | None = None
         self.dim: int | None = None
         self.cache: EmbeddingCache | None = None
-        self.input_size = int(getattr(backbone, "input_size", DEFAULT_SIZE) if input_size is None else input_size)
-        self.normalisation: Normalisation = IMAGENET
-        self.interpolation: Interpolation = "bilinear"
-        self.crop = 1.0
-        self.network: nn.Module | None = None
+        side = getattr(backbone, "input_size", DEFAULT_SIZE) if input_size is None else input_size
+        self.spec = BackboneSpec(type(backbone).__name__, int(side))
         if isinstance(backbone, nn.Module):
             network = deepcopy(backbone) if copy else backbone
             # Channels last is faster, on a CPU as well.
-            self.network = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.backbone = backbone if self.network is None else self.network
+            self.backbone = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if isinstance(self.backbone, Backbone):
             if input_size is not None:
                 self.backbone.set_input_size(input_size)
-            spec = self.backbone.spec
-            self.input_size, self.normalisation, self.dim = (
-                spec.input_size,
-                spec.normalisation,
-                self.backbone.embedding_dim,
-            )
-            self.interpolation, self.crop = spec.interpolation, spec.crop
-            mean = spec.training_mean
+            self.spec, self.dim = self.backbone.spec, self.backbone.embedding_dim
+            mean = self.spec.training_mean
             self.centre = None if mean is None else mean.detach().cpu().float().clone().numpy()
             self.key = _key(self.backbone)
-            self.network = fold_batch_norms(self.backbone)
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = vars(self).copy()
+    @cached_property
+    def network(self) -> nn.Module | None:
+        """The network, with the batch norms of a `Backbone` folded; None for a function."""
         if isinstance(self.backbone, Backbone):
-            del state["network"]  # half the size
-        return state
+            return fold_batch_norms(self.backbone)
+        return self.backbone if isinstance(self.backbone, nn.Module) else None
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if isinstance(self.backbone, Backbone):
-            self.network = fold_batch_norms(self.backbone)
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "network"}  # half the size
 
     def __call__(self, images: Any, *, progress: bool | None = False) -> Features:
         """Embed images, or one array of them: (image, dim). An image that cannot be read is an error.
@@ -149,35 +136,38 @@ class Embedder:
 
     def stream(self, images: Sequence[Any]) -> Iterator[Features | NearshotError]:
         """Yield what `attempt` returns for each image, in order, while later images are read and embedded."""
-        found: dict[int, Features | NearshotError] = {}
-        batch: list[tuple[int, Content, Pixels]] = []
-        embedding: deque[tuple[list[tuple[int, Content]], Future[Features]]] = deque()
-
-        def collect() -> None:
-            places, features = embedding.popleft()
-            for (place, content), feature in zip(places, features.result(), strict=True):
-                found[place] = feature
-                self._keep(content.digest, feature)
-
-        n_yielded = 0
-        with _Workers(self.network, self.device) as workers:
-            for number, one in enumerate(read_each(images, self._prepare)):
-                if isinstance(one, tuple):
-                    batch.append((number, *one))
-                else:
-                    found[number] = one
-                if batch and (len(batch) == self.batch_size or number == len(images) - 1):
-                    squares = np.stack([square for _, _, square in batch])
-                    places = [(place, content) for place, content, _ in batch]
-                    embedding.append((places, workers.submit(self.embed_squares, squares)))
-                    batch = []
-                while embedding and (len(embedding) > 2 * workers.n or number == len(images) - 1):
-                    collect()
-                while n_yielded in found:
-                    yield found.pop(n_yielded)
-                    n_yielded += 1
+        # Threads that share a batch wait for each other after every layer, which is slow where other programs run as
+        # well. So each thread of a CPU has a batch of its own. A network or function of the user is called here alone.
+        is_own = isinstance(self.network, Backbone)
+        n_threads = torch.get_num_threads() if is_own and self.device.type == "cpu" else 1
+        pool = ThreadPoolExecutor(n_threads, initializer=_compute_alone if n_threads > 1 else None)
+        read, waiting = read_each(images, self._prepare), deque[tuple[list[Any], Callable[[], Any]]]()
+        try:
+            while batch := list(islice(read, self.batch_size)):
+                squares = [one[1] for one in batch if isinstance(one, tuple)]
+                embed: Callable[[], Any] = partial(self.embed_squares, np.stack(squares)) if squares else list
+                waiting.append((batch, pool.submit(embed).result if is_own else embed))
+                if len(waiting) > 2 * n_threads:
+                    yield from self._collect(*waiting.popleft())
+            while waiting:
+                yield from self._collect(*waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
+            if n_threads > 1:
+                torch.set_num_threads(n_threads)  # MKL has one number for all threads
         if self.cache is not None:
             self.cache.prune()
+
+    def _collect(self, batch: list[Any], embedded: Callable[[], Any]) -> Iterator[Features | NearshotError]:
+        """Yield the results of a batch, and cache the embeddings that are new."""
+        new = iter(embedded())
+        for one in batch:
+            if isinstance(one, tuple):
+                feature = next(new)
+                self._keep(one[0], feature)
+                yield feature
+            else:
+                yield one
 
     def embed_squares(self, squares: Pixels) -> Features:
         """Embed images of the right size, (image, side, side, 3) uint8, in one batch and without the cache."""
@@ -186,7 +176,7 @@ class Embedder:
         else:
             with torch.inference_mode():
                 given = torch.from_numpy(squares).to(self.device).permute(0, 3, 1, 2).float().div_(255)
-                features = self.network(normalise_images(given, *self.normalisation)).float().cpu().numpy()
+                features = self.network(normalise_images(given, *self.spec.normalisation)).float().cpu().numpy()
         if features.ndim != 2 or len(features) != len(squares) or (self.dim or features.shape[1]) != features.shape[1]:
             expected = f"({len(squares)}, {self.dim or 'dim'})"
             raise InputError(f"backbone must return features of shape {expected} (got {features.shape}).")
@@ -195,11 +185,11 @@ class Embedder:
 
     def square(self, content: Content) -> Pixels:
         """Return an image as the backbone needs it: (side, side, 3) uint8."""
-        return content.square(self.input_size, interpolation=self.interpolation, crop=self.crop)
+        return content.square(self.spec.input_size, interpolation=self.spec.interpolation, crop=self.spec.crop)
 
-    def _prepare(self, content: Content) -> Features | tuple[Content, Pixels]:
+    def _prepare(self, content: Content) -> Features | tuple[str, Pixels]:
         known = None if self.cache is None else self.cache.get(content.digest)
-        return known if known is not None else (content, self.square(content))
+        return known if known is not None else (content.digest, self.square(content))
 
     def _keep(self, digest: str, feature: Features) -> None:
         if self.cache is None:
@@ -209,36 +199,6 @@ class Embedder:
         except (OSError, NearshotError) as error:  # such as a full disk
             warnings.warn(f"Embeddings are not cached in {self.cache.folder}: {error}", stacklevel=2)
             self.cache = None
-
-
-class _Workers:
-    """Threads that embed batches: on a CPU as many as torch would use for one batch, each with a batch of its own.
-
-    Threads that share a batch wait for each other after every layer, which is slow where other programs run as well.
-    A network or function of the user is called by this thread alone.
-    """
-
-    def __init__(self, network: nn.Module | None, device: torch.device) -> None:
-        self.is_own = isinstance(network, Backbone)
-        self.n = torch.get_num_threads() if self.is_own and device.type == "cpu" else 1
-        self.pool = ThreadPoolExecutor(self.n, initializer=_compute_alone if self.n > 1 else None)
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.pool.shutdown(cancel_futures=True)
-        if self.n > 1:
-            torch.set_num_threads(self.n)  # MKL has one number for all threads
-
-    def submit(self, embed: Callable[[Pixels], Features], squares: Pixels) -> Future[Features]:
-        """Return the features of a batch, sooner or later."""
-        features: Future[Features] = Future()
-        if self.is_own:
-            features = self.pool.submit(embed, squares)
-        else:
-            features.set_result(embed(squares))
-        return features
 
 
 def _compute_alone() -> None:

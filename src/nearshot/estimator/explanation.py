@@ -11,7 +11,7 @@ from torch import Tensor
 from nearshot.distances import squared_euclidean
 from nearshot.estimator.state import Fitted, check_count
 from nearshot.estimator.support import Support, in_blocks, n_voters
-from nearshot.evaluation.ties import TIE, first_best, nearest_in_order
+from nearshot.evaluation.ties import TIE, nearest_in_order
 
 
 @dataclass(frozen=True)
@@ -79,22 +79,20 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
     """Explain the answers to prepared features, (query, dim), by the nearest support images."""
     learnt, classes = fitted.learnt, fitted.learnt.classes.tolist()
     distances, indices = nearest_images(query, fitted.support, n_neighbors)
-    scores = fitted.scores(query)
-    novelty = fitted.novelties(query, scores)
-    answers = first_best(scores)
-    labels = fitted.answers(answers, novelty).tolist()
-    probabilities = fitted.probabilities(scores).tolist()
-    leading = scores.scatter(1, answers[:, None], torch.inf)  # the answer first, even if another leads by rounding
+    answers = fitted.answer(query)
+    probabilities, novelty = answers.probabilities.tolist(), answers.novelty.tolist()
+    # The answer first, even if another leads by rounding.
+    leading = answers.scores.scatter(1, answers.codes[:, None], torch.inf)
     ranking = leading.argsort(dim=1, descending=True, stable=True).tolist()
     explanations = []
-    for row, label in enumerate(labels):
+    for row, label in enumerate(fitted.labels(answers).tolist()):
         weights = _image_weights(query[row : row + 1], fitted)
         neighbours = tuple(
             Neighbour(learnt.names[image], classes[learnt.codes[image]], image, distance, weights.get(image))
             for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
         )
         ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
-        explanations.append(Explanation(label, ranked, float(novelty[row]), learnt.threshold, neighbours))
+        explanations.append(Explanation(label, ranked, novelty[row], learnt.threshold, neighbours))
     return explanations
 
 

@@ -138,8 +138,9 @@ class _Decision(nn.Module):
         self.network: nn.Module | None = None
         if embedder is not None:
             self.network = deepcopy(embedder.network)
-            self.resize = Resize(embedder.input_size, embedder.interpolation, embedder.crop)
-            mean, std = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in embedder.normalisation)
+            spec = embedder.spec
+            self.resize = Resize(spec.input_size, spec.interpolation, spec.crop)
+            mean, std = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in spec.normalisation)
             self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
 
     def forward(self, given: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -169,7 +170,7 @@ def _export(fitted: Fitted) -> Any:
     if embedder is not None:
         if embedder.network is None:
             raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
-        side = embedder.input_size
+        side = embedder.spec.input_size
         example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
     try:
         outputs = [_name(name) for name in ("probabilities", "novelty", "unknown", "index")]
@@ -278,14 +279,14 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
         values |= {"threshold": learnt.threshold, "unknown_label": readable(str(settings.unknown_label))}
         values["unknown_rate"] = settings.unknown_rate
     if embedder is not None:
-        spec = getattr(embedder.backbone, "spec", None)
-        values["backbone"] = type(embedder.backbone).__name__ if spec is None else spec.name
+        spec = embedder.spec
+        values["backbone"] = spec.name
         values["preprocessing"] = {
             "input": "RGB, uint8, (image, height, width, 3), upright",
-            "side": embedder.input_size,
-            "resizing": f"{embedder.interpolation}, {PREPROCESSING}",
-            "crop": embedder.crop,
-            "mean": list(embedder.normalisation.mean),
-            "std": list(embedder.normalisation.std),
+            "side": spec.input_size,
+            "resizing": f"{spec.interpolation}, {PREPROCESSING}",
+            "crop": spec.crop,
+            "mean": list(spec.normalisation.mean),
+            "std": list(spec.normalisation.std),
         }
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}

@@ -11,7 +11,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from typing import Any, NamedTuple, Self
@@ -39,6 +39,7 @@ from nearshot.estimator.novelty import (
 from nearshot.estimator.support import Head, Support, class_scores, classifier_of, fit_head, in_blocks
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import RIDGE
+from nearshot.evaluation.ties import first_best
 
 NUMBERS = "biuf"  # kinds of NumPy types
 SAME_IMAGE = 1e-5  # the rounding difference between two embeddings of one image, relative to the feature's length
@@ -84,14 +85,24 @@ class Learnt:
     names: list[str]
     columns: Array | None  # the names of the feature columns, if they have any
     centre: Array | None  # (dim,) the mean to subtract, if any
-    temperature: float  # the divisor of the scores
-    threshold: float  # the novelty above which an image is unknown
+    temperature: float = 1.0  # the divisor of the scores
+    threshold: float = math.inf  # the novelty above which an image is unknown
 
     @property
     def labels(self) -> Array:
         """The label of each support image, (image,)."""
         labels: Array = self.classes[self.codes]
         return labels
+
+
+class Answers(NamedTuple):
+    """What a classifier says about queries."""
+
+    scores: Tensor  # (query, class)
+    codes: Tensor  # (query,) the indices of the classes with the highest scores
+    probabilities: Tensor  # (query, class)
+    novelty: Tensor  # (query,)
+    is_unknown: Tensor  # (query,) whether the novelty is above the threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,62 +135,58 @@ class Fitted:
         return class_spread(self.support)
 
     def prepare(self, features: Array) -> Tensor:
-        """Return new features centred and normalised."""
-        return _prepared(features, self.learnt.centre, self.settings)
+        """Return new features centred and normalised; in float64, so that rounding does not decide near ties."""
+        centre = self.learnt.centre
+        offset = None if centre is None else torch.from_numpy(np.array(centre, dtype=np.float64))
+        given = torch.from_numpy(np.array(features, dtype=np.float64))
+        return prepare_features(given, centre=offset, normalise=bool(self.settings.normalise))
 
-    def scores(self, query: Tensor) -> Tensor:
-        """Return the scores of the classes for prepared features, (query, class)."""
-        return class_scores(query, self.support, self.head)
+    def answer(self, query: Tensor) -> Answers:
+        """Return the answers for prepared features, (query, dim)."""
+        scores = class_scores(query, self.support, self.head)
+        novelty = novelties(query, self.spread)
+        if self.head.classifier is RIDGE:
+            novelty = weigh_by_score(novelty, scores)
+        probabilities = (scores / self.learnt.temperature).softmax(1)
+        return Answers(scores, first_best(scores), probabilities, novelty, novelty > self.learnt.threshold)
 
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """Return the probabilities of the classes, (query, class)."""
-        return (scores / self.learnt.temperature).softmax(1)
-
-    def novelties(self, query: Tensor, scores: Tensor) -> Tensor:
-        """Return the novelty of prepared features, (query,), whose scores are (query, class)."""
-        by_distance = novelties(query, self.spread)
-        return weigh_by_score(by_distance, scores) if self.head.classifier is RIDGE else by_distance
-
-    def answers(self, codes: Tensor, novelty: Tensor) -> Array:
-        """Return the labels of class indices, or the unknown label where the novelty is above the threshold."""
-        labels: Array = self.learnt.classes[codes.numpy()]
+    def labels(self, answers: Answers) -> Array:
+        """Return the label of each answer, or the unknown label where the novelty is above the threshold."""
+        labels: Array = self.learnt.classes[answers.codes.numpy()]
         if not np.isfinite(self.learnt.threshold):
             return labels
         unknown = np.asarray(self.settings.unknown_label)
         if are_mixed(labels, unknown):
             labels, unknown = labels.astype(object), unknown.astype(object)
-        return np.where((novelty > self.learnt.threshold).numpy(), unknown, labels)
+        return np.where(answers.is_unknown.numpy(), unknown, labels)
 
 
 def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | None) -> Fitted:
     """Return the state for labelled images."""
     features, labels, names, columns = given
     classes, codes = np.unique(labels, return_inverse=True)
-    centre, threshold, how = settings.centre, math.inf, (settings.classifier, settings.n_neighbors)
-    if settings.unknown_rate is not None and settings.unknown_label in classes.tolist():
+    centre, temperature, rate = settings.centre, settings.temperature, settings.unknown_rate
+    if rate is not None and settings.unknown_label in classes.tolist():
         raise InputError(f"unknown_label must not be the label of a class (got {settings.unknown_label!r}).")
-    if settings.unknown_rate is not None and len(codes) == 1:
+    if rate is not None and len(codes) == 1:
         raise InputError("unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate.")
     if isinstance(centre, str):
         stored = None if embedder is None else embedder.centre
         centre = features.mean(0) if centre == "support" else stored
     elif centre is not None:
         centre = np.asarray(without_tensors(centre), dtype=features.dtype)
-    support = Support(_prepared(features, centre, settings), torch.from_numpy(codes), len(classes))
-    temperature, rate = settings.temperature, settings.unknown_rate
-    by_score = classifier_of(settings.classifier) is RIDGE and len(classes) > 1  # else the novelty is by distance alone
-    if temperature == "auto" or (by_score and rate is not None):
-        held_out = held_out_scores(support, *how)
+    learnt = Learnt(classes, features, codes, names, columns, centre)
+    fitted = Fitted(settings, learnt, embedder)  # with neither temperature nor threshold yet
+    typical, threshold = typical_temperature(fitted.support, settings.classifier, settings.n_neighbors), math.inf
     if temperature == "auto":
-        temperature = choose_temperature(held_out.scores, held_out.codes) * typical_temperature(support, *how)
-    if rate is not None and by_score:
-        scores = held_out.scores * typical_temperature(support, *how)
-        novelty = weigh_by_score(held_out_novelties(support, held_out.images), scores)
+        temperature = choose_temperature(fitted.held_out.scores, fitted.held_out.codes) * typical
+    if rate is not None and classifier_of(settings.classifier) is RIDGE and len(classes) > 1:
+        by_distance = held_out_novelties(fitted.support, fitted.held_out.images)
+        novelty = weigh_by_score(by_distance, fitted.held_out.scores * typical)
         threshold = choose_threshold(novelty, float(rate), TYPICAL_BY_SCORE)
     elif rate is not None:
-        threshold = choose_threshold(held_out_novelties(support), float(rate))
-    learnt = Learnt(classes, features, codes, names, columns, centre, float(temperature), threshold)
-    return Fitted(settings, learnt, embedder)
+        threshold = choose_threshold(held_out_novelties(fitted.support), float(rate))
+    return replace(fitted, learnt=replace(learnt, temperature=float(temperature), threshold=threshold))
 
 
 def check_count(value: Any, name: str) -> None:
@@ -199,13 +206,11 @@ def warn_about_repeated_images(fitted: Fitted, embedder: Embedder, images: Seque
     Images are the same if the backbone sees the same pixels. Only those with nearly equal embeddings are compared. One
     that can no longer be read is skipped.
     """
-    support, learnt = fitted.support, fitted.learnt
-    repeated = torch.zeros(len(images), dtype=torch.bool)
+    support, learnt, suspects = fitted.support, fitted.learnt, list[int]()
     for rows in in_blocks(torch.arange(len(images)), support):
-        features, codes = support.features[rows], support.codes[rows]
+        features = support.features[rows]
         near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
-        repeated[rows] = (near & (codes[:, None] != support.codes)).any(1)
-    suspects = repeated.nonzero()[:, 0].tolist()
+        suspects += rows[(near & (support.codes[rows, None] != support.codes)).any(1)].tolist()
     places: dict[bytes, list[int]] = {}
     for place, square in zip(suspects, read_each([images[place] for place in suspects], embedder.square), strict=True):
         if not isinstance(square, NearshotError):
@@ -214,16 +219,7 @@ def warn_about_repeated_images(fitted: Fitted, embedder: Embedder, images: Seque
     pairs = sorted((one, other) for one, other in same if learnt.codes[one] != learnt.codes[other])
     if pairs:
         labels = learnt.labels.tolist()
-        named = [
-            " and ".join(f"{learnt.names[one]} in {labels[one]!r}" for one in pair) for pair in pairs[:NAMED_PAIRS]
-        ]
-        more = f"; and {len(pairs) - len(named)} more" if len(pairs) > len(named) else ""
-        what = f"The same image is in two classes: {'; '.join(named)}{more}"
+        named = [" and ".join(f"{learnt.names[one]} in {labels[one]!r}" for one in pair) for pair in pairs]
+        more = f"; and {len(named) - NAMED_PAIRS} more" if len(named) > NAMED_PAIRS else ""
+        what = f"The same image is in two classes: {'; '.join(named[:NAMED_PAIRS])}{more}"
         warnings.warn(f"{what}. Keep it in one of them.", stacklevel=3)
-
-
-def _prepared(features: Array, centre: Array | None, settings: ClassifierSettings) -> Tensor:
-    """Centre and normalise in float64, so that rounding does not decide near ties."""
-    given = torch.from_numpy(np.array(features, dtype=np.float64))
-    offset = None if centre is None else torch.from_numpy(np.array(centre, dtype=np.float64))
-    return prepare_features(given, centre=offset, normalise=bool(settings.normalise))

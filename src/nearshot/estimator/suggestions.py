@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nearshot.errors import InputError
 from nearshot.estimator.classifier import FewShotClassifier
 from nearshot.estimator.leave_one_out import choose_temperature
 
@@ -22,8 +21,8 @@ class Answered(NamedTuple):
     """The answers for images whose features are known."""
 
     probabilities: Floats  # (image, class) in the order of `classes_`
-    novelty: Floats  # (image,)
     is_novel: npt.NDArray[np.bool_]  # (image,) whether the classifier rejects the image
+    doubt: Floats  # (image,) see `doubt_of`
     directions: Floats  # (image, dim) the features as the classifier compares them
 
 
@@ -31,9 +30,9 @@ def answer_features(classifier: FewShotClassifier, features: Floats) -> Answered
     """Return a fitted classifier's answers for features (image, dim) of its backbone, without embedding anything."""
     fitted = classifier._ready()
     query = fitted.prepare(features)
-    scores = fitted.scores(query)
-    novelty = fitted.novelties(query, scores).numpy()
-    return Answered(fitted.probabilities(scores).numpy(), novelty, novelty > fitted.learnt.threshold, query.numpy())
+    answers = fitted.answer(query)
+    probabilities, is_novel = answers.probabilities.numpy(), answers.is_unknown.numpy()
+    return Answered(probabilities, is_novel, doubt_of(probabilities, is_novel), query.numpy())
 
 
 def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floats]:
@@ -66,8 +65,6 @@ def label_next(directions: Floats, n: int, doubt: Floats | None = None) -> Indic
     those already chosen (greedy k-centre). Without `doubt`, as before the first label, all images take part, and the
     first is the one nearest to their mean.
     """
-    if n < 1:
-        raise InputError(f"n must be at least 1 (got {n}).")
     if len(directions) == 0:
         return np.zeros(0, np.int64)
     if doubt is None:
@@ -103,15 +100,3 @@ def suspicious_labels(probabilities: Floats, codes: Indices, sure: float = SURE)
     best = others.max(1, initial=0)
     order = np.argsort(-best, kind="stable")
     return np.asarray(order[best[order] >= sure])
-
-
-def confusion_counts(codes: Indices, answers: Indices, n_classes: int) -> npt.NDArray[np.int64]:
-    """Count images by class and answer, (class, answer).
-
-    >>> confusion_counts(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
-    array([[1, 1],
-           [0, 1]])
-    """
-    counts = np.zeros((n_classes, n_classes), np.int64)
-    np.add.at(counts, (codes, answers), 1)
-    return counts

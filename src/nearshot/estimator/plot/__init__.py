@@ -14,8 +14,8 @@ from PIL import Image
 from nearshot._version import __version__
 from nearshot.data.images import Pixels
 from nearshot.errors import InputError
-from nearshot.estimator.plot.figure import installed_fonts, make_figure
-from nearshot.estimator.plot.scene import Query, Scene, Seen, make_scene, place_names
+from nearshot.estimator.plot.figure import make_figure, save_png
+from nearshot.estimator.plot.scene import Query, Scene, Seen, make_scene
 from nearshot.io import atomic_write, readable
 from nearshot.styles import class_style
 from nearshot.text import counted
@@ -48,9 +48,7 @@ def draw(scene: Scene, path: str | Path) -> None:
     check_ending(path)
     with atomic_write(path) as file:
         if Path(path).suffix.lower() == ".png":
-            figure = make_figure(scene)
-            with installed_fonts(figure):
-                figure.savefig(file, format="png", dpi=100)
+            save_png(make_figure(scene), file)
         else:
             file.write(readable(_html_page(scene)).encode())
 
@@ -71,17 +69,12 @@ def _html_page(scene: Scene) -> str:
         """Return its place on the page; both axes have one scale, so distances are kept."""
         return np.array([WIDTH, HEIGHT]) / 2 + (seen.place - (low + high) / 2) * unit * (1, -1)
 
-    names = {}
-    if len(scene.support) <= MAX_NAMED:
-        groups = [np.array([at(seen) for seen in group]) for group in scene.support.values()]
-        queries = np.reshape([at(query) for query in scene.queries], (-1, 2))
-        others = np.concatenate([queries, np.add(queries, (14, -11))])  # with their numbers
-        names = dict(zip(scene.support, place_names(list(scene.support), groups, others, 8, 10), strict=True))
+    top = {label: max(group, key=lambda seen: seen.place[1]) for label, group in scene.support.items()}
     return environment.get_template("page.html.jinja").render(
         scene=scene,
         styles={label: {"colour": colour, "shape": SHAPES[marker]} for label, (colour, marker) in drawn.items()},
         at=at,
-        names=names,
+        top=top if len(top) <= MAX_NAMED else {},
         width=WIDTH,
         height=HEIGHT,
         max_queries=MAX_QUERIES,

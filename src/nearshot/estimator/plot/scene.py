@@ -15,8 +15,6 @@ from nearshot.estimator.explanation import Explanation, explain_answers
 from nearshot.estimator.image_inputs import name_of, read_each
 
 THUMBNAIL = 96
-MAX_TRIED = 40  # images of a class beside which its name may stand
-NAME_HEIGHT = 16.0
 Places = npt.NDArray[np.float64]
 
 
@@ -51,40 +49,35 @@ class Scene:
 
     title: str
     notes: tuple[str, ...]  # lines below the title
-    support: dict[str, list[Seen]]  # of each class, in the order of classes
+    images: tuple[Seen, ...]  # the support images
+    support: dict[str, list[Seen]]  # the same by class, in the order of classes
     queries: tuple[Query, ...]  # the most doubtful first: unknown ones, then by probability
     errors: tuple[str, ...]  # a sentence per image that could not be read
     shares: tuple[float, float]  # the fraction of the variance along each axis of the plane
 
-    def support_image(self, name: str, label: str) -> Seen | None:
-        """Return a support image by its name and class."""
-        return next((seen for seen in self.support.get(label, []) if seen.name == name), None)
-
 
 def make_scene(
-    classifier: Any,
-    images: Sequence[Any],
-    n_neighbors: int = 3,
-    title: str = "",
-    notes: Sequence[str] = (),
-    errors: Sequence[str] = (),
+    classifier: Any, images: Sequence[Any], n_neighbors: int = 3, title: str = "", notes: Sequence[str] = ()
 ) -> Scene:
-    """Classify readable images by a fitted `FewShotClassifier` with a backbone, and collect what to draw."""
+    """Classify images by a fitted `FewShotClassifier` with a backbone, and collect what to draw."""
     fitted = classifier._ready()
     support, learnt = fitted.support.features.numpy(), fitted.learnt
-    query = classifier._query(images, fitted) if len(images) else None
-    explanations = [] if query is None else explain_answers(fitted, query, n_neighbors)
-    features = support if query is None else np.concatenate([support, query.numpy()])
+    embedded = fitted.embedder.attempt(images) if images else []
+    errors = tuple(str(one) for one in embedded if isinstance(one, NearshotError))
+    good = [number for number, one in enumerate(embedded) if not isinstance(one, NearshotError)]
+    features, explanations = support, []
+    if good:
+        query = fitted.prepare(np.stack([embedded[number] for number in good]))
+        features, explanations = np.concatenate([support, query.numpy()]), explain_answers(fitted, query, n_neighbors)
     places, shares = principal_plane(features)
-    names = [name_of(image, number) for number, image in enumerate(images)]
-    by_class: dict[str, list[Seen]] = {str(label): [] for label in learnt.classes.tolist()}
-    for name, code, thumbnail, place in zip(
-        learnt.names, learnt.codes, _thumbnails(learnt.names), places, strict=False
-    ):
-        by_class[str(learnt.classes[code])].append(Seen(name, thumbnail, place))
-    queries = map(Query, names, _thumbnails(images), places[len(support) :], explanations)
+    names = [name_of(images[number], number) for number in good]
+    seen = tuple(map(Seen, learnt.names, _thumbnails(learnt.names), places))
+    codes = enumerate(learnt.classes.tolist())
+    by_class = {str(label): [seen[place] for place in np.flatnonzero(learnt.codes == code)] for code, label in codes}
+    thumbnails = _thumbnails([images[number] for number in good])
+    queries = map(Query, names, thumbnails, places[len(support) :], explanations)
     doubtful_first = sorted(queries, key=lambda one: (not one.explanation.is_unknown, one.explanation.probability))
-    return Scene(title, tuple(notes), by_class, tuple(doubtful_first), tuple(errors), shares)
+    return Scene(title, tuple(notes), seen, by_class, tuple(doubtful_first), errors, shares)
 
 
 def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[float, float]]:
@@ -98,31 +91,6 @@ def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[fl
     total = float((values**2).sum()) or 1.0
     shares = [round(float(value**2) / total, 6) for value in values[:2]] + [0.0, 0.0]
     return places, (shares[0], shares[1])
-
-
-def place_names(
-    names: Sequence[str], groups: Sequence[Places], others: Places, letter: float, room: float
-) -> list[tuple[float, float]]:
-    """Return the centre of each class's name: beside one of its images, where it covers the fewest markers and names.
-
-    `groups` are the positions of the images of each class, (image, 2); `others` those of other markers; `letter` is the
-    approximate width of a letter, and `room` the radius of a marker.
-    """
-    markers = np.concatenate([*groups, others])
-    taken: list[tuple[float, float, float]] = []  # the centres of names, and half their widths
-    for name, group in zip(names, groups, strict=True):
-        half = len(name) * letter / 2
-        beside = half + room + 3
-        steps = np.array([(0, -NAME_HEIGHT), (0, NAME_HEIGHT), (beside, 0), (-beside, 0)])
-        tried = (group[:MAX_TRIED, None] + steps).reshape(-1, 2)
-        away = np.abs(tried[:, None] - markers)  # (tried, marker, 2)
-        covered = ((away[..., 0] < half + room) & (away[..., 1] < NAME_HEIGHT / 2 + room / 2)).sum(1)
-        for x, y, width in taken:
-            covered += (np.abs(tried[:, 0] - x) < half + width) & (np.abs(tried[:, 1] - y) < NAME_HEIGHT)
-        # Of equally good positions, the nearest to the middle of the class.
-        x, y = tried[np.lexsort([((tried - group.mean(0)) ** 2).sum(1), covered])[0]].tolist()
-        taken.append((x, y, half))
-    return [(x, y) for x, y, _ in taken]
 
 
 def _thumbnails(images: Sequence[Any]) -> list[Pixels | None]:
