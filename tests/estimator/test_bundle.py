@@ -59,12 +59,13 @@ def test_labels_of_every_type(labels: Any, tmp_path: Path) -> None:
     assert again.predict(features).tolist() == list(labels)
 
 
-def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_views", [1, np.int64(3)])
+def test_a_backbone_is_in_the_file(n_views: int, tmp_path: Path) -> None:
     weights, backbone = tmp_path / "weights.safetensors", conv4()
     save_backbone(backbone, weights, training_mean=torch.linspace(0, 1, 32), dtype=torch.float16)
     pictures = np.stack([picture(seed, 16) for seed in range(8)])
-    model = FewShotClassifier(weights, unknown_rate=0.1, unknown_label=-1).fit(pictures, np.arange(8) % 2)
-    model.save(tmp_path / "model.safetensors")
+    model = FewShotClassifier(weights, unknown_rate=0.1, unknown_label=-1, n_views=n_views)
+    model.fit(pictures, np.arange(8) % 2).save(tmp_path / "model.safetensors")
     expected = model.predict_proba(pictures)
     weights.unlink()  # nothing else is needed
     again = FewShotClassifier.load(tmp_path / "model.safetensors", device="cpu", cache_dir=tmp_path / "cache")
@@ -72,6 +73,7 @@ def test_a_backbone_is_in_the_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict_proba(pictures), expected)  # from the cache
     assert again.centre_ is not None
     assert again.embedder_ is not None
+    assert again.embedder_.n_views == n_views
     assert again.embedder_.backbone is again.backbone  # not copied
     with pytest.raises(InputError, match="backbone must be None"):
         FewShotClassifier.load(tmp_path / "model.safetensors", backbone=backbone)

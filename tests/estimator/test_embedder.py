@@ -18,6 +18,7 @@ from layouts import class_folders, encoded, picture, write_folder
 from torch import Tensor, nn
 
 from nearshot.data.augment import centre_crop, normalise_images
+from nearshot.data.views import view_of
 from nearshot.errors import FileFormatError, InputError, LeakError, NearshotError
 from nearshot.estimator import Embedder
 from nearshot.estimator.embedder import EmbeddingCache
@@ -47,6 +48,25 @@ def test_features_are_those_of_evaluation(backbone: Backbone, folder: list[Path]
         features = Embedder(backbone, batch_size=batch_size)(folder)
         assert features.dtype == np.float32
         np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_views_are_averaged_and_cached_apart(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+    images = torch.from_numpy(np.stack([picture(seed, SIDE) for seed in range(7)]))
+    with torch.inference_mode():
+        views = [normalise_images(view_of(images, n, SIDE), *backbone.spec.normalisation) for n in range(3)]
+        expected = sum(backbone(view) for view in views) / 3
+    cache = tmp_path / "cache"
+    one = Embedder(backbone, cache_dir=cache)(folder)
+    for _ in range(2):  # the second time from the cache
+        several = Embedder(backbone, cache_dir=cache, n_views=3)(folder)
+        np.testing.assert_allclose(several, expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(one - several).max() > 1e-3
+    np.testing.assert_array_equal(Embedder(backbone, cache_dir=cache)(folder), one)
+    for bad in (0, 1.5, "2"):
+        with pytest.raises(InputError, match="n_views"):
+            Embedder(backbone, n_views=bad)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="n_views.*function"):
+        Embedder(lambda squares: squares.mean((1, 2)), n_views=2)
 
 
 def test_the_callers_network_stays_as_it_is(backbone: Backbone) -> None:

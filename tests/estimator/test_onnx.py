@@ -231,6 +231,10 @@ def test_what_cannot_be_exported(embedded: Any, tmp_path: Path, monkeypatch: pyt
     function = FewShotClassifier(lambda images: images.mean((1, 2))).fit(*labelled())
     with pytest.raises(InputError, match="backbone must be a torch.nn.Module"):
         export_onnx(function, tmp_path / "c.onnx")
+    with pytest.raises(InputError, match="n_views must be 1"):
+        export_onnx(
+            FewShotClassifier(nn.Flatten().eval(), n_views=2, input_size=4).fit(*labelled()), tmp_path / "c.onnx"
+        )
     with pytest.raises(InputError, match="cannot export the classifier 'ridge' with this backbone"):
         export_onnx(FewShotClassifier(Shy().eval()).fit(*labelled()), tmp_path / "c.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)

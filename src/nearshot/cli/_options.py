@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 BACKBONE = "auto"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
-SAVED = ("backbone", "input_size", "classifier", "n_neighbors", "unknown_rate", "unknown_label")  # in a bundle
+# The parameters that a bundle has.
+SAVED = ("backbone", "input_size", "n_views", "classifier", "n_neighbors", "unknown_rate", "unknown_label")
 
 
 def option(default: str, metavar: str, *aliases: str) -> Any:
@@ -39,6 +40,9 @@ class ClassifierOptions:
     --input-size 224 and timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of nearshot train."""
     input_size: Annotated[int | None, option("the backbone's own", "PIXELS")] = None
     """The side that images are resized to; smaller is faster."""
+    n_views: Annotated[int | None, option("1", "INT", "--views")] = None
+    """Average the embeddings of this many views of each image: the image, its mirror image, and crops. Slower; on
+    photos it gains a point at most."""
     classifier: Annotated[str | None, option("auto, which is ridge", "NAME")] = None
     """ridge: most accurate on photos; centroid: nearest class mean; soft: near images count most; knn: they vote."""
     n_neighbors: Annotated[int | None, option("the size of the smallest class", "INT", "--neighbours")] = None

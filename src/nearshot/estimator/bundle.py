@@ -24,7 +24,7 @@ from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
 
 FORMAT, VERSION = "nearshot-classifier", "1"
-SETTINGS = ClassifierSettings._fields
+SETTINGS = (*ClassifierSettings._fields, "n_views")
 OWN_TENSORS = ("support_features", "support_labels", "centre")
 LABEL_KINDS = "biufU"  # NumPy's kinds: booleans, numbers, strings
 MAX_LABEL_BYTES = 1 << 28  # of all classes; a type such as <U500000000 would take gigabytes for a few letters
@@ -45,6 +45,8 @@ def write_bundle(fitted: Fitted, path: str | Path) -> None:
             f"Saved labels must be strings or numbers (got {classes.dtype} and {settings.unknown_label!r})."
         )
     backbone = None if fitted.embedder is None else fitted.embedder.backbone
+    if fitted.embedder is not None and fitted.embedder.n_views > 1:
+        parameters["n_views"] = int(fitted.embedder.n_views)
     described: dict[str, Any] = {
         "parameters": parameters,
         "classes": classes.tolist(),

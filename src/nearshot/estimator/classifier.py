@@ -65,6 +65,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: where to embed: "cpu", "cuda", …; "auto" is a GPU if there is one.
         cache_dir: a folder that caches embeddings by content; None for no cache.
         input_size: the side that images are resized to; by default the backbone's own.
+        n_views: how many views of each image are embedded and averaged: the image, its mirror image, and crops.
         verbose: whether to show a progress bar on a terminal while images are embedded.
 
     Attributes:
@@ -99,6 +100,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: Any = "auto",
         cache_dir: str | Path | None = None,
         input_size: int | None = None,
+        n_views: int = 1,
         verbose: bool = False,
     ) -> None:
         self.backbone = backbone
@@ -112,6 +114,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.cache_dir = cache_dir
         self.input_size = input_size
+        self.n_views = n_views
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
@@ -309,8 +312,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _make_embedder(self, X: Any, *, copy: bool = True) -> Embedder | None:  # noqa: N803
         if self.backbone is None or (self._is_auto() and not are_images(X)):
             return None
-        where = {"device": self.device, "cache_dir": self.cache_dir}
-        return Embedder(self.backbone, **where, copy=copy, input_size=self.input_size)
+        where: dict[str, Any] = {"device": self.device, "cache_dir": self.cache_dir, "copy": copy}
+        return Embedder(self.backbone, **where, input_size=self.input_size, n_views=self.n_views)
 
     def _is_auto(self) -> bool:
         return isinstance(self.backbone, str) and self.backbone == AUTO

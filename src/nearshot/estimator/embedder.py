@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import time
 import warnings
@@ -21,8 +22,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from nearshot.checks import is_integer
 from nearshot.data.augment import normalise_images
 from nearshot.data.images import Pixels
+from nearshot.data.views import view_of
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each, without_tensors
@@ -53,6 +56,8 @@ class Embedder:
         batch_size: how many images to embed at once; by default 8, and 256 on a GPU.
         copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
         input_size: the side that images are resized to; by default the network's own.
+        n_views: the number of views of each image whose embeddings a network averages: the image, its mirror image, and
+            crops; see `nearshot.data.views`.
 
     Attributes:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.
@@ -75,13 +80,17 @@ class Embedder:
         batch_size: int | None = None,
         copy: bool = True,
         input_size: int | None = None,
+        n_views: int = 1,
     ) -> None:
-        self.device = chosen_device(device)
+        self.device, self.n_views = chosen_device(device), n_views
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):
             backbone, copy, input_size = load_backbone(backbone, input_size=input_size), False, None
         if not callable(backbone):
             raise InputError(f"backbone must be a path, a name, a network or a function (got {backbone!r}).")
+        most = math.inf if isinstance(backbone, nn.Module) else 1
+        if not is_integer(n_views) or not 1 <= n_views <= most:
+            raise InputError(f"n_views must be a whole number of at least 1, and 1 for a function (got {n_views!r}).")
         check_evaluation_mode(backbone)
         self.backbone: Callable[..., Any] = backbone
         self.centre: Features | None = None
@@ -100,7 +109,7 @@ class Embedder:
             self.spec, self.dim = self.backbone.spec, self.backbone.embedding_dim
             mean = self.spec.training_mean
             self.centre = None if mean is None else mean.detach().cpu().float().clone().numpy()
-            self.key = _key(self.backbone)
+            self.key = _key(self.backbone, n_views)
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
 
@@ -175,8 +184,10 @@ class Embedder:
             features = np.asarray(without_tensors(self.backbone(squares)), dtype=np.float32)
         else:
             with torch.inference_mode():
-                given = torch.from_numpy(squares).to(self.device).permute(0, 3, 1, 2).float().div_(255)
-                features = self.network(normalise_images(given, *self.spec.normalisation)).float().cpu().numpy()
+                given, side = torch.from_numpy(squares).to(self.device), squares.shape[1]
+                views = [view_of(given, number, side) for number in range(self.n_views)]
+                embedded = [self.network(normalise_images(view, *self.spec.normalisation)) for view in views]
+                features = torch.stack(embedded).float().mean(0).cpu().numpy()
         if features.ndim != 2 or len(features) != len(squares) or (self.dim or features.shape[1]) != features.shape[1]:
             expected = f"({len(squares)}, {self.dim or 'dim'})"
             raise InputError(f"backbone must return features of shape {expected} (got {features.shape}).")
@@ -205,10 +216,11 @@ def _compute_alone() -> None:
     torch.set_num_threads(1)  # for this thread
 
 
-def _key(backbone: Backbone) -> str:
+def _key(backbone: Backbone, n_views: int) -> str:
     spec = backbone.spec
     preprocessing = (spec.input_size, tuple(spec.normalisation), spec.interpolation, spec.crop, PREPROCESSING)
-    described = hashlib.sha256(repr((spec.name, *preprocessing)).encode())
+    several = (n_views,) if n_views > 1 else ()  # with one view, the key is that of earlier versions
+    described = hashlib.sha256(repr((spec.name, *preprocessing, *several)).encode())
     for name, tensor in sorted(backbone.state_dict().items()):
         described.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         described.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

@@ -170,6 +170,8 @@ def _export(fitted: Fitted) -> Any:
     if embedder is not None:
         if embedder.network is None:
             raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
+        if embedder.n_views > 1:
+            raise InputError(f"n_views must be 1 in an ONNX file (got {embedder.n_views}).")
         side = embedder.spec.input_size
         example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
     try:
