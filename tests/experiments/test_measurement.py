@@ -62,9 +62,9 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int,
     passes: list[tuple[str, str, tuple[int, ...]]] = []
     before = TrainedNetwork._embedded
 
-    def listening(self: TrainedNetwork, store: Store, layers: tuple[int, ...]) -> torch.Tensor:
+    def listening(self: TrainedNetwork, store: Store, layers: tuple[int, ...], n_views: int = 1) -> torch.Tensor:
         passes.append((self.name, store.folder.name, layers))
-        return before(self, store, layers)
+        return before(self, store, layers, n_views)
 
     monkeypatch.setattr(TrainedNetwork, "_embedded", listening)
     return passes

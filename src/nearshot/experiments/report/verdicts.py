@@ -84,7 +84,7 @@ def axis_of(studies: Iterable[Study]) -> Axis:
 def numbers(one: Difference) -> str:
     """Return a difference with its interval and, if it has one, its margin.
 
-    >>> numbers(Difference("a minus b", -0.5, 0.3, 1, margin=2.5))
+    >>> numbers(Difference("a minus b", -0.5, 0.3, 1, allowed=2.5))
     '−0.50 ± 0.30 + 2.5'
     """
     return f"{signed(one.difference)} ± {one.interval95:.2f}" + (f" + {one.margin:.2g}" if one.margin else "")
