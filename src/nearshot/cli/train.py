@@ -29,7 +29,7 @@ from nearshot.training.methods import batch_kind, compositions
 from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH, preset_for_side
 
 STOPPED = 143  # the shell's status of a process that SIGTERM ended, so that nobody takes the run for finished
-BASIC = ("dataset", "init", "backbone")  # decide which defaults the other settings have
+BASIC = ("dataset", "init", "backbone", "side", "input_size")  # decide which defaults the other settings have
 EPISODE_SETTINGS = ("n_way", "n_shot", "n_query", "images_per_class")
 
 
@@ -135,16 +135,8 @@ def parse(arguments: list[str]) -> Train:
     ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
     """
     kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str, "output": Path, "data_dir": Path}
-    names = (
-        "preset",
-        "output",
-        "data_dir",
-        "side",
-        "input_size",
-        *BASIC,
-        *dict.fromkeys(EPISODE_SETTINGS + TRAIN_SETTINGS),
-    )
-    fields: list[Any] = [(name, kinds[name] | None, None) for name in names]
+    names = ("preset", "output", "data_dir", *BASIC, *EPISODE_SETTINGS, *TRAIN_SETTINGS)
+    fields: list[Any] = [(name, kinds[name] | None, None) for name in dict.fromkeys(names)]
     options: Any = make_dataclass("Options", [*fields, ("resume", bool, False)])
     try:
         with redirect_stderr(io.StringIO()):

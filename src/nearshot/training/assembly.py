@@ -64,8 +64,9 @@ class RunPlan:
         config = _with_absolute_paths(config)
         self.run = RunFolder(default_folder(config) if folder is None else folder)
         config = _with_initial(config)
-        if resume and (restored := self.run.restore_settings(config, auto)) is not None:
-            config, auto = restored, ()
+        if resume and auto and self.run.checkpoint.is_file():  # the settings that the run began with
+            begun = self.run.read_config()
+            config, auto = replace(config, **{name: getattr(begun, name) for name in auto}), ()
         self.method = resolve_method(config, auto)
         self.fabric = hardware.fabric(config)
         if launch:

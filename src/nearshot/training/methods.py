@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -88,9 +88,8 @@ def _distances(inputs: LossInputs, config: TrainConfig) -> dict[str, Any]:
 
 
 def _simpleshot(inputs: LossInputs, config: TrainConfig) -> Tensor:
-    if inputs.logits is None:
-        raise InputError("SimpleShot needs the logits of a linear head; there is none.")
-    return losses.cross_entropy_loss(inputs.logits, inputs.labels, label_smoothing=config.label_smoothing)
+    logits = cast(Tensor, inputs.logits)  # see `has_linear_head`
+    return losses.cross_entropy_loss(logits, inputs.labels, label_smoothing=config.label_smoothing)
 
 
 def _supcon(inputs: LossInputs, config: TrainConfig) -> Tensor:
@@ -129,12 +128,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 )
 """The training methods by name; `TrainConfig.method` may also be an `OwnLoss`."""
 
-# Settings that only nca has, and settings that a method ignores, each with its neutral value.
-_ONLY_NCA: dict[str, object] = {"keep_positives": 1.0, "keep_negatives": 1.0, "cross_entropy_weight": 0.0}
-_UNUSED: Mapping[str, dict[str, object]] = {
-    "simpleshot": {"projection": None, "learn_temperature": False, "temperature": 1.0, "distance": "euclidean"},
-    "supcon": {"distance": "euclidean"},
-}
+# Settings that only nca has, and others that a method ignores. They must keep their defaults, which change nothing.
+_ONLY_NCA = ("keep_positives", "keep_negatives", "cross_entropy_weight")
+_IGNORED = {"simpleshot": ("projection", "learn_temperature", "temperature", "distance"), "supcon": ("distance",)}
 
 
 def has_linear_head(config: TrainConfig) -> bool:
@@ -160,15 +156,14 @@ def resolve_method(config: TrainConfig, auto: Collection[str] = ()) -> Method:
         auto: the names of settings that autoconfiguration may still change; they are not checked.
     """
     name, kind = config.method_name, batch_kind(config)
-    unused = _UNUSED.get(name, {}) | (_ONLY_NCA if name != "nca" else {})
     if isinstance(config.method, OwnLoss):
-        method = Method(name, _own(config.method))
-        unused |= {"learn_temperature": False}
+        method, ignored = Method(name, _own(config.method)), ("learn_temperature",)
     else:
-        method = look_up(METHODS, config.method, "method")
+        method, ignored = look_up(METHODS, config.method, "method"), _IGNORED.get(name, ())
     if method.needs_episodes and kind != "episodes":
         raise InputError(f"{method.title} are trained on episodes; batches must not be {kind!r}.")
-    for setting, neutral in unused.items():
+    for setting in ignored if name == "nca" else _ONLY_NCA + ignored:
+        neutral = getattr(TrainConfig, setting)
         if getattr(config, setting) != neutral:
             raise InputError(f"{setting} is not a setting of the method {name}; leave it at {neutral}.")
     if config.cross_entropy_weight and (config.keep_positives < 1 or config.keep_negatives < 1):

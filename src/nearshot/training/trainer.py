@@ -199,7 +199,6 @@ class Training:
         network = torch.compile(self.backbone, dynamic=False) if hardware.compile else self.backbone
         most = max(len(one.labels) for one in plan.stores.values())
         self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
-        self.classes = plan.classes
         self.progress, self.warnings = Progress(), list[str]()
 
     def resume(self) -> None:
@@ -216,7 +215,7 @@ class Training:
         used |= {"accelerator": self.fabric.device.type, "processes": self.fabric.world_size}
         environment = describe_environment(self.fabric.device)
         environment |= {"hardware": used, "fingerprints": self.plan.fingerprints}
-        self.run.describe(self.config, environment, self.classes)
+        self.run.describe(self.config, environment, self.plan.classes)
 
     def warm_up(self) -> None:
         """Embed an image, so that a network that compiles on first use does so before the first epoch is timed."""
@@ -274,7 +273,7 @@ class Training:
                 best[name] = {"epoch": epoch} | accuracy.as_dict()
         if epoch == self.config.epochs or any(one["epoch"] == epoch for one in best.values()):
             notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": self.config.dataset}
-            notes[NOTE] = self.classes.as_json()
+            notes[NOTE] = self.plan.classes.as_json()
             owner = self.step.average or self.step.learner
             heads = {name: getattr(owner, name, None) for name in ("projection", "head")}
             save_backbone(self.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes, **heads)
