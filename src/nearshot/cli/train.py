@@ -26,7 +26,7 @@ from nearshot.training import PRESETS, Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
 from nearshot.training.methods import batch_kind, compositions
-from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH, preset_for_side
+from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 
 STOPPED = 143  # the shell's status of a process that SIGTERM ended, so that nobody takes the run for finished
 BASIC = ("dataset", "init", "backbone", "side", "input_size")  # decide which defaults the other settings have
@@ -162,15 +162,16 @@ def parse(arguments: list[str]) -> Train:
 
 
 def _preset_for_images(given: dict[str, Any]) -> str | None:
-    """Return the preset to use instead of the given one, where the prepared images are too small for its crops."""
-    name = given.get("preset")
-    preset = PRESETS.get(name or "")
-    if name is None or preset is None:
+    """Return the preset to use instead of the given one, where miniImageNet's images are too small for its crops."""
+    name = given.get("preset", "")
+    small = name.replace("mini-imagenet-", "mini-imagenet-84-")
+    if small == name or small not in PRESETS:
         return None
-    dataset, data_dir, side = given.get("dataset", preset.dataset), given.get("data_dir"), given.get("side")
-    sides = {int(file.parent.parent.name) for file in prepared_manifests(dataset, data_dir, side=side)}
-    other = preset_for_side(name, max(sides, default=0), given.get("input_size", preset.input_size))
-    return other if len(sides) == 1 and other != name else None
+    published = PRESETS[name]
+    dataset, input_size = (given.get(setting, getattr(published, setting)) for setting in ("dataset", "input_size"))
+    manifests = prepared_manifests(dataset, given.get("data_dir"), side=given.get("side"))
+    sides = {int(file.parent.parent.name) for file in manifests}
+    return small if len(sides) == 1 and max(sides) <= input_size else None
 
 
 def _default_config(given: dict[str, Any]) -> TrainConfig:

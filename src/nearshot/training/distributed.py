@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_gather, all_reduce
+from torch.distributed.nn.functional import all_reduce
 
 from nearshot.errors import NearshotError
 
@@ -98,13 +98,27 @@ def any_rank(fabric: Fabric, value: bool) -> bool:
 def gather_batch(share: Tensor) -> Tensor:
     """Return the whole batch, (n_ranks · image, …), of which each rank has an equal share, in the order of the ranks.
 
-    Every rank then computes the same loss of the whole batch. The gradients of all ranks are summed, which multiplies
-    that of a rank's share by the number of ranks: DDP averages the gradients of the weights, and their sum is needed.
-    Other gradients, such as that of a learnt temperature, are the same on every rank, so their average is right.
+    Every rank then computes the same loss of the whole batch. The gradient of a rank's share is multiplied by the
+    number of ranks, since DDP averages the gradients of the weights and their sum is needed. Other gradients, such as
+    that of a learnt temperature, are the same on every rank, so their average is already right.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return share
-    return torch.cat(all_gather(share))
+    gathered: Tensor = _Gather.apply(share)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, share: Tensor) -> Tensor:
+        shares = [torch.empty_like(share) for _ in range(dist.get_world_size())]
+        dist.all_gather(shares, share.contiguous())
+        return torch.cat(shares)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        n_ranks = dist.get_world_size()
+        return gradients[0].chunk(n_ranks)[dist.get_rank()] * n_ranks
 
 
 def synchronise_batch_norm(network: nn.Module, device: torch.device) -> nn.Module:

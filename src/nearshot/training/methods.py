@@ -51,8 +51,7 @@ class Method:
     Attributes:
         title: its name in tables.
         loss: the loss of a batch, under a configuration.
-        batches: its default kind of batches.
-        needs_episodes: whether it is undefined on other batches.
+        batches: its default kind of batches; a method of episodes is undefined on others.
         roles: (prototypes, separate) as in `episode_loss`, for counting its pairs; None if it does not compare images.
         classifier: the classifier that the paper reports it with.
     """
@@ -60,7 +59,6 @@ class Method:
     title: str
     loss: Callable[[LossInputs, TrainConfig], Tensor]
     batches: BatchKind = "shuffled"
-    needs_episodes: bool = False
     roles: tuple[bool, bool] | None = None
     classifier: ClassifierName = "centroid"
 
@@ -119,9 +117,9 @@ def _own(loss: OwnLoss) -> Callable[[LossInputs, TrainConfig], Tensor]:
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "nca": Method("NCA", _nca, roles=(False, False)),
-        "prototypical": Method("Prototypical Networks", _episodic(True, True), "episodes", True, (True, True)),
-        "matching": Method("Matching Networks", _episodic(False, True), "episodes", True, (False, True), "soft"),
-        "nca-prototypes": Method("NCA with prototypes", _episodic(True, False), "episodes", True, (True, False)),
+        "prototypical": Method("Prototypical Networks", _episodic(True, True), "episodes", (True, True)),
+        "matching": Method("Matching Networks", _episodic(False, True), "episodes", (False, True), "soft"),
+        "nca-prototypes": Method("NCA with prototypes", _episodic(True, False), "episodes", (True, False)),
         "simpleshot": Method("SimpleShot", _simpleshot),
         "supcon": Method("SupCon", _supcon, roles=(False, False)),
     }
@@ -156,13 +154,16 @@ def resolve_method(config: TrainConfig, auto: Collection[str] = ()) -> Method:
         auto: the names of settings that autoconfiguration may still change; they are not checked.
     """
     name, kind = config.method_name, batch_kind(config)
+    ignored: tuple[str, ...] = () if name == "nca" else _ONLY_NCA
     if isinstance(config.method, OwnLoss):
-        method, ignored = Method(name, _own(config.method)), ("learn_temperature",)
+        method = Method(name, _own(config.method))
+        ignored += ("learn_temperature",)
     else:
-        method, ignored = look_up(METHODS, config.method, "method"), _IGNORED.get(name, ())
-    if method.needs_episodes and kind != "episodes":
+        method = look_up(METHODS, config.method, "method")
+        ignored += _IGNORED.get(name, ())
+    if method.batches == "episodes" and kind != "episodes":
         raise InputError(f"{method.title} are trained on episodes; batches must not be {kind!r}.")
-    for setting in ignored if name == "nca" else _ONLY_NCA + ignored:
+    for setting in ignored:
         neutral = getattr(TrainConfig, setting)
         if getattr(config, setting) != neutral:
             raise InputError(f"{setting} is not a setting of the method {name}; leave it at {neutral}.")
