@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection
 from dataclasses import replace
@@ -28,7 +29,7 @@ from nearshot.training.initial import initial_classes, load_initial
 from nearshot.training.methods import make_batches, resolve_method
 from nearshot.training.run_folder import RunFolder, folder_name, run_name
 from nearshot.training.step import Learner
-from nearshot.training.teacher import Teacher, teacher_fingerprint
+from nearshot.training.teacher import Teacher, teacher_file
 
 
 class RunPlan:
@@ -81,7 +82,7 @@ class RunPlan:
         self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         n_ranks, training = self.fabric.world_size, self.stores["train"]
         if config.teacher is not None:
-            self.fingerprints["teacher"] = teacher_fingerprint(config)
+            self.fingerprints["teacher"] = hashlib.sha256(teacher_file(config).read_bytes()).hexdigest()
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
         self.validation_queries = self._check_validation()
         self.classes = self._check_classes()

@@ -139,12 +139,13 @@ def train(
                     if log is not None:
                         log.step()
                     if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
-                        training.save(log, writer)
+                        training.save(writer)
                         return training.result(finished=False)
                 record = training.epoch_record()
                 seconds = time.perf_counter() - started
                 if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
                     record["validation"] = training.validated(progress.epoch)
+                progress.history.append(record)
                 if log is not None:
                     log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
                     for warning in training.warnings:
@@ -155,12 +156,11 @@ def train(
                 stops = any_rank(fabric, stopping()) and not is_last
                 since_last = time.monotonic() - writer.started
                 if stops or is_last or since_last >= options.get("checkpoint_seconds", 10.0):
-                    training.save(log, writer)
+                    training.save(writer)
                 if stops:
                     return training.result(finished=False)
             writer.wait()
             if log is not None:
-                progress.history = log.history
                 run.write("result.json", training.summary())
         fabric.barrier()
     return training.result(finished=True)
@@ -300,11 +300,10 @@ class Training:
         bfloat16 = "bf16" in str(self.fabric.strategy.precision.precision)
         return embed_images(self.backbone, feed, device=self.fabric.device, network=self.embedder, bfloat16=bfloat16)
 
-    def save(self, log: RunLog | None, writer: CheckpointWriter) -> None:
+    def save(self, writer: CheckpointWriter) -> None:
         """Write a checkpoint on the first rank, and then remove weights that are not among the best."""
-        if log is None:
+        if not self.fabric.is_global_zero:
             return
-        self.progress.history = log.history
         self._check_finite()
         state = checkpoint.state_of(self.step, self.plan.sampler, self.progress)
         state |= {"config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
