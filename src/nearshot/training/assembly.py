@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ from nearshot.episode_shape import ImagesByClass
 from nearshot.errors import InputError, NearshotError, look_up
 from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.text import format_list
-from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_episodes
+from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_validation
 from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
@@ -124,18 +123,16 @@ class RunPlan:
         if "val" not in self.stores:
             self.messages.append("There is no validation split, so the last epoch is kept.")
             return config.validation_queries
-        n_way, shots, most = config.validation_way, config.validation_shots, max(config.validation_shots)
-        by_class = ImagesByClass(self.stores["val"].labels)
-        n_usable = int((by_class.sizes > most).sum())
+        n_way, most = config.validation_way, max(config.validation_shots)
+        n_usable = int((ImagesByClass(self.stores["val"].labels).sizes > most).sum())
         if n_usable < n_way:
             raise InputError(
                 f"validation_way must be at most {n_usable}, the number of validation classes of more than {most} "
                 f"images, not {n_way}. Lower validation_way or validation_shots, or give the split more classes."
             )
-        given: dict[str, Any] = {"n_way": n_way, "shots": shots, "n_query": config.validation_queries}
-        fitting = fit_episodes(by_class, "validation", **given, auto=("n_query",), validation=True)
-        self.messages += fitting.messages
-        return fitting.n_query
+        fitting, messages = fit_validation(config, self.stores["val"], ("validation_queries",))
+        self.messages += messages
+        return fitting.validation_queries
 
     def _check_pairs(self, n_ranks: int) -> None:
         """Refuse batches that cannot be mixed in pairs."""
