@@ -7,7 +7,6 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -48,9 +47,8 @@ class RunLog:
         n_done = len(progress.history)
         self.started = time.perf_counter()
         self.called: float | None = self.started if called is None else called
-        timing = folder.timing.read_text().splitlines() if folder.timing.is_file() else []
-        _write_lines(folder.metrics, map(json.dumps, progress.history))
-        _write_lines(folder.timing, timing[:n_done])
+        _write_lines(folder.metrics, progress.history)
+        _write_lines(folder.timing, _timings(folder, n_done))
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
         except ImportError:
@@ -141,9 +139,22 @@ def import_wandb() -> Any:
     return wandb
 
 
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
+def _timings(folder: RunFolder, n_epochs: int) -> list[dict[str, Any]]:
+    """Return the timings of the first epochs; if an epoch was rerun, its latest."""
+    found = {}
+    for line in folder.timing.read_text().splitlines() if folder.timing.is_file() else ():
+        try:
+            timing = json.loads(line)
+        except ValueError:
+            continue  # the end of a line that a killed process was writing
+        if timing["epoch"] <= n_epochs:
+            found[int(timing["epoch"])] = timing
+    return list(found.values())
+
+
+def _write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     with atomic_write(path) as file:
-        file.write("".join(f"{line}\n" for line in lines).encode())
+        file.write("".join(json.dumps(record) + "\n" for record in records).encode())
 
 
 def _scalars(record: dict[str, Any]) -> dict[str, float]:
