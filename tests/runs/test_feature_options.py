@@ -23,7 +23,7 @@ from nearshot.training import train
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    prepare_tiny(folder, n_images=12, contrast=20)  # hard to tell
+    prepare_tiny(folder, n_classes=10, n_images=10, contrast=20)  # hard to tell
     return folder
 
 
@@ -98,7 +98,7 @@ def test_files_of_earlier_versions_have_no_options(trained: Path, data_dir: Path
 def test_weights_alone_need_the_training_split_for_some(trained: Path, data_dir: Path, tmp_path: Path) -> None:
     weights = TrainedRun(trained, data_dir=data_dir).best_weights(5, "centroid")
     request = Request(dataset="tiny", shots=(1,), n_way=2, n_query=5, n_episodes=20)
-    for options in OPTIONS:
+    for options in (OPTIONS[0], OPTIONS[-1]):
         found = evaluate_weights(weights, replace(request, **vars(options)), data_dir=data_dir)
         assert found[0].options == options
     (data_dir / "tiny").rename(tmp_path / "aside")

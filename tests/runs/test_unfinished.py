@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -15,15 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from settings import TINY
+from settings import TINY, Stops
 from tiny import prepare_tiny
-from torch import Tensor
 
 from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments.measurement import measure
 from nearshot.experiments.results import Measurement
-from nearshot.losses import nca_loss
 from nearshot.runs import network as network_module
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
 from nearshot.runs.network import TrainedRun, Unfinished
@@ -42,19 +39,6 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     prepare_tiny(folder, contrast=12)
     return folder
-
-
-class Stops:
-    """NCA's loss, which asks its own process to stop while it computes some batch."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return nca_loss(embeddings, labels, background=1e-10)
 
 
 def trained(config: TrainConfig, folder: Path, data_dir: Path) -> TrainResult:

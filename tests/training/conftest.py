@@ -29,6 +29,15 @@ def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def teacher(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with a linear head, a projection and averaged weights, which tests only read."""
+    folder = tmp_path_factory.mktemp("runs") / "teacher"
+    config = replace(TINY, cross_entropy_weight=0.5, projection=12, ema_decay=0.9, epochs=2)
+    train(config, folder=folder, data_dir=data_dir, show=False)
+    return folder
+
+
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
     """A copy of the finished run, which a test may change."""

@@ -21,7 +21,7 @@ from settings import TINY
 
 from nearshot.training import Hardware, train
 
-CONFIG = replace(TINY, epochs=8, learn_temperature=True, ema_decay=0.9, backbone="conv4-32", seed=5)
+CONFIG = replace(TINY, epochs=8, learn_temperature=True, ema_decay=0.9, cross_entropy_weight=0.5, seed=5)
 
 
 def start(data_dir: Path, folder: Path) -> int:

@@ -249,11 +249,6 @@ def test_skipped_classes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture
         assert message in capsys.readouterr().err
 
 
-def fitting(sizes: Sequence[int], n_way: int, shots: Sequence[int], n_query: int, **more: object) -> tuple[object, ...]:
-    by_class = ImagesByClass(labels_of(*sizes), [f"kind {number}" for number in range(len(sizes))])
-    return tuple(fit_episodes(by_class, "test", n_way=n_way, shots=shots, n_query=n_query, **more))  # type: ignore[arg-type]
-
-
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=2, max_size=8).filter(lambda s: sum(one >= 2 for one in s) >= 2),
     n_way=st.integers(2, 8),
@@ -296,12 +291,13 @@ def test_fitting_episodes_can_be_drawn(
 def test_a_tiny_class_does_not_ruin_a_measurement(
     sizes: list[int], expected: tuple[int, tuple[int, ...], int], n_skipped: int
 ) -> None:
-    *found, least_images, messages = fitting(sizes, 5, (1, 5), 15)
+    by_class = ImagesByClass(labels_of(*sizes), [f"kind {number}" for number in range(len(sizes))])
+    *found, least_images, messages = fit_episodes(by_class, "test", n_way=5, shots=(1, 5), n_query=15)
     assert tuple(found) == expected
-    tiny = [number for number, size in enumerate(sizes) if size < cast(int, least_images)]
+    tiny = [number for number, size in enumerate(sizes) if size < least_images]
     assert len(tiny) == n_skipped
     for number in tiny:
-        assert f"'kind {number}' ({sizes[number]} image" in cast(list[str], messages)[0]
+        assert f"'kind {number}' ({sizes[number]} image" in messages[0]
 
 
 def test_splits_that_are_too_small_are_refused_together() -> None:

@@ -74,6 +74,7 @@ OTHER_KINDS: dict[str, tuple[Any, ...]] = {
 }
 COUNTED = ("epochs", "batch_size", "least_images", "validate_every", "validation_episodes", "validation_queries")
 OPTIONAL = ("steps_per_epoch", "micro_batch", "projection", "input_size", "side")
+FRACTIONS = ("cross_entropy_weight", "label_smoothing", "mix_probability")
 # The last value that is right, and the first that is wrong.
 EDGES: list[tuple[str, Any, Any]] = [
     *((name, 1, 0) for name in (*COUNTED, *OPTIONAL)),
@@ -81,13 +82,12 @@ EDGES: list[tuple[str, Any, Any]] = [
     ("validation_way", 2, 1),
     ("learning_rate", 1e-9, 0.0),
     ("temperature", 1e-9, 0.0),
-    *((name, 0.0, -1e-9) for name in ("weight_decay", "momentum", "warm_up", "decay", "background")),
-    ("momentum", 0.999, 1.0),
-    ("ema_decay", 0.0, -1e-9),
-    ("ema_decay", 0.999, 1.0),
-    *((name, low, high) for name in ("keep_positives", "keep_negatives") for low, high in ((1e-9, 0.0), (1.0, 1.01))),
-    ("cross_entropy_weight", 0.0, -0.01),
-    ("cross_entropy_weight", 1.0, 1.01),
+    *((name, 0.0, -1e-9) for name in ("weight_decay", "momentum", "warm_up", "decay", "background", "ema_decay")),
+    *((name, 0.0, -1e-9) for name in ("mixup", "cutmix", "rotation_weight", *FRACTIONS)),
+    *((name, 1.0, 1.01) for name in ("keep_positives", "keep_negatives", *FRACTIONS)),
+    *((name, 1e-9, 0.0) for name in ("keep_positives", "keep_negatives")),
+    *((name, 0.999, 1.0) for name in ("momentum", "ema_decay")),
+    ("mix_stages", False, True),  # without mixup
     ("milestones", (0.01, 0.99), (0.5, 1.0)),
     ("milestones", (), (0.0, 0.5)),
     ("warm_up", 120.0, 120.5),
@@ -117,6 +117,9 @@ def test_a_setting_may_go_as_far_as_this(name: str, right: Any, wrong: Any) -> N
         (TrainConfig(cross_entropy_weight=0.5, keep_negatives=0.5), "cross_entropy_weight .*keep_negatives"),
         (TrainConfig(method="prototypical", batch_size=100), "does not divide"),
         (TrainConfig(least_images=10), "least_images.* shuffled"),
+        (TrainConfig(label_smoothing=0.1), "label_smoothing needs cross-entropy"),
+        (TrainConfig(method="prototypical", mixup=1.0), "mixup .*not episodes"),
+        (TrainConfig(batches="episodes", cutmix=1.0), "cutmix .*not episodes"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(config: TrainConfig, message: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from settings import TINY
+from tiny import prepare_tiny
 from torch import Tensor
 
 from nearshot.cli import main
@@ -87,10 +88,9 @@ def test_a_checkpoint_is_copied_before_it_is_written(tmp_path: Path) -> None:
     assert not read_checkpoint(tmp_path / "checkpoint.pt")["learner"]["weights"].any()
 
 
-def test_weights_written_during_a_checkpoint_are_kept(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_written_during_a_checkpoint_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow disk, old weights are removed when a later epoch is among the best already."""
+    prepare_tiny(tmp_path, contrast=12)  # hard to tell apart, so that later epochs are better
     write = CheckpointWriter._write
 
     def slowly(self: CheckpointWriter, state: dict[str, object], afterwards: Callable[[], None]) -> None:
@@ -99,7 +99,7 @@ def test_weights_written_during_a_checkpoint_are_kept(
 
     monkeypatch.setattr(CheckpointWriter, "_write", slowly)
     config = replace(TINY, epochs=8, validate_every=1)
-    result = train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0.1, show=False)
+    result = train(config, folder=tmp_path / "run", data_dir=tmp_path, checkpoint_seconds=0.1, show=False)
     files = {file.name for file in (tmp_path / "run" / "weights").iterdir()}
     assert files == {f"epoch-{epoch:04d}.safetensors" for epoch in {*result.best_epochs.values(), 8}}
 

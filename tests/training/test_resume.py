@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from settings import TINY
+from settings import TINY, Stops
 from tiny import prepare_tiny
-from torch import Tensor
 
+from nearshot.data.augment import Augmentation
 from nearshot.errors import FileFormatError, InputError
-from nearshot.losses import nca_loss
 from nearshot.training import OwnLoss, train
 from nearshot.training.checkpoint import read_checkpoint
 
@@ -69,25 +68,46 @@ def test_kills_change_nothing(data_dir: Path, tmp_path: Path, n_kills: int, seed
     check_equal(whole, killed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("n_steps", [8, 12])  # of 6 per epoch: in the middle, and at the end of the second
-def test_a_signal_saves_and_stops(number: signal.Signals, n_steps: int, data_dir: Path, tmp_path: Path) -> None:
-    n_left = n_steps
+# Settings with a state of their own; a folder stands for the run in it.
+INGREDIENTS: dict[str, Any] = {
+    "teacher": "teacher",
+    "rotation_weight": 1.0,
+    "ema_decay": 0.9,
+    "mixup": 1.0,
+    "mix_stages": True,
+    "cutmix": 1.0,
+    "mix_probability": 0.8,
+    "augmentation": Augmentation(n_operations=1),
+}
+FROM_A_RUN: dict[str, Any] = {"init": "teacher", "freeze": 1, "learning_rate": 1e-4, "validate_every": 1}
 
-    def loss(embeddings: Tensor, labels: Tensor) -> Tensor:
-        nonlocal n_left
-        n_left -= 1
-        if n_left == 0:
-            os.kill(os.getpid(), number)
-        return nca_loss(embeddings, labels)
 
-    config = replace(TINY, epochs=4, method=OwnLoss("signalling", loss))
+@pytest.mark.parametrize(
+    ("number", "n_steps", "changes"),
+    [
+        (signal.SIGTERM, 8, {}),  # of 6 per epoch: in the middle of the second
+        (signal.SIGINT, 12, {}),  # at its end
+        (signal.SIGTERM, 3, FROM_A_RUN),
+        (signal.SIGTERM, 8, INGREDIENTS),
+    ],
+    ids=["middle", "end", "initial network", "ingredients"],
+)
+def test_a_signal_saves_and_stops(
+    number: signal.Signals, n_steps: int, changes: dict[str, Any], teacher: Path, data_dir: Path, tmp_path: Path
+) -> None:
+    changes = {name: str(teacher) if value == "teacher" else value for name, value in changes.items()}
+    n_calls = 2 * n_steps if "mixup" in changes else n_steps  # of a mixed batch, the loss is computed twice
+    config = replace(TINY, method=OwnLoss("signalling", Stops(n_calls, number)), **changes)
     stopped = train(config, folder=tmp_path / "stopped", data_dir=data_dir, show=False)
     assert not stopped.finished
     state = read_checkpoint(tmp_path / "stopped" / "checkpoint.pt")
     assert state["progress"]["step"] == n_steps
-    assert train(config, folder=tmp_path / "stopped", data_dir=data_dir, resume=True, show=False).finished
-    assert train(config, folder=tmp_path / "whole", data_dir=data_dir, show=False).finished
+    resumed = train(config, folder=tmp_path / "stopped", data_dir=data_dir, resume=True, show=False)
+    whole = train(config, folder=tmp_path / "whole", data_dir=data_dir, show=False)
+    assert resumed.finished
+    assert whole.finished
+    assert bool(whole.initial) == (config.init is not None)
+    assert resumed.initial == whole.initial
     check_equal(tmp_path / "whole", tmp_path / "stopped")
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: its files, the weights that are kept, and the best epoch."""
+"""The folder of a run: its files, its name, and the best epoch."""
 
 from __future__ import annotations
 
@@ -30,15 +30,6 @@ def test_the_best_epoch_is_that_of_the_nearest_number_of_shots(epochs: dict[int,
     expected = epochs[nearest[0]] if nearest else None
     assert best_epoch(best, n_shot, "centroid") == best_epoch(best, n_shot, "knn") == expected
     assert best_epoch(best, n_shot, "soft") == (None if expected is None else 1000 + expected)
-
-
-def test_weights_of_other_epochs_before_one_are_removed(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    run.weights.mkdir()
-    for epoch in (1, 2, 3, 5, 10, 11):
-        run.weights_of(epoch).touch()
-    run.keep_weights({2, 10}, before=10)
-    assert set(run.weights.iterdir()) == {run.weights_of(epoch) for epoch in (2, 10, 11)}
 
 
 def test_a_resumed_run_keeps_its_earlier_environments(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from nearshot.runs.network import TrainedRun
 from nearshot.training import METHODS, Hardware, OwnLoss, RunFolder, TrainResult, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import EVALUATION_SETTINGS
-from nearshot.training.checkpoint import Progress, read_checkpoint
+from nearshot.training.checkpoint import Progress
 from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.logging import RunLog
 from nearshot.training.methods import Composition, compositions, resolve_method
@@ -101,15 +101,6 @@ def test_weights_load_and_give_the_accuracy_that_was_logged(run: Path, data_dir:
     features = embed(backbone, (images - mean) / std)
     accuracy = evaluate_features(features, store.labels, n_way=2, n_episodes=50, centre=backbone.spec.training_mean)
     assert accuracy.mean == pytest.approx(best["mean"], abs=0.5)
-
-
-def test_the_average_of_the_weights_is_what_is_saved(train_tiny: TrainTiny) -> None:
-    folder = train_tiny(ema_decay=0.9).folder
-    state = read_checkpoint(folder / "checkpoint.pt")
-    saved = nearshot.load_backbone(folder / "weights" / f"epoch-{TINY.epochs:04d}.safetensors").state_dict()
-    for name, value in saved.items():
-        assert torch.equal(value, state["average"][f"backbone.{name}"])
-    assert not all(torch.equal(value, state["learner"][f"backbone.{name}"]) for name, value in saved.items())
 
 
 def test_a_run_is_measured_with_the_epochs_that_were_best(run: Path, data_dir: Path) -> None:

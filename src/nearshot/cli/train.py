@@ -25,10 +25,10 @@ from nearshot.training import PRESETS, Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
 from nearshot.training.methods import batch_kind, compositions
-from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH, preset_for_side
+from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 
 STOPPED = 143  # the shell's status of a process that SIGTERM ended, so that nobody takes the run for finished
-BASIC = ("preset", "output", "data_dir", "dataset", "side", "init", "backbone", "input_size")  # decide the defaults
+BASIC = ("dataset", "init", "backbone", "side", "input_size")  # decide which defaults the other settings have
 EPISODE_SETTINGS = ("n_way", "n_shot", "n_query", "images_per_class")
 
 
@@ -131,8 +131,8 @@ def parse(arguments: list[str]) -> Train:
     ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
     """
     kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str, "output": Path, "data_dir": Path}
-    names = dict.fromkeys(BASIC + EPISODE_SETTINGS + TRAIN_SETTINGS)
-    fields: list[Any] = [(name, kinds[name] | None, None) for name in names]
+    names = ("preset", "output", "data_dir", *BASIC, *EPISODE_SETTINGS, *TRAIN_SETTINGS)
+    fields: list[Any] = [(name, kinds[name] | None, None) for name in dict.fromkeys(names)]
     options: Any = make_dataclass("Options", [*fields, ("resume", bool, False)])
     try:
         with redirect_stderr(io.StringIO()):
@@ -158,15 +158,16 @@ def parse(arguments: list[str]) -> Train:
 
 
 def _preset_for_images(given: dict[str, Any]) -> str | None:
-    """Return the preset to use instead of the given one, where the prepared images are too small for its crops."""
-    name = given.get("preset")
-    preset = PRESETS.get(name or "")
-    if name is None or preset is None:
+    """Return the preset to use instead of the given one, where miniImageNet's images are too small for its crops."""
+    name = given.get("preset", "")
+    small = name.replace("mini-imagenet-", "mini-imagenet-84-")
+    if small == name or small not in PRESETS:
         return None
-    dataset, data_dir, side = given.get("dataset", preset.dataset), given.get("data_dir"), given.get("side")
-    sides = {int(file.parent.parent.name) for file in prepared_manifests(dataset, data_dir, side=side)}
-    other = preset_for_side(name, max(sides, default=0), given.get("input_size", preset.input_size))
-    return other if len(sides) == 1 and other != name else None
+    published = PRESETS[name]
+    dataset, input_size = (given.get(setting, getattr(published, setting)) for setting in ("dataset", "input_size"))
+    manifests = prepared_manifests(dataset, given.get("data_dir"), side=given.get("side"))
+    sides = {int(file.parent.parent.name) for file in manifests}
+    return small if len(sides) == 1 and max(sides) <= input_size else None
 
 
 def _default_config(given: dict[str, Any]) -> TrainConfig:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,7 +19,7 @@ from nearshot.episode_shape import ImagesByClass
 from nearshot.errors import InputError, NearshotError, look_up
 from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.text import format_list
-from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_episodes
+from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_validation
 from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
@@ -28,7 +28,7 @@ from nearshot.training.initial import initial_classes, load_initial
 from nearshot.training.methods import make_batches, resolve_method
 from nearshot.training.run_folder import RunFolder, folder_name, run_name
 from nearshot.training.step import Learner
-from nearshot.training.teacher import Teacher, teacher_fingerprint
+from nearshot.training.teacher import Teacher, teacher_file
 
 
 class RunPlan:
@@ -64,8 +64,9 @@ class RunPlan:
         config = _with_absolute_paths(config)
         self.run = RunFolder(default_folder(config) if folder is None else folder)
         config = _with_initial(config)
-        if resume and (restored := self.run.restore_settings(config, auto)) is not None:
-            config, auto = restored, ()
+        if resume and auto and self.run.checkpoint.is_file():  # the settings that the run began with
+            begun = self.run.read_config()
+            config, auto = replace(config, **{name: getattr(begun, name) for name in auto}), ()
         self.method = resolve_method(config, auto)
         self.fabric = hardware.fabric(config)
         if launch:
@@ -80,7 +81,7 @@ class RunPlan:
         self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         n_ranks, training = self.fabric.world_size, self.stores["train"]
         if config.teacher is not None:
-            self.fingerprints["teacher"] = teacher_fingerprint(config)
+            self.fingerprints["teacher"] = hashlib.sha256(teacher_file(config).read_bytes()).hexdigest()
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
         self.validation_queries = self._check_validation()
         self.classes = self._check_classes()
@@ -122,18 +123,16 @@ class RunPlan:
         if "val" not in self.stores:
             self.messages.append("There is no validation split, so the last epoch is kept.")
             return config.validation_queries
-        n_way, shots, most = config.validation_way, config.validation_shots, max(config.validation_shots)
-        by_class = ImagesByClass(self.stores["val"].labels)
-        n_usable = int((by_class.sizes > most).sum())
+        n_way, most = config.validation_way, max(config.validation_shots)
+        n_usable = int((ImagesByClass(self.stores["val"].labels).sizes > most).sum())
         if n_usable < n_way:
             raise InputError(
                 f"validation_way must be at most {n_usable}, the number of validation classes of more than {most} "
                 f"images, not {n_way}. Lower validation_way or validation_shots, or give the split more classes."
             )
-        given: dict[str, Any] = {"n_way": n_way, "shots": shots, "n_query": config.validation_queries}
-        fitting = fit_episodes(by_class, "validation", **given, auto=("n_query",), validation=True)
-        self.messages += fitting.messages
-        return fitting.n_query
+        fitting, messages = fit_validation(config, self.stores["val"], ("validation_queries",))
+        self.messages += messages
+        return fitting.validation_queries
 
     def _check_pairs(self, n_ranks: int) -> None:
         """Refuse batches that cannot be mixed in pairs."""

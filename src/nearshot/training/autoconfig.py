@@ -49,18 +49,18 @@ def autoconfigure(
     adapt = _with_episodes if batch_kind(config) == "episodes" else _with_batch_size
     config, messages = adapt(config, stores["train"], auto, n_ranks)
     if "val" in stores:
-        *fitting, _, more = fit_episodes(
-            ImagesByClass(stores["val"].labels),
-            "validation",
-            n_way=config.validation_way,
-            shots=config.validation_shots,
-            n_query=config.validation_queries,
-            auto=[name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto],
-            validation=True,
-        )
-        changed: dict[str, Any] = dict(zip(_VALIDATION_SETTINGS.values(), fitting, strict=True))
-        config, messages = replace(config, **changed), messages + more
+        config, more = fit_validation(config, stores["val"], auto)
+        messages += more
     return config, messages
+
+
+def fit_validation(config: TrainConfig, store: Store, auto: Collection[str]) -> tuple[TrainConfig, list[str]]:
+    """Return the settings with the automatic ones of validation adapted to its split, and a message for each change."""
+    given: dict[str, Any] = {name: getattr(config, setting) for name, setting in _VALIDATION_SETTINGS.items()}
+    names = [name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto]
+    fitting = fit_episodes(ImagesByClass(store.labels), "validation", **given, auto=names, validation=True)
+    changed = {setting: getattr(fitting, name) for name, setting in _VALIDATION_SETTINGS.items()}
+    return replace(config, **changed), fitting.messages
 
 
 class FittingEpisodes(NamedTuple):

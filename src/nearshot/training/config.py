@@ -39,11 +39,10 @@ NUMBERS = ("int", "int | None", "float", "float | None", "tuple[int, ...]", "tup
 # What values must be: the settings, a predicate that holds for valid values, and the phrase of the error message.
 CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("epochs steps_per_epoch batch_size micro_batch least_images", lambda value: value >= 1, "at least 1"),
-    ("freeze", lambda value: value >= 0, "at least 0"),
-    ("projection input_size side", lambda value: value >= 1, "at least 1"),
-    ("validate_every validation_episodes validation_queries", lambda value: value >= 1, "at least 1"),
+    ("projection input_size side validate_every", lambda value: value >= 1, "at least 1"),
+    ("validation_episodes validation_queries", lambda value: value >= 1, "at least 1"),
     ("validation_way", lambda value: value >= 2, "at least 2"),
-    ("mixup cutmix distillation_weight", lambda value: value >= 0, "at least 0"),
+    ("freeze mixup cutmix distillation_weight", lambda value: value >= 0, "at least 0"),
     ("learning_rate temperature distillation_temperature", lambda value: value > 0, "positive"),
     ("weight_decay warm_up decay background rotation_weight", lambda value: value >= 0, "at least 0"),
     ("momentum ema_decay", lambda value: 0 <= value < 1, "at least 0 and under 1"),
@@ -52,6 +51,7 @@ CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("milestones", lambda values: all(0 < one < 1 for one in values), "fractions of the run, between 0 and 1"),
     ("validation_shots", lambda values: values and min(values) >= 1, "numbers of at least 1"),
     ("backbone", lambda value: isinstance(value, str), "a name, such as 'conv4'"),
+    ("method", lambda value: isinstance(value, str | OwnLoss), "a name or an OwnLoss('my-loss', my_loss)"),
 )
 
 
@@ -223,9 +223,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
-        method: object = self.method
-        if not isinstance(method, str | OwnLoss):
-            raise InputError(f"method must be a name or an OwnLoss('my-loss', my_loss), not {method!r}.")
         if self.init == "none":
             object.__setattr__(self, "init", None)
         self._check_numbers()

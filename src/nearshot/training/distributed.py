@@ -75,19 +75,16 @@ def on_first_rank(fabric: Fabric, work: Callable[[], Value]) -> Value:
 
     Otherwise the other ranks would wait forever.
     """
-    if fabric.world_size == 1:
-        return work()
-    value: Value | None = None
-    problem: str | None = None
+    answer: Value | NearshotError | None = None
     if fabric.is_global_zero:
         try:
-            value = work()
+            answer = work()
         except NearshotError as error:
-            problem = str(error)
-    value, problem = fabric.broadcast((value, problem))
-    if problem is not None:
-        raise NearshotError(problem)
-    return value  # type: ignore[return-value]
+            answer = error
+    answer = fabric.broadcast(answer)
+    if isinstance(answer, NearshotError):
+        raise answer
+    return answer  # type: ignore[return-value]
 
 
 def any_rank(fabric: Fabric, value: bool) -> bool:

@@ -41,19 +41,20 @@ class RunLog:
         wandb: str | None = None,
         called: float | None = None,
     ) -> None:
-        self.folder, self.history, self.n_epochs = folder, list(progress.history), config.epochs
+        self.folder, self.progress, self.n_epochs = folder, progress, config.epochs
         self.chance = 100 / config.validation_way
-        self.n_steps, self.first_step, self.n_taken = config.epochs * steps_per_epoch, progress.step, 0
+        self.n_steps, self.first_step = config.epochs * steps_per_epoch, progress.step
+        n_done = len(progress.history)
         self.started = time.perf_counter()
         self.called: float | None = self.started if called is None else called
-        _write_lines(folder.metrics, self.history)
-        _write_lines(folder.timing, _timings(folder, len(self.history)))
+        _write_lines(folder.metrics, progress.history)
+        _write_lines(folder.timing, _timings(folder, n_done))
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
         except ImportError:
             self.events = None
         else:  # curves of a resumed run end before its first epoch
-            self.events = SummaryWriter(str(folder.path), purge_step=len(self.history) + 1)
+            self.events = SummaryWriter(str(folder.path), purge_step=n_done + 1)
         self.wandb = None
         if wandb is not None:
             place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
@@ -64,7 +65,7 @@ class RunLog:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         has_bar = show is not False and sys.stderr.isatty()
         self.bar = Progress(*columns, console=console, transient=True, disable=not has_bar)
-        first = f"epoch {len(self.history) + 1}/{self.n_epochs}"
+        first = f"epoch {n_done + 1}/{self.n_epochs}"
         self.task = self.bar.add_task(first, total=self.n_steps, completed=self.first_step)
 
     def __enter__(self) -> Self:
@@ -82,12 +83,10 @@ class RunLog:
 
     def step(self) -> None:
         """Advance the bar."""
-        self.n_taken += 1
         self.bar.advance(self.task)
 
     def epoch(self, record: dict[str, Any], *, seconds: float, images_per_second: float) -> None:
-        """Add an epoch."""
-        self.history.append(record)
+        """Log an epoch."""
         now = time.time()
         timing = {"epoch": record["epoch"], "time": now, "seconds": seconds, "images_per_second": images_per_second}
         if self.called is not None:  # the first epoch of this process, whose start-up is part of the time
@@ -110,8 +109,9 @@ class RunLog:
         self.bar.console.print(message)
 
     def _show(self, record: dict[str, Any], images_per_second: float) -> None:
-        per_step = (time.perf_counter() - self.started) / max(self.n_taken, 1)  # with validation and everything else
-        minutes, seconds = divmod(round(per_step * (self.n_steps - self.first_step - self.n_taken)), 60)
+        n_taken, n_left = self.progress.step - self.first_step, self.n_steps - self.progress.step
+        per_step = (time.perf_counter() - self.started) / max(n_taken, 1)  # with validation and everything else
+        minutes, seconds = divmod(round(per_step * n_left), 60)
         left = f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {seconds:02d} s"
         speed = f"loss {record['loss']:.4f}, {images_per_second:,.0f} images/s"
         following = min(record["epoch"] + 1, self.n_epochs)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -51,8 +51,7 @@ class Method:
     Attributes:
         title: its name in tables.
         loss: the loss of a batch, under a configuration.
-        batches: its default kind of batches.
-        needs_episodes: whether it is undefined on other batches.
+        batches: its default kind of batches; a method of episodes is undefined on others.
         roles: (prototypes, separate) as in `episode_loss`, for counting its pairs; None if it does not compare images.
         classifier: the classifier that the paper reports it with.
     """
@@ -60,7 +59,6 @@ class Method:
     title: str
     loss: Callable[[LossInputs, TrainConfig], Tensor]
     batches: BatchKind = "shuffled"
-    needs_episodes: bool = False
     roles: tuple[bool, bool] | None = None
     classifier: ClassifierName = "centroid"
 
@@ -88,9 +86,8 @@ def _distances(inputs: LossInputs, config: TrainConfig) -> dict[str, Any]:
 
 
 def _simpleshot(inputs: LossInputs, config: TrainConfig) -> Tensor:
-    if inputs.logits is None:
-        raise InputError("SimpleShot needs the logits of a linear head; there is none.")
-    return losses.cross_entropy_loss(inputs.logits, inputs.labels, label_smoothing=config.label_smoothing)
+    logits = cast(Tensor, inputs.logits)  # see `has_linear_head`
+    return losses.cross_entropy_loss(logits, inputs.labels, label_smoothing=config.label_smoothing)
 
 
 def _supcon(inputs: LossInputs, config: TrainConfig) -> Tensor:
@@ -120,21 +117,18 @@ def _own(loss: OwnLoss) -> Callable[[LossInputs, TrainConfig], Tensor]:
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "nca": Method("NCA", _nca, roles=(False, False)),
-        "prototypical": Method("Prototypical Networks", _episodic(True, True), "episodes", True, (True, True)),
-        "matching": Method("Matching Networks", _episodic(False, True), "episodes", True, (False, True), "soft"),
-        "nca-prototypes": Method("NCA with prototypes", _episodic(True, False), "episodes", True, (True, False)),
+        "prototypical": Method("Prototypical Networks", _episodic(True, True), "episodes", (True, True)),
+        "matching": Method("Matching Networks", _episodic(False, True), "episodes", (False, True), "soft"),
+        "nca-prototypes": Method("NCA with prototypes", _episodic(True, False), "episodes", (True, False)),
         "simpleshot": Method("SimpleShot", _simpleshot),
         "supcon": Method("SupCon", _supcon, roles=(False, False)),
     }
 )
 """The training methods by name; `TrainConfig.method` may also be an `OwnLoss`."""
 
-# Settings that only nca has, and settings that a method ignores, each with its neutral value.
-_ONLY_NCA: dict[str, object] = {"keep_positives": 1.0, "keep_negatives": 1.0, "cross_entropy_weight": 0.0}
-_UNUSED: Mapping[str, dict[str, object]] = {
-    "simpleshot": {"projection": None, "learn_temperature": False, "temperature": 1.0, "distance": "euclidean"},
-    "supcon": {"distance": "euclidean"},
-}
+# Settings that only nca has, and others that a method ignores. They must keep their defaults, which change nothing.
+_ONLY_NCA = ("keep_positives", "keep_negatives", "cross_entropy_weight")
+_IGNORED = {"simpleshot": ("projection", "learn_temperature", "temperature", "distance"), "supcon": ("distance",)}
 
 
 def has_linear_head(config: TrainConfig) -> bool:
@@ -160,15 +154,17 @@ def resolve_method(config: TrainConfig, auto: Collection[str] = ()) -> Method:
         auto: the names of settings that autoconfiguration may still change; they are not checked.
     """
     name, kind = config.method_name, batch_kind(config)
-    unused = _UNUSED.get(name, {}) | (_ONLY_NCA if name != "nca" else {})
+    ignored: tuple[str, ...] = () if name == "nca" else _ONLY_NCA
     if isinstance(config.method, OwnLoss):
         method = Method(name, _own(config.method))
-        unused |= {"learn_temperature": False}
+        ignored += ("learn_temperature",)
     else:
         method = look_up(METHODS, config.method, "method")
-    if method.needs_episodes and kind != "episodes":
+        ignored += _IGNORED.get(name, ())
+    if method.batches == "episodes" and kind != "episodes":
         raise InputError(f"{method.title} are trained on episodes; batches must not be {kind!r}.")
-    for setting, neutral in unused.items():
+    for setting in ignored:
+        neutral = getattr(TrainConfig, setting)
         if getattr(config, setting) != neutral:
             raise InputError(f"{setting} is not a setting of the method {name}; leave it at {neutral}.")
     if config.cross_entropy_weight and (config.keep_positives < 1 or config.keep_negatives < 1):

@@ -105,16 +105,6 @@ PRESETS: Mapping[str, TrainConfig] = MappingProxyType(_all())
 """Settings by dataset and method, such as "cifar-fs-nca"; change some with `dataclasses.replace`."""
 
 
-def preset_for_side(name: str, side: int, input_size: int | None) -> str:
-    """Return the preset for images of this side: on miniImageNet another one, if they are no larger than the input.
-
-    >>> preset_for_side("mini-imagenet-nca", 84, 84), preset_for_side("mini-imagenet-nca", 256, 84)
-    ('mini-imagenet-84-nca', 'mini-imagenet-nca')
-    """
-    small = name.replace("mini-imagenet-", "mini-imagenet-84-")
-    return small if small in PRESETS and side <= (input_size or side) else name
-
-
 def closest_preset(config: TrainConfig) -> tuple[str, dict[str, tuple[Any, Any]]]:
     """Return the preset that a configuration differs least from, and how: {setting: (the preset's, its own)}.
 

@@ -19,8 +19,6 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Collection
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from shlex import quote
@@ -61,6 +59,7 @@ def run_name(config: TrainConfig) -> str:
 def folder_name(config: TrainConfig) -> str:
     """Return a short name for a run's folder: the preset, or the dataset and the method; then seed and other changes.
 
+    >>> from dataclasses import replace
     >>> folder_name(replace(PHOTOS, dataset="./birds", seed=3)), folder_name(replace(PHOTOS, dataset="birds", epochs=9))
     ('birds-nca-seed3', 'birds-nca-f62f')
     """
@@ -132,16 +131,6 @@ class RunFolder:
             return TrainConfig.from_dict(content)
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{self.path / 'config.json'} is damaged: {error}") from error
-
-    def restore_settings(self, config: TrainConfig, names: Collection[str]) -> TrainConfig | None:
-        """Return the configuration with the named settings restored from the existing run.
-
-        None where there is no checkpoint to resume from.
-        """
-        if not names or not self.checkpoint.is_file():
-            return None
-        begun = self.read_config()
-        return replace(config, **{name: getattr(begun, name) for name in names})
 
     def read_trained_on(self) -> TrainingClasses | None:
         """Return the training classes; None for a run of an older version, which has no record."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,8 +66,3 @@ def teacher_file(config: TrainConfig) -> Path:
     if not path.is_file():
         raise InputError(f"teacher must be a run's folder or a weights file, and there is none at {config.teacher}.")
     return path
-
-
-def teacher_fingerprint(config: TrainConfig) -> str:
-    """Return a hash of the teacher's weights, by which a resumed run knows them."""
-    return hashlib.sha256(teacher_file(config).read_bytes()).hexdigest()

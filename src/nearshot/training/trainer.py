@@ -138,12 +138,13 @@ def train(
                     if log is not None:
                         log.step()
                     if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
-                        training.save(log, writer)
+                        training.save(writer)
                         return training.result(finished=False)
                 record = training.epoch_record()
                 seconds = time.perf_counter() - started
                 if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
                     record["validation"] = training.validated(progress.epoch)
+                progress.history.append(record)
                 if log is not None:
                     log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
                     for warning in training.warnings:
@@ -154,12 +155,11 @@ def train(
                 stops = any_rank(fabric, stopping()) and not is_last
                 since_last = time.monotonic() - writer.started
                 if stops or is_last or since_last >= options.get("checkpoint_seconds", 10.0):
-                    training.save(log, writer)
+                    training.save(writer)
                 if stops:
                     return training.result(finished=False)
             writer.wait()
             if log is not None:
-                progress.history = log.history
                 run.write("result.json", training.summary())
         fabric.barrier()
     return training.result(finished=True)
@@ -198,7 +198,6 @@ class Training:
         network = torch.compile(self.backbone, dynamic=False) if hardware.compile else self.backbone
         most = max(len(one.labels) for one in plan.stores.values())
         self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
-        self.classes = plan.classes
         self.progress, self.warnings = Progress(), list[str]()
 
     def resume(self) -> None:
@@ -215,7 +214,7 @@ class Training:
         used |= {"accelerator": self.fabric.device.type, "processes": self.fabric.world_size}
         environment = describe_environment(self.fabric.device)
         environment |= {"hardware": used, "fingerprints": self.plan.fingerprints}
-        self.run.describe(self.config, environment, self.classes)
+        self.run.describe(self.config, environment, self.plan.classes)
 
     def warm_up(self) -> None:
         """Embed an image, so that a network that compiles on first use does so before the first epoch is timed."""
@@ -273,7 +272,7 @@ class Training:
                 best[name] = {"epoch": epoch} | accuracy.as_dict()
         if epoch == self.config.epochs or any(one["epoch"] == epoch for one in best.values()):
             notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": self.config.dataset}
-            notes[NOTE] = self.classes.as_json()
+            notes[NOTE] = self.plan.classes.as_json()
             owner = self.step.average or self.step.learner
             heads = {name: getattr(owner, name, None) for name in ("projection", "head")}
             save_backbone(self.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes, **heads)
@@ -300,11 +299,10 @@ class Training:
         bfloat16 = "bf16" in str(self.fabric.strategy.precision.precision)
         return embed_images(self.backbone, feed, device=self.fabric.device, network=self.embedder, bfloat16=bfloat16)
 
-    def save(self, log: RunLog | None, writer: CheckpointWriter) -> None:
+    def save(self, writer: CheckpointWriter) -> None:
         """Write a checkpoint on the first rank, and then remove weights that are not among the best."""
-        if log is None:
+        if not self.fabric.is_global_zero:
             return
-        self.progress.history = log.history
         self._check_finite()
         state = checkpoint.state_of(self.step, self.plan.sampler, self.progress)
         state |= {"config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
