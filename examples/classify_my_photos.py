@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from nearshot import FewShotClassifier
-from nearshot.data import prepare
+from nearshot.data import open_or_prepare
 from nearshot.estimator import read_support
 
 LETTERS = {0: "ben", 30: "et", 60: "shin", 90: "sign-e"}  # by their class index in the dataset
@@ -22,7 +22,7 @@ STRANGER = {120: "yass"}
 
 def draw_letters(folder: Path, data_dir: Path | None) -> tuple[Path, list[Path]]:
     """Write five images per letter to `photos/<letter>/<n>.png`, and new images, some of another letter."""
-    store = prepare("glyphs", data_dir=data_dir)["test"]
+    store = open_or_prepare("glyphs", "test", data_dir)
     for label, letter in (LETTERS | STRANGER).items():
         for number, image in enumerate((store.labels == label).nonzero()[:7, 0].tolist()):
             path = folder / ("photos" if number < 5 and label in LETTERS else "new") / letter / f"{number}.png"

@@ -20,7 +20,7 @@ from PIL import Image
 
 from nearshot.data import store as stores
 from nearshot.data.datasets.source import Plan, SourceImage
-from nearshot.data.images import Fit, Pixels, decode, fit_to_square
+from nearshot.data.images import Fit, decode, fit_to_square
 from nearshot.data.store import HASH_BYTES, OtherVersionError, Store
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.io import atomic_write
@@ -28,6 +28,7 @@ from nearshot.progress import with_progress
 from nearshot.text import counted
 
 IMAGES_PER_STEP = 512
+LARGE = 20_000  # bytes of a file
 INTERPOLATION = "bilinear, Pillow"
 Broken = Literal["refuse", "skip"]
 
@@ -193,6 +194,8 @@ class _Job:
         """Append the images to the split's files, and record the progress after every few hundred."""
         side, fit = self.manifest["side"], self.manifest["fit"]
         steps = range(state["n_read"], len(self.images), IMAGES_PER_STEP)
+        # Threads that read small images would mostly wait for each other, for the interpreter.
+        in_threads = any(image.n_bytes > LARGE for image in self.images[:100])
         with (
             ThreadPoolExecutor() as pool,
             (self.folder / "images.u8").open("ab") as pixel_file,
@@ -200,14 +203,15 @@ class _Job:
         ):
             for start in with_progress(steps, self.label, show=self.progress):
                 batch = self.images[start : start + IMAGES_PER_STEP]
-                for index, pixels in enumerate(pool.map(lambda image: _read(image, side, fit), batch), start):
-                    if not isinstance(pixels, FileFormatError):
-                        pixel_file.write(pixels.tobytes())
-                        hash_file.write(stores.hash_of(pixels).tobytes())
-                    elif self.broken == "refuse":
-                        raise FileFormatError(f"{pixels} Repair the file, or skip such images with broken='skip'.")
-                    else:
-                        state["broken"].append([index, str(pixels)])
+                found = list((pool.map if in_threads else map)(lambda image: _read(image, side, fit), batch))
+                for index, error in enumerate(found, start):
+                    if isinstance(error, FileFormatError):
+                        if self.broken == "refuse":
+                            raise FileFormatError(f"{error} Repair the file, or skip such images with broken='skip'.")
+                        state["broken"].append([index, str(error)])
+                good = [one for one in found if not isinstance(one, FileFormatError)]
+                pixel_file.write(b"".join(pixels for pixels, _ in good))
+                hash_file.write(b"".join(digest for _, digest in good))
                 pixel_file.flush()
                 hash_file.flush()
                 state["n_read"] = start + len(batch)
@@ -233,10 +237,12 @@ class _Job:
         _write_json(self.folder / "manifest.json", manifest, indent=1)
 
 
-def _read(source: SourceImage, side: int, fit: Fit) -> Pixels | FileFormatError:
+def _read(source: SourceImage, side: int, fit: Fit) -> tuple[bytes, bytes] | FileFormatError:
+    """Return the pixels of an image and their hash, or the error of an image that cannot be read."""
     try:
         data = source.read()
         image = decode(data, source.name) if isinstance(data, bytes) else Image.fromarray(data)
-        return fit_to_square(image, side, fit, source.name)
+        pixels = fit_to_square(image, side, fit, source.name)
+        return pixels.tobytes(), stores.hash_of(pixels).tobytes()
     except FileFormatError as error:
         return error

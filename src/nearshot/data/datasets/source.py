@@ -46,7 +46,13 @@ class SourceImage:
     class_name: str
     name: str  # in the source
     read: Callable[[], bytes | Pixels]  # returns the file's bytes, or pixels (height, width, 3)
-    stamp: str = ""  # a text that changes with the file; empty if the image has no file of its own
+    stamp: str = ""  # the file's size, with its time or checksum; empty if the image has no file of its own
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of the file; 0 if it is not known."""
+        size = self.stamp.split(" ")[0]
+        return int(size) if size.isdecimal() else 0
 
 
 class Plan(NamedTuple):
