@@ -72,12 +72,14 @@ def test_code_of_notebook(
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     code = re.sub(r"\b(10|2)_000\b", "100", re.sub("^%.*", "", code, flags=re.MULTILINE))  # episodes
     code, n_settings = re.subn(
-        "^N_STEPS, EVERY, .*", "N_STEPS, EVERY, SEEDS = 2, 1, range(3)", code, flags=re.MULTILINE
+        "^N_STEPS, EVERY, .*", "N_STEPS, EVERY, SEEDS = 1, 1, range(2)", code, flags=re.MULTILINE
     )
     assert n_settings == (name == "nca-and-prototypes")
     exec(compile(code, name, "exec"), {"__name__": "__main__"})  # noqa: S102
     stored = "".join("".join(output.get("text", "")) for cell in cells for output in cell.get("outputs", []))
     found, expected = (re.sub(r"[+-]#", "#", _without_numbers(text)) for text in (capsys.readouterr().out, stored))
+    if n_settings:  # fewer seeds have fewer numbers
+        found, expected = (re.sub(r"# ± #(, # ± #)*", "# ± #", text) for text in (found, expected))
     assert found == expected
 
 

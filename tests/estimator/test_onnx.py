@@ -63,7 +63,9 @@ def backbone() -> Backbone:
     return network.eval()
 
 
-@pytest.fixture(scope="module", params=[("bilinear", 1.0), ("bicubic", 0.875)], ids=str)
+@pytest.fixture(
+    scope="module", params=[("bilinear", 1.0), pytest.param(("bicubic", 0.875), marks=pytest.mark.slow)], ids=str
+)
 def resize(request: pytest.FixtureRequest) -> tuple[Run, dict[str, Any]]:
     """The resizing part alone; its outputs are levels of 0 to 255."""
     images = torch.zeros(2, 30, 40, 3, dtype=torch.uint8)

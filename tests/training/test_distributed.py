@@ -19,18 +19,30 @@ SCRIPT = Path(__file__).with_name("two_processes.py")
 TOLERANCE = 2e-4
 
 
+QUICK = ("nca", "in-parts", "mixed")
+
+
 @pytest.fixture(scope="module")
-def folders(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def folders(
+    request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """Folders of the same runs in one process and in two: of the quick configurations, or of the others."""
+    names = [name for name in CONFIGS if (name in QUICK) == request.param]
     one, two = (tmp_path_factory.mktemp("runs") / name for name in ("one", "two"))
-    train_all(data_dir, one)
+    train_all(data_dir, one, names)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *launcher, str(SCRIPT), str(data_dir), str(two)]
+    command = [sys.executable, *launcher, str(SCRIPT), str(data_dir), str(two), *names]
     subprocess.run(command, check=True, env=environment, timeout=300)
     return one, two
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    ("folders", "name"),
+    [pytest.param(name in QUICK, name, marks=[] if name in QUICK else pytest.mark.slow) for name in CONFIGS],
+    indirect=["folders"],
+    scope="module",
+)
 def test_two_processes_are_one(folders: tuple[Path, Path], name: str) -> None:
     histories = [
         [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()] for folder in folders

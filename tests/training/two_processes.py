@@ -1,12 +1,13 @@
 """Train some configurations, in as many processes as torchrun started.
 
-python two_processes.py DATA_DIR FOLDER
+python two_processes.py DATA_DIR FOLDER NAME …
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ CONFIGS = {
 }
 
 
-def train_all(data_dir: Path, folder: Path) -> None:
+def train_all(data_dir: Path, folder: Path, names: Sequence[str]) -> None:
     hardware = Hardware(accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "1")))
-    for name, config in CONFIGS.items():
-        train(config, folder=folder / name, data_dir=data_dir, hardware=hardware, show=False)
+    for name in names:
+        train(CONFIGS[name], folder=folder / name, data_dir=data_dir, hardware=hardware, show=False)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    train_all(Path(sys.argv[1]), Path(sys.argv[2]))
+    train_all(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
     torch.distributed.destroy_process_group()
