@@ -32,7 +32,6 @@ $(RAY_READY): $(READY)
 	@touch $@
 
 demo: $(READY)  ## train and compare the losses on letters of unseen scripts, in three minutes
-	@mkdir -p examples/output
 	$(BIN)/python examples/compare_losses.py --output examples/output
 
 test: check  ## what CI runs: checks, all tests but the slow ones, doctests, examples; prints the ten slowest

@@ -39,7 +39,7 @@ from nearshot.estimator import Embedder
 from nearshot.estimator.image_inputs import read_each
 from nearshot.evaluation import CLASSIFIERS
 from nearshot.progress import with_progress
-from photos_report import markdown, summary
+from photos_report import IN_README, markdown, summary
 
 RESULTS = Path(__file__).parent / "results"
 N_CLASSES, N_IMAGES = 60, 40
@@ -400,6 +400,7 @@ def main() -> None:
     text = markdown(report)
     (options.output / "photos.md").write_text(text)
     (options.output / "photos-summary.md").write_text(summary(report))
+    (options.output / "photos-readme.md").write_text(summary(report, IN_README))
     print(text)
 
 

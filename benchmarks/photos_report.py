@@ -26,12 +26,15 @@ KINDS = {
 }
 
 
-def summary(report: dict[str, Any]) -> str:
+IN_README = (0, 1, 2, 7)  # rows of NETWORKS
+
+
+def summary(report: dict[str, Any], rows: Sequence[int] = range(len(NETWORKS))) -> str:
     """Return the table of networks and classifiers."""
     datasets = report["datasets"]
     body = [
         [title, *(number(cell(one["networks"].get(network, []), 10, 5, head, how)) for one in datasets.values())]
-        for title, network, head, how in NETWORKS
+        for title, network, head, how in (NETWORKS[row] for row in rows)
     ]
     head = f"Accuracy in per cent, 10 classes, 5 photos of each, mean of {report['draws']} draws and its 95 % interval:"
     return f"{head}\n\n{table(['', *datasets], body)}\n"

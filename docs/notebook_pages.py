@@ -7,6 +7,7 @@ from pathlib import Path
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 NOTEBOOKS = Path(__file__).resolve().parent / "notebooks"
@@ -25,3 +26,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for name, content in resources["outputs"].items():
             files.append(File.generated(config, f"notebooks/{name}", content=content))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links to a notebook, which code hosts show, lead to its page."""
+    return markdown if page.file.src_uri.startswith("notebooks/") else markdown.replace(".ipynb)", ".md)")

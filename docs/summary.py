@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 TABLES = Path(__file__).resolve().parent.parent / "results" / "tables"
@@ -35,8 +36,8 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
 def _cell(row: dict[str, str] | None, shot: str) -> str:
     if row is None or not row[f"{shot} seeds"]:
         return "–"
-    seeds = int(row[f"{shot} seeds"])
-    return f"{float(row[shot]):.1f}{'' if seeds > 1 else '*'} ({float(row[f'{shot} paper']):.1f})"
+    ours, paper = (Decimal(row[name]).quantize(Decimal("0.1"), ROUND_HALF_UP) for name in (shot, f"{shot} paper"))
+    return f"{ours}{'' if int(row[f'{shot} seeds']) > 1 else '*'} ({paper})"
 
 
 if __name__ == "__main__":

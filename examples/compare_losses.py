@@ -135,7 +135,7 @@ def table_of(rows: dict[str, Row], n_steps: int, n_seeds: int) -> Table:
         caption="±: 95 % over 10,000 episodes. Difference: mean and range over seeds. Batches have "
         f"32 letters × 8 images; in shuffled ones, {shuffled:.0f} of 256 images have no other image of their class.",
     )
-    for heading in ("", "pairs per batch", "accuracy %", "between seeds", "NCA minus it"):
+    for heading in ("", "pairs per batch", "accuracy %", "between seeds", "NCA's lead"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for name, row in rows.items():
         pooled = pool_seeds(row.accuracies)

@@ -23,8 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_readme_shows_the_demos_own_output() -> None:
-    """`make demo` writes its output to a file; the README shows it."""
-    output = (ROOT / "examples" / "output" / "compare_losses.txt").read_text()
+    output = (ROOT / "results" / "demo" / "compare_losses.txt").read_text()
     assert output.strip("\n") in (ROOT / "README.md").read_text()
 
 
@@ -115,12 +114,13 @@ def test_the_tables_about_the_classifier_are_of_the_numbers_beside_them(
 
 def test_the_tables_about_photographs_are_of_the_numbers_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from photos_report import markdown, summary
+    from photos_report import IN_README, markdown, summary
 
     results = ROOT / "benchmarks" / "results"
     report = json.loads((results / "photos.json").read_text())
     assert markdown(report) == (results / "photos.md").read_text()
     assert summary(report) == (results / "photos-summary.md").read_text()
+    assert summary(report, IN_README) == (results / "photos-readme.md").read_text()
 
 
 def test_the_table_about_signs_is_of_the_numbers_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
