@@ -80,7 +80,7 @@ def take_pictures(browser: Browser, address: str, session: Session, names: dict[
     label_some(session, names)
     settle()
     click("Not labelled")
-    browser.ask("sort.value = 'name'; sort.dispatchEvent(new Event('change', {bubbles: true}))")  # not the doubtful ones
+    browser.ask("sort.value = 'name'; sort.dispatchEvent(new Event('change', {bubbles: true}))")  # a fair sample
     settle()
     browser.ask("document.querySelector('.tile[aria-posinset=\"8\"]').click()")
     settle()
