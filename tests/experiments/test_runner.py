@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-import queue
+import pickle
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from locks import locked
 from made_up import make_up
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
 from tiny_jobs import QUIET, ThisProcess, tiny_job
 
-from nearshot.errors import InputError, MissingExtraError, NearshotError
+from nearshot.errors import InputError, MissingExtraError
 from nearshot.experiments import RECIPES, reproduce
 from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.executors.ray import RayCluster, do_on_node
@@ -34,7 +32,7 @@ from nearshot.experiments.jobs import Job, jobs_of
 from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.results import Results, RunResult
 from nearshot.experiments.runner import run_jobs
-from nearshot.experiments.scales import QUICK, smaller
+from nearshot.experiments.scales import QUICK
 from nearshot.training import TrainConfig
 
 SHORT = replace(TINY, epochs=2, validation_episodes=10)
@@ -123,34 +121,26 @@ def test_control_c_and_sigterm_save_and_the_same_call_resumes(
 
 
 @pytest.mark.slow
-def test_small_jobs_share_a_process_and_one_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) -> None:
-    jobs = [*(job_of(SHORT, seed=seed) for seed in range(2)), job_of(LONG), job_of(SHORT, dataset="missing")]
+def test_a_process_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) -> None:
+    jobs = [job_of(LONG), job_of(SHORT), job_of(SHORT, dataset="missing")]
     executor = machine(tmp_path, data_dir, small=True)
-    executor.workers, executor.n_at_once = executor.workers[:1], 1
-    executor._free = queue.SimpleQueue()
-    executor._free.put(executor.workers[0])
-    processes: list[Any] = []
-    run = executor.run
-
-    def listening(job: Job) -> str | None:
-        problem = run(job)
-        processes.append(executor.workers[0].process)
-        return problem
-
-    executor.run = listening  # type: ignore[method-assign]
     executor.prepare = lambda jobs: None  # type: ignore[method-assign]  # it would refuse the last one
-    metrics = executor.runs / jobs[2].id / "metrics.jsonl"
-    after_epochs(metrics, 2, lambda: os.kill(executor.workers[0].process.pid, signal.SIGKILL))
+    log = executor.log_of(jobs[0])
+
+    def kill() -> None:
+        os.kill(int(log.read_text().splitlines()[0].split()[-1]), signal.SIGKILL)
+
+    after_epochs(log.parent / "metrics.jsonl", 2, kill)
     outcome = run_jobs(jobs, executor, console=QUIET)
-    assert outcome.done == jobs[:2]
-    assert outcome.failed[0].text == "ended by signal 9"
-    assert "'missing'" in outcome.failed[1].text
-    assert outcome.failed[1].log.is_file()
-    assert processes[0] is processes[1] is processes[2] is not processes[3]
-    assert all(one.poll() is not None for one in processes)  # none is left
-    assert all("epoch 2/2" in executor.log_of(job).read_text() for job in jobs[:2])
-    commands = [result.content["environment"]["command"] for result in executor.results]
-    assert commands[0] == [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    assert outcome.done == jobs[1:2]
+    failed = {failure.job.id: failure for failure in outcome.failed}
+    assert failed[jobs[0].id].text == "ended by signal 9"
+    assert "'missing'" in failed[jobs[2].id].text
+    assert failed[jobs[2].id].text in failed[jobs[2].id].log.read_text()
+    assert "epoch 2/2" in executor.log_of(jobs[1]).read_text()
+    (result,) = executor.results
+    command = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    assert result.content["environment"]["command"] == command
 
 
 @pytest.mark.parametrize(("part", "gpus"), [(1.0, "01"), (0.34, "0101"), (1 / 3, "010101"), (0, [""])])
@@ -161,7 +151,7 @@ def test_small_jobs_share_gpus(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     executor = machine(tmp_path, gpus_per_run=part)
     assert executor.n_at_once == len(gpus)
-    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in executor.workers] == list(gpus)
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in executor.environments] == list(gpus)
 
 
 @pytest.mark.parametrize("part", [-0.5, 1.5, 0.001])
@@ -170,113 +160,63 @@ def test_a_share_of_a_gpu_is_checked(part: float, tmp_path: Path) -> None:
         machine(tmp_path, gpus_per_run=part)
 
 
-class Pretended(ThisProcess):
-    """All jobs are done at once."""
-
-    def run(self, job: Job) -> str | None:
-        return None
-
-
-def test_jobs_that_would_take_too_long_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [job_of(SHORT, seed=seed) for seed in range(4)]
-    minutes = {job.id: many for job, many in zip(jobs, (4, 100, 6, 7), strict=True)}
-    monkeypatch.setattr(
-        "nearshot.experiments.runner.seconds_left", lambda some, *_: [60.0 * minutes[job.id] for job in some]
-    )
-    console = Console(file=(said := io.StringIO()), force_terminal=True, color_system=None, width=200)
-    executor = Pretended(Results(tmp_path / "results"), tmp_path / "runs")
-    outcome = run_jobs(jobs, executor, console=console, minutes=20)
-    assert outcome.done == [jobs[0], jobs[2], jobs[3]]
-    assert outcome.left == [jobs[1]]
-    assert "2 done, 1 running, 0 left, 1 for another time" in said.getvalue()
-    again = run_jobs(jobs, executor, console=QUIET, minutes=5)
-    assert again.done == [jobs[0]]
-    assert again.left == jobs[1:]
+@pytest.mark.slow
+def test_after_the_time_limit_running_jobs_have_saved_and_others_are_left(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, executor = [job_of(LONG, seed=seed) for seed in range(2)], machine(tmp_path, data_dir)
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
+    monkeypatch.setattr("nearshot.experiments.runner.time", clock)
+    metrics = executor.runs / jobs[0].id / "metrics.jsonl"
+    after_epochs(metrics, 3, lambda: setattr(clock, "monotonic", lambda: 60.0))
+    outcome = run_jobs(jobs, executor, console=QUIET, minutes=1)
+    assert (outcome.done, outcome.failed, outcome.left) == ([], [], jobs)
+    assert [(executor.runs / job.id / "checkpoint.pt").is_file() for job in jobs] == [True, False]
 
 
-def test_with_little_time_no_run_is_started_and_tables_show_what_is_available(tmp_path: Path) -> None:
-    said, scale = io.StringIO(), smaller(quick=True)
-    results = make_up(tmp_path / "results", ["schedule"], scale)
+def test_without_time_tables_show_what_is_available(tmp_path: Path) -> None:
+    said, results = io.StringIO(), make_up(tmp_path / "results", ["schedule"], QUICK)
     for file in sorted((results.folder / "quick" / "glyphs").iterdir())[1:]:
         file.unlink()
-    options = ReproductionOptions(
-        minutes=0.01, results=results.folder, runs=tmp_path / "runs", data_dir=tmp_path / "data"
-    )
-    done = reproduce(["schedule"], options, scale=scale, console=Console(file=said))
+    executor, options = ThisProcess(results, tmp_path), ReproductionOptions(minutes=0, results=results.folder)
+    done = reproduce(["schedule"], options, scale=QUICK, executor=executor, console=Console(file=said))
     assert len(done.outcome.left) == 3
     assert "Not done" in said.getvalue()
     assert [table.name for table in done.tables] == ["schedule-glyphs"]
-    assert not (tmp_path / "data").exists()
 
 
-def test_a_folder_that_is_not_writable_is_reported_before_anything_is_trained(data_dir: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed to other users
-        results, runs = Path(folder, "results"), Path(folder, "runs")
-        results.mkdir()
-        runs.mkdir()
-        Path(folder).chmod(0o755)
-        runs.chmod(0o777)
-        scale, executor = smaller(quick=True, steps=2), ThisProcess(Results(results), runs, data_dir)
-        with locked(results, rights=0o555), pytest.raises(NearshotError, match=re.escape(str(results))):
-            reproduce(["schedule"], scale=scale, results=results, runs=runs, executor=executor, console=QUIET)
-        assert not list(runs.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"names": "pairs"}, r"names must be .*\['pairs'\]"),
-        ({"names": ["pairs"], "seeds": 0}, "seeds must be at least 1 .*0"),
-        ({"names": ["pairs"], "minutes": 0}, "minutes must be positive .*0"),
-    ],
-    ids=str,
-)
-def test_a_wrong_argument_is_one_clear_sentence(given: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
-        reproduce(**given, results=tmp_path, console=QUIET)
-
-
-def on_node(folder: Path, data_dir: Path) -> tuple[dict[str, Any] | None, str | None, list[str]]:
-    task = ThisProcess(Results(folder), folder.parent, data_dir).task_of(tiny_job())
-    command = ("nearshot", "reproduce", "--on", "ray")
-    content, problem, log, _ = do_on_node(replace(task, run_folder=folder, command=command))
-    assert log == (folder / "log.txt").read_text().rstrip("\n")
-    return content, problem, log.splitlines()
+def test_the_number_of_seeds_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="seeds .*0"):
+        reproduce(["pairs"], seeds=0, results=tmp_path, console=QUIET)
 
 
 def test_a_node_brings_back_a_result_or_an_error_and_the_end_of_the_log(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content, problem, log = on_node(tmp_path / "run", data_dir)
+    monkeypatch.setattr("sys.argv", ["nearshot", "reproduce", "--on", "ray"])
+    result, problem, log = do_on_node(here(tmp_path, data_dir).task_of(tiny_job()))
     assert problem is None
-    assert content is not None
-    assert content["environment"]["command"] == ["nearshot", "reproduce", "--on", "ray"]
-    assert json.loads(json.dumps(content)) == content
-    assert re.fullmatch(r"nearshot: on .*, process \d+", log[0])
-    assert "epoch 2/2: loss" in log[-1]
-    content, problem, log = on_node(tmp_path / "other", tmp_path / "empty")
-    assert content is None
+    assert result is not None
+    assert result.content["environment"]["command"] == ["nearshot", "reproduce", "--on", "ray"]
+    assert pickle.loads(pickle.dumps(result)).content == result.content
+    assert log == here(tmp_path).log_of(tiny_job()).read_text()
+    assert re.match(r"nearshot: on .*, process \d+", log)
+    assert "epoch 2/2: loss" in log.splitlines()[-1]
+    result, problem, log = do_on_node(here(tmp_path / "other", tmp_path / "empty").task_of(tiny_job()))
+    assert result is None
     assert "tiny" in str(problem)
-    assert log[-1] == f"nearshot: {problem}"
+    assert log.splitlines()[-1] == f"nearshot: {problem}"
     nothing: dict[str, str] = {}
-    monkeypatch.setattr("nearshot.experiments.executors.base.do", lambda *_, **__: nothing["no reason"])
-    content, problem, log = on_node(tmp_path / "third", data_dir)
+    monkeypatch.setattr("nearshot.experiments.executors.base.do", lambda _: nothing["no reason"])
+    _, problem, log = do_on_node(here(tmp_path / "third", data_dir).task_of(tiny_job()))
     assert problem == "KeyError: 'no reason'"
-    assert any("Traceback" in line for line in log)
+    assert "Traceback" in log
 
 
-@pytest.mark.parametrize(("address", "reason"), [("127.0.0.1:1", "nothing answers"), ("local", "start a new one")])
-def test_where_no_cluster_is_none_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, reason: str
-) -> None:
-    with monkeypatch.context() as without, pytest.raises(MissingExtraError, match=r"nearshot\[ray\]"):
-        without.setitem(sys.modules, "ray", None)
+def test_without_the_extra_ray_its_name_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"nearshot\[ray\]"):
         RayCluster(Results(tmp_path), tmp_path)
-    ray = pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(NearshotError, match=f"no Ray cluster.*{reason}"):
-        RayCluster(Results(tmp_path), tmp_path)
-    assert not ray.is_initialized()
 
 
 @pytest.mark.slow

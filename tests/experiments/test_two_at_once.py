@@ -17,11 +17,11 @@ from rich.console import Console
 from tiny import prepare_tiny
 from tiny_jobs import QUIET, ThisProcess, tiny_job
 
-from nearshot.errors import NearshotError
+from nearshot.experiments.executors.base import LOCK, LOCKED, is_locked
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import LOCK, LOCKED, is_locked, run_lock
 from nearshot.experiments.results import Results
 from nearshot.experiments.runner import run_jobs
+from nearshot.io import FileLock
 
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {
@@ -92,35 +92,30 @@ def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
     assert metrics.read_text().count("\n") == 40
 
 
+@pytest.fixture
+def lock(executor: ThisProcess) -> FileLock:
+    folder = executor.runs / tiny_job().id
+    folder.mkdir(parents=True)
+    lock = FileLock(folder / LOCK)
+    assert lock.acquire()
+    return lock
+
+
 @pytest.mark.slow
-def test_a_worker_that_comes_too_late_is_no_failure(tmp_path: Path) -> None:
-    machine, job = LocalMachine(Results(tmp_path / "results"), tmp_path / "runs", tmp_path / "data"), tiny_job()
-    with run_lock(machine.runs / job.id):
-        assert machine.run(job) == LOCKED
-    machine.stop()
-    assert machine.log_of(job).read_text() == ""
+def test_a_worker_that_comes_too_late_is_no_failure(executor: ThisProcess, lock: FileLock) -> None:
+    machine = LocalMachine(executor.results, executor.runs, executor.data_dir)
+    assert machine.run(tiny_job()) == LOCKED
+    assert machine.log_of(tiny_job()).read_text() == ""
 
 
-def test_a_locked_run_is_not_awaited_beyond_the_time_limit(
-    executor: ThisProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_run_is_not_awaited_beyond_the_time_limit(executor: ThisProcess, lock: FileLock) -> None:
     job, runs, said = tiny_job(), executor.runs, io.StringIO()
-    monkeypatch.setattr("nearshot.experiments.runner.seconds_left", lambda jobs, *_: [0.1 for _ in jobs])
-    with run_lock(runs / job.id):
-        assert is_locked(runs / job.id)
-        with pytest.raises(NearshotError, match=LOCKED), run_lock(runs / job.id):
-            pass
-        outcome = run_jobs([job], executor, console=Console(file=said), minutes=0.01)
+    assert is_locked(runs / job.id)
+    assert executor.run(job) == LOCKED
+    outcome = run_jobs([job], executor, console=Console(file=said), minutes=0.02)
     assert (outcome.left, outcome.done, outcome.failed) == ([job], [], [])
     assert said.getvalue().count(WAITING) == 1
+    lock.release()
     assert not is_locked(runs / job.id)
     assert not is_locked(runs / "never")
     assert run_jobs([job], executor, console=QUIET).done == [job]
-
-
-def test_a_run_that_cannot_be_locked_fails_with_the_reason(executor: ThisProcess) -> None:
-    lock = executor.runs / tiny_job().id / LOCK
-    lock.mkdir(parents=True)
-    assert not is_locked(lock.parent)
-    (failure,) = run_jobs([tiny_job()], executor, console=QUIET).failed
-    assert str(lock) in failure.text

@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from settings import TINY
 
-from nearshot.experiments.executors.base import Executor, attempt
-from nearshot.experiments.jobs import Job, JobTask, do
+from nearshot.experiments.executors.base import Executor, JobTask, attempt, do
+from nearshot.experiments.jobs import Job
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.runner import run_jobs
 
@@ -33,12 +33,12 @@ class ThisProcess(Executor):
     accelerator = "cpu"
 
     def run(self, job: Job) -> str | None:
-        return attempt(self.task_of(job), self.results.put, show=False)
+        return attempt(self.task_of(job), self.results.put)
 
 
 def done_in(folder: Path, job: Job, data_dir: Path, n_sharing: int = 1) -> RunResult:
     """Do a job in a run folder on the CPU, and return its result."""
-    return do(JobTask(job, folder, data_dir, "cpu", n_sharing), show=False)
+    return do(JobTask(job, folder, data_dir, "cpu", n_sharing))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.identity import batches_of
-from nearshot.experiments.jobs import Job, has_weights
+from nearshot.experiments.jobs import Job
 from nearshot.experiments.paper import TRAINING_CLASSES
 from nearshot.experiments.results import Results
-from nearshot.training import RunFolder, TrainConfig
+from nearshot.training import TrainConfig
 
 # Images of the training splits, for datasets that may not be prepared here.
 TRAINING_IMAGES = {name: n_classes * n_images for name, (n_classes, n_images) in TRAINING_CLASSES.items()}
@@ -20,7 +19,6 @@ TRAINING_IMAGES |= {"tiered-imagenet": 448_695, "glyphs": 32_120}
 H200 = {84: 15_000.0, 32: 47_000.0}
 POWER = math.log(H200[32] / H200[84]) / math.log(84 / 32)
 CORE_AT_28 = 1_700.0  # images per second of a small network on a CPU core
-SECONDS_TO_MEASURE = 60.0  # a run that is trained already
 
 
 def images_of(config: TrainConfig) -> int:
@@ -35,14 +33,13 @@ def images_of(config: TrainConfig) -> int:
     return config.epochs * steps * batch_size
 
 
-def estimates(jobs: Sequence[Job], results: Results, device: str | None = None) -> list[tuple[float, str]]:
+def estimates(jobs: Sequence[Job], results: Results) -> list[tuple[float, str]]:
     """Return how many seconds each of some jobs of one scale takes on a device of its own, and on which.
 
-    By the median of earlier runs; if any are from the device that is named, only they count.
+    By the median of earlier runs.
     """
     known = list(results.of_scale(jobs[0].scale)) if jobs else []
     known = [run for run in known if run.job_seconds and images_of(run.config)]
-    known = [run for run in known if run.device == device] or known
     rates: dict[tuple[str, int | None], list[float]] = {}
     for run in known:
         rates.setdefault(_kind(run.config), []).append(images_of(run.config) * run.n_sharing / run.job_seconds)
@@ -75,17 +72,6 @@ def describe_cost(jobs: Sequence[Job], results: Results, n_at_once: int = 1) -> 
     duration = rough_duration(sum(seconds for seconds, _ in expected) / n_at_once)
     parallel = f", {n_at_once} at once" if n_at_once > 1 else ""
     return f"{many} images, about {duration} on {statistics.mode(where for _, where in expected)}{parallel}"
-
-
-def seconds_left(jobs: Sequence[Job], executor: Executor, device: str) -> list[float]:
-    """Estimate how long the rest of each of some jobs takes on a device that it may share with others."""
-    left = []
-    for job, (seconds, _) in zip(jobs, estimates(jobs, executor.results, device), strict=True):
-        run, share = RunFolder(executor.runs / job.id), 1.0
-        if not run.is_finished and run.metrics.is_file():
-            share = max(1 - run.metrics.read_text().count("\n") / job.config.epochs, 1 / job.config.epochs)
-        left.append((SECONDS_TO_MEASURE if has_weights(run) else share * seconds) * executor.n_sharing)
-    return left
 
 
 def rough_duration(seconds: float) -> str:
