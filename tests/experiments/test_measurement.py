@@ -16,7 +16,7 @@ from nearshot.data import Store
 from nearshot.devices import Precision
 from nearshot.errors import InputError
 from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned, sample_episodes
-from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, FineTuning, measure, measure_classes
+from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, measure, measure_classes
 from nearshot.experiments.results import Measurement
 from nearshot.io import read_json, write_json
 from nearshot.losses import nca_loss
@@ -142,7 +142,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
-    monkeypatch.setitem(FINE_TUNED, "fine-tuned", FineTuning(Adam(n_steps=0), "frozen"))
+    monkeypatch.setitem(FINE_TUNED, "fine-tuned", (Adam(n_steps=0), "frozen"))
     for precision in ("float32", "bfloat16"):
         run = opened(place, precision)
         plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in ("", "fine-tuned"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from nearshot.experiments.identity import validation_id
 from nearshot.experiments.jobs import AGAIN, DONE, MEASURE, TRAIN, JobPlan, chosen_jobs, describe_plan, jobs_of, plan_of
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
-from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
+from nearshot.experiments.results import DAMAGED, Results, RunResult, result_of, warn_of_damage
 from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
@@ -163,7 +162,7 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
         try:
             result = result_of(run, scale.name if _fits(run.read_config(), scale) else OWN, {})
         except DAMAGED as error:
-            warnings.warn(f"{path.parent} is skipped: {reason_of(error)}.", LeftOutWarning, stacklevel=2)
+            warn_of_damage(f"{path.parent} is skipped", error)
             continue
         store.put(result)
         found.append(result)

@@ -125,9 +125,8 @@ class _Progress:
         n_left = len(self.outcome.left)
         parts = [f"{len(self.outcome.done)} done, {len(self.running)} running, {n_left - len(self.running)} left"]
         parts += [f"{len(self.outcome.failed)} failed"] if self.outcome.failed else []
-        if self.seconds:
-            seconds = statistics.fmean(self.seconds) * n_left / self.executor.n_at_once
-            parts.append(f"about {rough_duration(seconds)} to go")
+        seconds = statistics.fmean(self.seconds or [0.0]) * n_left / self.executor.n_at_once
+        parts += [f"about {rough_duration(seconds)} to go"] if seconds else []
         table = Table(title=", ".join(parts))
         for heading in ("running", "for", "since", "last message"):
             table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
