@@ -19,7 +19,6 @@ from tiny_jobs import ThisProcess, done_in, tiny_job
 from nearshot.cli import main
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results, reproduce
-from nearshot.experiments.costs import describe_cost, estimates
 from nearshot.experiments.jobs import (
     AGAIN,
     DONE,
@@ -30,7 +29,9 @@ from nearshot.experiments.jobs import (
     Job,
     JobPlan,
     chosen_jobs,
+    describe_cost,
     describe_plan,
+    estimates,
     jobs_of,
     plan_of,
 )

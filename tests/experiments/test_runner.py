@@ -185,11 +185,6 @@ def test_without_time_tables_show_what_is_available(tmp_path: Path) -> None:
     assert [table.name for table in done.tables] == ["schedule-glyphs"]
 
 
-def test_the_number_of_seeds_is_checked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="seeds .*0"):
-        reproduce(["pairs"], seeds=0, results=tmp_path, console=QUIET)
-
-
 def test_a_node_brings_back_a_result_or_an_error_and_the_end_of_the_log(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

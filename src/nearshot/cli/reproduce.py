@@ -13,11 +13,9 @@ from rich.console import Console
 
 from nearshot.cli._tables import print_entries
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.costs import describe_cost
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import AGAIN, DONE, TRAIN, Job, chosen_jobs, jobs_of, plan_of
-from nearshot.experiments.recipe import Recipe
+from nearshot.experiments.jobs import AGAIN, DONE, TRAIN, Job, JobPlan, chosen_jobs, describe_cost, jobs_of, plan_of
 from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
 from nearshot.experiments.results import Results
 from nearshot.experiments.scales import OWN, Scale, smaller
@@ -115,36 +113,34 @@ class Reproduce(ReproductionOptions):
 
     def _list(self, scale: Scale, console: Console) -> None:
         """Print the recipes, or the runs that --only chooses, and what is left to do."""
-        results, n_seeds = Results(self.results), self.n_seeds(scale)
+        results, seeds = Results(self.results), range(self.seeds or scale.n_seeds)
         n_at_once = LocalMachine(results, self.runs, small=True).n_at_once if scale.is_small else 1
         recipes = chosen_recipes(self.names, self.dataset, scale)
 
-        def jobs_for(*some: Recipe) -> Sequence[Job]:
-            return jobs_of(some, self.dataset, scale, range(n_seeds))
+        def plan(jobs: Sequence[Job]) -> JobPlan:
+            return plan_of(jobs, results, self.runs, train_again=self.train_again)
 
         def state(jobs: Sequence[Job]) -> str:
             if not jobs:
                 return "nothing to run"
-            plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
-            cost = describe_cost((*plan[TRAIN], *plan[AGAIN]), results, n_at_once)
-            again = f", {len(plan[AGAIN])} {AGAIN}" if plan[AGAIN] else ""
-            return f"{len(plan[DONE])} of {counted(len(jobs), 'run')} done{again}{f'; left: {cost}' if cost else ''}"
+            planned = plan(jobs)
+            cost = describe_cost((*planned[TRAIN], *planned[AGAIN]), results, n_at_once)
+            again = f", {len(planned[AGAIN])} {AGAIN}" if planned[AGAIN] else ""
+            return f"{len(planned[DONE])} of {counted(len(jobs), 'run')} done{again}{f'; left: {cost}' if cost else ''}"
 
-        jobs = jobs_for(*recipes)
+        jobs = chosen_jobs(jobs_of(recipes, self.dataset, scale, seeds), self.only)
         if self.only:
-            jobs = chosen_jobs(jobs, self.only)
-            plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
-            states = {job.id: name for name, alike in plan.items() for job in alike}
+            states = {job.id: name for name, alike in plan(jobs).items() for job in alike}
             entries = [(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
             about_all = "Without --list, those that are not done are run."
         else:
-            entries = [(one.name, state(jobs_for(one)), self._about(one, scale)) for one in recipes]
+            entries = []
+            for recipe in recipes:
+                datasets = scale.dataset or ", ".join(recipe.on(self.dataset))
+                others = "" if self.dataset or scale.dataset else ", ".join(recipe.datasets[1:])
+                about = f"{recipe.title} ({datasets}{f'; with --dataset also {others}' if others else ''})"
+                entries.append((recipe.name, state(jobs_of([recipe], self.dataset, scale, seeds)), about))
             about_all = "Recipes share runs, so that all cost less than their sum."
         if len(entries) > 1:
             entries.append(("Together", state(jobs), about_all))
-        print_entries(f"{scale.label}; {counted(n_seeds, 'seed')}", entries, console)
-
-    def _about(self, recipe: Recipe, scale: Scale) -> str:
-        others = "" if self.dataset or scale.dataset else ", ".join(recipe.datasets[1:])
-        datasets = scale.dataset or ", ".join(recipe.on(self.dataset))
-        return f"{recipe.title} ({datasets}{f'; with --dataset also {others}' if others else ''})"
+        print_entries(f"{scale.label}; {counted(len(seeds), 'seed')}", entries, console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from nearshot.experiments.identity import validation_id
 from nearshot.experiments.jobs import AGAIN, DONE, MEASURE, TRAIN, JobPlan, chosen_jobs, describe_plan, jobs_of, plan_of
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
-from nearshot.experiments.results import DAMAGED, Results, RunResult, result_of, warn_of_damage
+from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, result_of
 from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
@@ -65,13 +66,6 @@ class ReproductionOptions:
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """The folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
 
-    def n_seeds(self, scale: Scale) -> int:
-        """Return the number of training seeds at a scale."""
-        seeds = scale.n_seeds if self.seeds is None else self.seeds
-        if seeds < 1:
-            raise InputError(f"seeds must be at least 1 (got {seeds}).")
-        return seeds
-
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
@@ -110,7 +104,7 @@ def reproduce(
         settings: fields of `ReproductionOptions`, as keywords.
     """
     options = replace(options or ReproductionOptions(), **settings)
-    recipes, seeds = chosen_recipes(names, options.dataset, scale), range(options.n_seeds(scale))
+    recipes, seeds = chosen_recipes(names, options.dataset, scale), range(options.seeds or scale.n_seeds)
     results, runs = Results(options.results), Path(options.runs)
     outcome = Outcome()
     if not options.tables_only:
@@ -162,7 +156,8 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
         try:
             result = result_of(run, scale.name if _fits(run.read_config(), scale) else OWN, {})
         except DAMAGED as error:
-            warn_of_damage(f"{path.parent} is skipped", error)
+            message = f"{path.parent} is skipped ({type(error).__name__}: {error})."
+            warnings.warn(message, LeftOutWarning, stacklevel=2)
             continue
         store.put(result)
         found.append(result)

@@ -125,12 +125,8 @@ class RunResult:
         """Return the epoch whose weights were measured."""
         return int(self.content["accuracies"][wanted.name]["epoch"])
 
-    def is_same_run(self, other: RunResult) -> bool:
-        """Return whether two results of equal settings are of one run: it has the same log and the same data."""
-        return all(self.content.get(name) == other.content.get(name) for name in ("fingerprints", "history"))
-
     def merged_with(self, before: RunResult) -> dict[str, Any]:
-        """Return the content with earlier measurements of the same run, perhaps for another recipe."""
+        """Return the content with earlier measurements of the same run."""
         known = before.content["accuracies"]
         # Validation may run in another precision, so it never replaces a measurement.
         new = {
@@ -166,15 +162,14 @@ class Results:
     def put(self, result: RunResult) -> None:
         """Write a result atomically, merged with earlier measurements of the same run.
 
-        The result of another run of the same settings is moved to the folder "earlier", and so is a file that cannot be
-        read, which a newer version may have written.
+        The same run has the same data and the same log. The result of another run of the same settings is kept in the
+        folder "earlier", and so is a file that cannot be read, which a newer version may have written.
         """
         path, content = self.path(result.config, result.scale), result.content
-        earlier = path.parent / "earlier"
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
-            before = self._read(path)
-            if before is not None and result.is_same_run(before):
+            before, earlier = self._read(path), path.parent / "earlier"
+            if before and all(before.content.get(name) == content.get(name) for name in ("fingerprints", "history")):
                 content = result.merged_with(before)
             else:
                 earlier.mkdir(exist_ok=True)
@@ -197,14 +192,10 @@ class Results:
             try:
                 result = RunResult(read_json(path))
             except DAMAGED as error:
-                warn_of_damage(f"{path} is damaged or of a newer nearshot, and counts as not done", error)
+                message = f"{path} is damaged or of a newer nearshot ({type(error).__name__}: {error})"
+                warnings.warn(f"{message} and counts as not done.", LeftOutWarning, stacklevel=4)
             self._cache[path] = (changed, result)
         return self._cache[path][1]
-
-
-def warn_of_damage(what: str, error: Exception) -> None:
-    """Warn that something cannot be read and is skipped."""
-    warnings.warn(f"{what}. The reason: {type(error).__name__}: {error}", LeftOutWarning, stacklevel=2)
 
 
 def runs_per_gpu(gpus_per_run: float) -> int:

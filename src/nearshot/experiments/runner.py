@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from nearshot.experiments.costs import rough_duration
 from nearshot.experiments.executors.base import LOCKED, Executor, is_locked
-from nearshot.experiments.jobs import Job
+from nearshot.experiments.jobs import Job, rough_duration
 from nearshot.text import print_line
 from nearshot.training.signals import handling
 
