@@ -27,7 +27,6 @@ from nearshot.runs.network import TrainedNetwork, TrainedRun
 from nearshot.training import Hardware, train
 
 LAYERS = (2, 3)
-ASKED = {"n_episodes": 40, "n_way": 2, "adapted_episodes": 6}
 EVERYTHING = (
     *(Measurement(split, shot, name) for split in ("val", "test") for shot in (1, 5) for name in ("centroid", "soft")),
     Measurement("test", 5, "knn"),
@@ -74,9 +73,9 @@ def test_a_split_is_embedded_once_for_all_that_is_asked(
     place: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
 ) -> None:
     run = opened(place)
-    found = measure(run, EVERYTHING, **ASKED)
+    found = measure(run, EVERYTHING, adapted_episodes=6)
     assert set(found) == set(EVERYTHING)
-    measure_classes(run, ("val", "test"), n_episodes=40, n_way=2)
+    measure_classes(run, ("val", "test"))
     assert len(embedded) == len(set(embedded))
     assert {(split, layers) for _, split, layers in embedded} == {
         ("val", ()),
@@ -85,20 +84,20 @@ def test_a_split_is_embedded_once_for_all_that_is_asked(
         ("train", LAYERS),  # for the mean that centres them
     }
     embedded.clear()
-    again = measure(TrainedRun(place / "run", data_dir=place / "data", device="cpu"), EVERYTHING, **ASKED)
+    again = measure(TrainedRun(place / "run", data_dir=place / "data", device="cpu"), EVERYTHING, adapted_episodes=6)
     assert embedded == []  # all of it was in files
     assert all(torch.equal(again[one].accuracy.per_episode, found[one].accuracy.per_episode) for one in EVERYTHING)
 
 
 def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
     run = opened(place)
-    found = measure(run, EVERYTHING, **ASKED)
-    plain = Request(split="test", shots=(5,), classifiers=("soft",), n_way=2, n_episodes=40)
+    found = measure(run, EVERYTHING, adapted_episodes=6)
+    plain = Request(split="test", shots=(5,), classifiers=("soft",), n_way=2, n_episodes=50)
     other = evaluate_run(opened(place), plain)[0]
     assert torch.equal(found[Measurement("test", 5, "soft")].accuracy.per_episode, other.accuracy.per_episode)
     store = run.store("val")
     features = run.network(run.best_weights(5, "centroid")).features(store)
-    raw = evaluate_features(features, store.labels, n_way=2, n_episodes=40, centre=None, normalise=False)
+    raw = evaluate_features(features, store.labels, n_way=2, n_episodes=50, centre=None, normalise=False)
     measured = found[Measurement("val", 5, "centroid", how="raw")].accuracy
     assert torch.equal(measured.per_episode, raw.per_episode)
     assert measured.protocol.centred is False
@@ -111,13 +110,13 @@ def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
 def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:
     """With the most shots that were validated, on the episodes and by the weights of nearest centroid."""
     run = opened(place)
-    by_class = measure_classes(run, ("val", "test"), n_episodes=40, n_way=2)
+    by_class = measure_classes(run, ("val", "test"))
     assert list(by_class) == ["val 5-shot centroid", "test 5-shot centroid"]
     for name, accuracies in by_class.items():
         split = name.split()[0]
-        (whole,) = evaluate_run(run, Request(split=split, shots=(5,), n_way=2, n_episodes=40))
+        (whole,) = evaluate_run(run, Request(split=split, shots=(5,), n_way=2, n_episodes=50))
         store = run.store(split)
-        asked = store.labels[sample_episodes(store.labels, n_way=2, n_episodes=40).query].flatten().bincount()
+        asked = store.labels[sample_episodes(store.labels, n_way=2, n_episodes=50).query].flatten().bincount()
         parts = [accuracies[store.class_names[label]] * int(n) for label, n in enumerate(asked) if n]
         assert sum(parts) / int(asked.sum()) == pytest.approx(whole.accuracy.mean, abs=0.01)
         assert len(parts) == len(accuracies)
@@ -134,7 +133,7 @@ def test_classes_are_measured_with_the_weights_that_were_best(
     content["best"]["5-shot centroid"]["epoch"] = 1
     write_json(told, content)
     run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
-    measure_classes(run, ["val"], n_episodes=5, n_way=2)
+    measure_classes(run, ["val"])
     assert embedded == [("epoch-0001.safetensors", "val", ())]
 
 
@@ -146,7 +145,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     for precision in ("float32", "bfloat16"):
         run = opened(place, precision)
         plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in ("", "fine-tuned"))
-        found = measure(run, (plain, tuned), **ASKED)
+        found = measure(run, (plain, tuned), adapted_episodes=6)
         first = found[plain].accuracy.per_episode[:6]
         assert torch.equal(found[tuned].accuracy.per_episode, first)
 
@@ -165,7 +164,7 @@ def test_adaptations_differ_in_their_steps_and_batch_norm(place: Path) -> None:
     assert {*expected} == {*FINE_TUNED, *MAHALANOBIS}
     wanted = {name: Measurement.named(f"test 5-shot centroid {name}") for name in expected}
     assert {name: one.how for name, one in wanted.items()} == {name: name for name in expected}
-    found = measure(opened(place), wanted.values(), **ASKED)
+    found = measure(opened(place), wanted.values(), adapted_episodes=6)
     for name, parts in expected.items():
         told = found[wanted[name]].accuracy.protocol.adapted or ""
         assert all(part in told for part in parts)
@@ -193,11 +192,11 @@ def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path
         n_episodes=6,
         centre=backbone.spec.training_mean,
     )
-    assert torch.equal(measure(run, [wanted], **ASKED)[wanted].accuracy.per_episode, expected.per_episode)
+    assert torch.equal(measure(run, [wanted], adapted_episodes=6)[wanted].accuracy.per_episode, expected.per_episode)
     for file in (tmp_path / "run" / "weights").iterdir():  # as an earlier version wrote them
         save_backbone(load_backbone(file), file)
     shutil.rmtree(tmp_path / "run" / "evaluations")
     old = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
-    measure(old, [replace(wanted, how="fine-tuned 2 steps")], **ASKED)
+    measure(old, [replace(wanted, how="fine-tuned 2 steps")], adapted_episodes=6)
     with pytest.raises(InputError, match="projection"):
-        measure(old, [wanted], **ASKED)
+        measure(old, [wanted], adapted_episodes=6)

@@ -184,8 +184,8 @@ def test_estimates_are_the_median_of_earlier_runs_on_a_gpu_alone(tmp_path: Path)
     alone = [(100.0, 1, "Apple M9"), (200.0, 2, "an abacus"), (900.0, 1, "an abacus")]
     for job, (seconds, n_sharing, device) in zip(jobs, alone, strict=False):
         changes = {"scale": job.scale, "config": job.config.as_dict(), "environment": {"device": device}}
-        took = {"training_seconds": seconds * n_sharing * 0.9, "measuring_seconds": seconds * n_sharing * 0.1}
-        results.put(RunResult(made_up.content | changes | took | {"n_sharing": n_sharing}))
+        took = {"job_seconds": seconds * n_sharing, "n_sharing": n_sharing}
+        results.put(RunResult(made_up.content | changes | took))
     assert estimates(jobs[4:], results)[0][0] == pytest.approx(200.0)
     assert ", about 3 min on " in describe_cost(jobs[3:], results, 4)
     assert describe_cost(jobs[3:], results, 4).endswith(", as before, 2 at once")

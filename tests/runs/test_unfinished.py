@@ -87,7 +87,7 @@ def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(stopped: Stop
     wanted = [Measurement("test", 5, "centroid"), Measurement("test", 5, "centroid", how="raw")]
     for one in wanted:
         with pytest.raises(InputError, match="not a finished run"):
-            measure(TrainedRun(run, data_dir=data_dir), [one], n_episodes=30, n_way=2)
+            measure(TrainedRun(run, data_dir=data_dir), [one])
     assert not (run / "evaluations").exists()
 
 

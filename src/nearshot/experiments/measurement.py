@@ -17,6 +17,7 @@ from nearshot.errors import InputError, look_up
 from nearshot.evaluation import (
     Accuracy,
     Adam,
+    EvaluationSpec,
     Treatment,
     evaluate_classes,
     evaluate_features,
@@ -57,17 +58,14 @@ MAHALANOBIS = {
 
 
 def measure(
-    run: TrainedRun,
-    wanted: Iterable[Measurement],
-    *,
-    n_episodes: int = 10_000,
-    n_way: int = 5,
-    adapted_episodes: int = ADAPTED_EPISODES,
+    run: TrainedRun, wanted: Iterable[Measurement], *, adapted_episodes: int = ADAPTED_EPISODES
 ) -> dict[Measurement, Evaluation]:
-    """Measure a finished run. Measurements are kept in the run's folder, and not repeated.
+    """Measure a finished run, with as many ways and episodes as in its validation.
 
-    If the network or the features are adapted to each episode, there are at most `adapted_episodes`.
+    If the network or the features are adapted to each episode, there are at most `adapted_episodes`. Measurements are
+    kept in the run's folder, and not repeated.
     """
+    n_episodes = run.config.validation_episodes
     found: dict[Measurement, Evaluation] = {}
     for one in sorted(wanted, key=lambda one: one.how not in TREATMENTS):  # what takes longest comes last
         request = Request(
@@ -75,26 +73,25 @@ def measure(
             shots=(one.n_shot,),
             classifiers=(one.classifier,),
             layers=one.layers,
-            n_way=n_way,
+            n_way=run.config.validation_way,
             n_episodes=n_episodes if one.how in TREATMENTS else min(n_episodes, adapted_episodes),
         )
         found[one] = _measured(run, one, request) if one.how else evaluate_run(run, request)[0]
     return found
 
 
-def measure_classes(
-    run: TrainedRun, splits: Iterable[str], *, n_episodes: int = 10_000, n_way: int = 5
-) -> dict[str, dict[str, float]]:
+def measure_classes(run: TrainedRun, splits: Iterable[str]) -> dict[str, dict[str, float]]:
     """Return a finished run's accuracy by class for some splits, {"val 5-shot centroid": {class: per cent}}.
 
     The classifier is nearest centroid with the most shots that were validated, on the epoch that was best for them.
     """
-    n_shot = max(run.config.validation_shots)
+    config, n_shot = run.config, max(run.config.validation_shots)
+    spec = EvaluationSpec(config.validation_way, n_shot, n_episodes=config.validation_episodes)
     network = run.network(run.best_weights(n_shot, "centroid"))
     found = {}
     for split in splits:
         features = network.feature_set(run.store(split), split)
-        accuracies = evaluate_classes(features, n_way=n_way, n_shot=n_shot, n_episodes=n_episodes)
+        accuracies = evaluate_classes(features, spec=spec)
         found[f"{split} {n_shot}-shot centroid"] = {name: round(one.mean, 2) for name, one in accuracies.items()}
     return found
 

@@ -80,8 +80,7 @@ class RunResult:
         measurements: everything that was measured.
         by_class: accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; older results have none.
         seconds: the duration of training.
-        training_seconds: with start-up and validation, in older results also measuring; None if the run was resumed.
-        measuring_seconds: None if it is not known for all of it.
+        job_seconds: the duration of training and measuring, with start-up; None if the run was resumed.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -96,13 +95,9 @@ class RunResult:
         self.history: list[dict[str, Any]] = content["history"]
         self.device = str(content["environment"].get("device", "an unknown device"))
         self.seconds = float(content["seconds"])
-        self.training_seconds: float | None = content.get("training_seconds", content.get("job_seconds"))
-        self.measuring_seconds: float | None = content.get("measuring_seconds")
-
-    @property
-    def job_seconds(self) -> float:
-        """The duration of training and measuring, as far as it is known; 0 if the run was resumed."""
-        return (self.training_seconds or 0.0) + (self.measuring_seconds or 0.0)
+        self.job_seconds: float | None = content.get("job_seconds")
+        if content.get("training_seconds") is not None:  # as earlier versions wrote it
+            self.job_seconds = content["training_seconds"] + (content.get("measuring_seconds") or 0.0)
 
     @property
     def n_sharing(self) -> int:
@@ -135,9 +130,8 @@ class RunResult:
             if one.get("measured") or not known.get(name, {}).get("measured")
         }
         merged = self.content | {"accuracies": known | new, "by_class": before.by_class | self.by_class}
-        if self.training_seconds is None:
-            times = {"training_seconds": before.training_seconds, "measuring_seconds": None}
-            merged |= times | {"n_sharing": before.n_sharing}
+        if self.job_seconds is None:
+            merged |= {"job_seconds": before.job_seconds, "n_sharing": before.n_sharing}
         return merged
 
 

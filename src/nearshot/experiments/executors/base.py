@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nearshot.errors import NearshotError
 from nearshot.experiments.identity import run_id, validation_id
@@ -131,16 +130,11 @@ def do(task: JobTask) -> RunResult:
         how = {"resume": not run.is_finished, "overwrite": run.is_finished}
         if not train(config, folder=run.path, data_dir=data_dir, hardware=Hardware(task.accelerator), **how).finished:
             raise NearshotError(STOPPED)
-    trained_at = time.perf_counter()
     device = "cpu" if task.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
     trained = TrainedRun(run.path, data_dir=data_dir, device=device, precision="float32")
-    asked = {"n_episodes": config.validation_episodes, "n_way": config.validation_way}
-    adapted_episodes = scale_named(job.scale).adapted_episodes
-    evaluations = measure(trained, job.measurements, **asked, adapted_episodes=adapted_episodes)
-    splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
-    by_class = measure_classes(trained, splits, **asked)
-    times: dict[str, Any] = {"training_seconds": None, "measuring_seconds": None}
-    if is_new:
-        times = {"training_seconds": trained_at - started, "measuring_seconds": time.perf_counter() - trained_at}
-    return result_of(run, job.scale, evaluations, times | {"by_class": by_class, "n_sharing": task.n_sharing})
+    evaluations = measure(trained, job.measurements, adapted_episodes=scale_named(job.scale).adapted_episodes)
+    by_class = measure_classes(trained, dict.fromkeys(("val", *(one.split for one in job.measurements))))
+    job_seconds = time.perf_counter() - started if is_new else None
+    more = {"by_class": by_class, "job_seconds": job_seconds, "n_sharing": task.n_sharing}
+    return result_of(run, job.scale, evaluations, more)
