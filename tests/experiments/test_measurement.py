@@ -16,7 +16,7 @@ from nearshot.data import Store
 from nearshot.devices import Precision
 from nearshot.errors import InputError
 from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned, sample_episodes
-from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, measure, measure_classes
+from nearshot.experiments.measurement import FINE_TUNED, measure, measure_classes
 from nearshot.experiments.results import Measurement
 from nearshot.io import read_json, write_json
 from nearshot.losses import nca_loss
@@ -148,26 +148,6 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
         found = measure(run, (plain, tuned), adapted_episodes=6)
         first = found[plain].accuracy.per_episode[:6]
         assert torch.equal(found[tuned].accuracy.per_episode, first)
-
-
-def test_adaptations_differ_in_their_steps_and_batch_norm(place: Path) -> None:
-    expected = {
-        "fine-tuned": ("5 steps", "frozen"),
-        "fine-tuned 2 steps": ("2 steps", "frozen"),
-        "fine-tuned 1 step": ("1 step", "frozen"),
-        "fine-tuned 1 step support norm": ("1 step", "restored"),
-        "fine-tuned 2 steps support norm": ("2 steps", "restored"),
-        "fine-tuned 5 steps support norm": ("5 steps", "restored"),
-        "mahalanobis": ("20 steps", "lr 0.001"),
-        "mahalanobis 5 steps": ("5 steps", "lr 0.0001"),
-    }
-    assert {*expected} == {*FINE_TUNED, *MAHALANOBIS}
-    wanted = {name: Measurement.named(f"test 5-shot centroid {name}") for name in expected}
-    assert {name: one.how for name, one in wanted.items()} == {name: name for name in expected}
-    found = measure(opened(place), wanted.values(), adapted_episodes=6)
-    for name, parts in expected.items():
-        told = found[wanted[name]].accuracy.protocol.adapted or ""
-        assert all(part in told for part in parts)
 
 
 def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path: Path) -> None:

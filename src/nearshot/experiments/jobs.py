@@ -16,7 +16,6 @@ from nearshot.experiments.paper import TRAINING_CLASSES
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.results import Measurement, Results
 from nearshot.experiments.scales import Scale
-from nearshot.text import counted, format_list
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import run_name
 
@@ -109,25 +108,6 @@ def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_ag
             both = tuple(dict.fromkeys((*job.measurements, *result.measurements)))
             plan[AGAIN if train_again else SKIPPED].append(replace(job, measurements=both))
     return plan
-
-
-def describe_plan(plan: JobPlan, runs: str | Path) -> list[str]:
-    """Return what is going to happen, one sentence each; none if all is done."""
-    n_all = sum(map(len, plan.values()))
-    if n_all == len(plan[DONE]):
-        return []
-    said = [f"{counted(n_all, 'run')}: {len(plan[DONE])} done, {len(plan[TRAIN])} to train."]
-    about = {
-        MEASURE: "to measure further; the weights are available",
-        AGAIN: f"to train AGAIN: there are results, but more is to be measured, and the weights are not in {runs}. "
-        "Everything is measured again; earlier results are moved to folders named earlier",
-        SKIPPED: "skipped: there are results, but to measure more they would have to be trained again",
-    }
-    for state, what in about.items():
-        if plan[state]:
-            names = format_list([job.name for job in plan[state]], str)
-            said.append(f"{counted(len(plan[state]), 'run')} {what} ({names}).")
-    return said
 
 
 def has_weights(run: RunFolder) -> bool:

@@ -20,7 +20,7 @@ from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine, n_cores
 from nearshot.experiments.identity import validation_id
-from nearshot.experiments.jobs import AGAIN, DONE, MEASURE, TRAIN, JobPlan, chosen_jobs, describe_plan, jobs_of, plan_of
+from nearshot.experiments.jobs import AGAIN, DONE, MEASURE, TRAIN, JobPlan, chosen_jobs, jobs_of, plan_of
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, result_of
@@ -28,7 +28,7 @@ from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.io import write_json
-from nearshot.text import counted, print_line
+from nearshot.text import counted, format_list, print_line
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import describe_environment
 
@@ -175,8 +175,12 @@ def _fits(config: TrainConfig, scale: Scale) -> bool:
 
 def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, minutes: float | None) -> Outcome:
     """Log the plan, run it, and write a summary with its duration."""
-    for sentence in describe_plan(plan, executor.runs):
-        print_line(console, sentence)
+    states = "; ".join(f"{len(alike)} {state}" for state, alike in plan.items() if alike)
+    if len(plan[DONE]) < sum(map(len, plan.values())):
+        print_line(console, f"Runs: {states}.")
+    if plan[AGAIN]:
+        names = format_list([job.name for job in plan[AGAIN]], str)
+        print_line(console, f"More is to be measured of {names}, and the weights are not in {executor.runs}.")
     jobs = [*plan[MEASURE], *plan[TRAIN], *plan[AGAIN]]  # measuring first, since it is quick
     if not jobs:
         return Outcome(done=plan[DONE])

@@ -127,8 +127,9 @@ def do(task: JobTask) -> RunResult:
         stores = open_splits(config, data_dir)
         check_same_training(run.read("result.json"), config, {name: one.fingerprint for name, one in stores.items()})
     else:
-        how = {"resume": not run.is_finished, "overwrite": run.is_finished}
-        if not train(config, folder=run.path, data_dir=data_dir, hardware=Hardware(task.accelerator), **how).finished:
+        hardware, again = Hardware(task.accelerator), run.is_finished
+        done = train(config, folder=run.path, data_dir=data_dir, hardware=hardware, resume=not again, overwrite=again)
+        if not done.finished:
             raise NearshotError(STOPPED)
     device = "cpu" if task.accelerator == "cpu" else None
     # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
