@@ -18,7 +18,6 @@ from nearshot.errors import InputError
 from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned, sample_episodes
 from nearshot.experiments.measurement import FINE_TUNED, measure, measure_classes
 from nearshot.experiments.results import Measurement
-from nearshot.io import read_json, write_json
 from nearshot.losses import nca_loss
 from nearshot.models import load_backbone, save_backbone
 from nearshot.models.weights import load_head
@@ -121,20 +120,6 @@ def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:
         assert sum(parts) / int(asked.sum()) == pytest.approx(whole.accuracy.mean, abs=0.01)
         assert len(parts) == len(accuracies)
         assert whole.accuracy.mean < 100
-
-
-def test_classes_are_measured_with_the_weights_that_were_best(
-    place: Path, tmp_path: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
-) -> None:
-    shutil.copytree(place / "run", tmp_path / "run")
-    (any_weights, *_), told = (tmp_path / "run" / "weights").iterdir(), tmp_path / "run" / "result.json"
-    shutil.copy(any_weights, any_weights.with_stem("epoch-0001"))
-    content = read_json(told)
-    content["best"]["5-shot centroid"]["epoch"] = 1
-    write_json(told, content)
-    run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
-    measure_classes(run, ["val"])
-    assert embedded == [("epoch-0001.safetensors", "val", ())]
 
 
 def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import operator
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,22 +45,16 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("words", "n_sharing"),
-    [
-        ([], 1),
-        (["--gpus-per-run", "0.25"], 4),
-        (["--gpus-per-run=0.5", "--seeds", "1"], 2),
-        (["--gpus-per-run", "0"], 1),
-    ],
+    ("words", "n_sharing"), [([], 1), (["--gpus-per-run", "0.25"], 4), (["--gpus-per-run=0.5", "--seeds", "1"], 2)]
 )
-def test_a_result_knows_how_many_shared_its_gpu(words: list[str], n_sharing: int, tmp_path: Path) -> None:
+def test_results_of_earlier_versions_have_a_duration_and_the_share_of_a_gpu(
+    words: list[str], n_sharing: int, tmp_path: Path
+) -> None:
     content = next(iter(make_up(tmp_path, ["supcon"], QUICK))).content
-    environment = {"command": ["nearshot", "reproduce", *words]}
-    assert RunResult(content | {"environment": environment}).n_sharing == n_sharing
-    assert RunResult(content | {"environment": {}}).n_sharing == 1
-    assert RunResult(content | {"environment": environment, "n_sharing": 3}).n_sharing == 3  # if it says so itself
-    times = {"training_seconds": 90.0, "measuring_seconds": 10.0}  # as earlier versions wrote them
-    assert RunResult(content | times).job_seconds == RunResult(content | {"job_seconds": 100.0}).job_seconds == 100
+    times = {"training_seconds": 90.0, "measuring_seconds": 10.0}
+    old = RunResult(content | times | {"environment": {"command": ["nearshot", "reproduce", *words]}})
+    assert (old.job_seconds, old.n_sharing) == (100, n_sharing)
+    assert RunResult(old.content | {"n_sharing": 3}).n_sharing == 3  # if it says so itself
 
 
 def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Path) -> None:
@@ -73,41 +65,29 @@ def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Pa
     def found_with(*measurements: Measurement) -> dict[str, Any]:
         job = Job(TINY, "tiny", measurements, ("a test",))
         results.put(done_in(tmp_path / "run", job, tmp_path / "data"))
-        result = results.get(TINY, "tiny")
-        assert result is not None
+        (result,) = results
         found: dict[str, Any] = result.content["accuracies"][wanted.name]
         return found
 
     assert "measured" not in found_with()
+    (first,) = results
     assert found_with(wanted)["measured"]
     assert found_with(Measurement("test", 5, "centroid"))["measured"]  # of which validation's was in the way
-    changed = results.get(TINY, "tiny").content  # type: ignore[union-attr]
-    changed["accuracies"][wanted.name] |= {"epoch": 77}
-    results.put(RunResult(changed))
+    (later,) = results
+    assert later.job_seconds == first.job_seconds > 0  # type: ignore[operator]  # of training, which was once
+    later.content["accuracies"][wanted.name] |= {"epoch": 77}
+    results.put(later)
     assert found_with()["epoch"] == 77
     assert found_with(wanted)["epoch"] != 77  # but by another measurement it is
 
 
-def test_the_time_of_a_job_is_that_of_the_first(tmp_path: Path) -> None:
-    prepare_tiny(tmp_path / "data")
-    results, config = Results(tmp_path / "results"), replace(TINY, epochs=2, validation_episodes=10)
-    for wanted, n_sharing in (((), 2), ((Measurement("test", 5, "centroid"),), 1)):
-        job = Job(config, "tiny", wanted, ("a test",))
-        done = done_in(tmp_path / "run", job, tmp_path / "data", n_sharing)
-        results.put(done)
-        (found,) = results
-        assert found.job_seconds > 0  # type: ignore[operator]
-        assert found.n_sharing == 2
-    assert done.job_seconds is None
-
-
-def changed(*path: str, **changes: Any) -> Callable[[str], str]:
-    """Change entries of a result, or of what is at a path in it. It has no checksum, as one of an earlier version."""
+def changed(part: str | None = None, **changes: Any) -> Callable[[str], str]:
+    """Change entries of a result, or of a part of it. It has no checksum, as one of an earlier version."""
 
     def change(text: str) -> str:
         content = json.loads(text)
         del content[CHECKSUM]
-        functools.reduce(operator.getitem, path, content).update(changes)
+        (content[part] if part else content).update(changes)
         return json.dumps(content)
 
     return change
@@ -118,7 +98,6 @@ DAMAGES: dict[str, Callable[[str], str]] = {
     "cut": lambda text: text[: len(text) // 2],
     "deep": lambda text: "[" * 100_000,
     "another format": changed(format="something else"),
-    "an older format": changed(version=0),
     "no settings": changed(config=None),
     "an unknown setting": changed("config", colour="blue"),
     "an unknown method": changed("config", method="magic"),

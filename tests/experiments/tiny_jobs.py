@@ -1,6 +1,6 @@
 """Jobs that take seconds, on the tiny dataset; as a program, a process that runs some of them.
 
-python tiny_jobs.py FOLDER EPOCHS SEED…
+python tiny_jobs.py RESULTS RUNS DATA EPOCHS SEED…
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def done_in(folder: Path, job: Job, data_dir: Path, n_sharing: int = 1) -> RunRe
 
 
 if __name__ == "__main__":
-    folder, epochs, *seeds = sys.argv[1:]
+    results, runs, data, epochs, *seeds = sys.argv[1:]
     jobs = [tiny_job(int(seed), epochs=int(epochs)) for seed in seeds]
-    executor = ThisProcess(Results(f"{folder}/results"), Path(folder, "runs"), Path(folder, "data"))
+    executor = ThisProcess(Results(results), runs, data)
     sys.exit(len(jobs) - len(run_jobs(jobs, executor, console=Console(file=sys.stdout)).done))
