@@ -6,14 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
 from nearshot.cli._tables import print_entries
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.jobs import AGAIN, DONE, TRAIN, Job, JobPlan, chosen_jobs, describe_cost, jobs_of, plan_of
 from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
@@ -51,10 +50,6 @@ class Reproduce(ReproductionOptions):
     """Only so many steps per run, to try everything out; the results are kept apart."""
     collect: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Copy the finished runs of `nearshot train` under a folder into the results, then stop."""
-    on: Literal["here", "ray"] = "here"
-    """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
-    gpus_per_run: float = 1.0
-    """The share of a GPU that a run takes: with 0.5, two small runs share one; 0 for none."""
 
     def run(self, console: Console) -> None:
         """Run, print the tables, and name the files; unreadable files are named and skipped."""
@@ -70,7 +65,7 @@ class Reproduce(ReproductionOptions):
 
     def _reproduce(self, scale: Scale, console: Console) -> None:
         progress = Console(stderr=True, highlight=False)
-        done = reproduce(self.names, self, scale=scale, executor=self._executor(scale), console=progress)
+        done = reproduce(self.names, self, scale=scale, console=progress)
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = WIDTH_OF_FILES
         tables = list(done.tables)
@@ -90,14 +85,6 @@ class Reproduce(ReproductionOptions):
             console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
         if failed:
             raise NearshotError(f"{counted(len(failed), 'run')} failed. The same command tries again.")
-
-    def _executor(self, scale: Scale) -> Executor:
-        where = (Results(self.results), self.runs, self.data_dir)
-        if self.on == "here":
-            return LocalMachine(*where, small=scale.is_small, gpus_per_run=self.gpus_per_run)
-        from nearshot.experiments.executors.ray import RayCluster  # noqa: PLC0415
-
-        return RayCluster(*where, gpus_per_run=self.gpus_per_run)
 
     def _collect(self, folder: Path, scale: Scale, console: Console) -> None:
         """Collect runs; print their validation accuracies and where they are now."""

@@ -6,8 +6,9 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -19,6 +20,7 @@ from nearshot.errors import InputError, look_up
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine, n_cores
+from nearshot.experiments.executors.ray import RayCluster
 from nearshot.experiments.identity import validation_id
 from nearshot.experiments.jobs import AGAIN, DONE, MEASURE, TRAIN, JobPlan, chosen_jobs, jobs_of, plan_of
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
@@ -57,6 +59,10 @@ class ReproductionOptions:
     minutes: float | None = None
     """Save and stop all runs after so many minutes: for a GPU that you have for a while. The same command resumes
     later."""
+    on: Literal["here", "ray"] = "here"
+    """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
+    gpus_per_run: float = 1.0
+    """The share of a GPU that a run takes: with 0.5, two small runs share one; 0 for none."""
     episode: tuple[int, int, int] | None = None
     """For pairs: the ways, shots and queries of the episode to draw."""
     results: Folder = Path("results")
@@ -99,7 +105,7 @@ def reproduce(
         names: the names of recipes; none for all.
         options: what to regenerate and what to run for it.
         scale: the paper's setting, or one of `nearshot.experiments.scales.smaller`, such as the quick form.
-        executor: where to run; by default this machine.
+        executor: where to run, instead of what the options say.
         console: where to show progress.
         settings: fields of `ReproductionOptions`, as keywords.
     """
@@ -110,7 +116,9 @@ def reproduce(
     if not options.tables_only:
         jobs = chosen_jobs(jobs_of(recipes, options.dataset, scale, seeds), options.only)
         plan = plan_of(jobs, results, runs, train_again=options.train_again)
-        executor = executor or LocalMachine(results, runs, options.data_dir, small=scale.is_small)
+        if executor is None:
+            kind = RayCluster if options.on == "ray" else partial(LocalMachine, small=scale.is_small)
+            executor = kind(results, runs, options.data_dir, gpus_per_run=options.gpus_per_run)
         summary = results.folder / scale.name / "last-run.json"
         outcome = _run(plan, executor, console or Console(stderr=True), summary, options.minutes)
     found = Found(results, scale, tuple(seeds), EpisodeShape(*options.episode) if options.episode else None)
