@@ -27,11 +27,9 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
     prepare_tiny(tmp_path / "data")
     train(replace(TINY, epochs=4), folder=tmp_path / "run", data_dir=tmp_path / "data", show=False)
     run = RunFolder(tmp_path / "run")
-    lines = [json.loads(line) for line in run.timing.read_text().splitlines()]
-    assert [line.get("first", False) for line in lines] == [True, False, False, False]
-    assert lines[0]["since_start"] > lines[0]["seconds"]
+    assert ["first" in json.loads(line) for line in run.timing.read_text().splitlines()] == [True, False, False, False]
     measured = result_of(run, "tiny", {}).content
-    assert 0 < measured["end_to_end_images_per_second"] <= max(line["images_per_second"] for line in lines[1:])
+    assert measured["end_to_end_images_per_second"] > 0 < measured["first_epoch_seconds"]
     # The third epoch is the first of a process that resumed an hour later; 100 images an epoch.
     times = [(10.0, 0.0), (2.0, 4.0), (9.0, 3604.0), (2.0, 3608.0)]
     with run.timing.open("w") as file:

@@ -17,18 +17,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from made_up import make_up
 from rich.console import Console
 from tiny import prepare_tiny
 from tiny_jobs import QUIET, ThisProcess, tiny_job
 
 from nearshot.errors import InputError, MissingExtraError
-from nearshot.experiments import RECIPES, reproduce
+from nearshot.experiments import RECIPES
 from nearshot.experiments.executors.base import LOCK, LOCKED, is_locked
 from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.executors.ray import RayCluster, do_on_node
 from nearshot.experiments.jobs import jobs_of
-from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.results import Results, RunResult
 from nearshot.experiments.runner import run_jobs
 from nearshot.experiments.scales import QUICK
@@ -139,17 +137,6 @@ def test_after_the_time_limit_running_jobs_have_saved_and_others_are_left(
     outcome = run_jobs([LONG, SHORT], machine, console=QUIET, minutes=1)
     assert (outcome.done, outcome.failed, outcome.left) == ([], [], [LONG, SHORT])
     assert [(machine.runs / job.id / "checkpoint.pt").is_file() for job in (LONG, SHORT)] == [True, False]
-
-
-def test_without_time_tables_show_what_is_available(tmp_path: Path) -> None:
-    said, results = io.StringIO(), make_up(tmp_path / "results", ["schedule"], QUICK)
-    for file in sorted((results.folder / "quick" / "glyphs").iterdir())[1:]:
-        file.unlink()
-    executor, options = ThisProcess(results, tmp_path), ReproductionOptions(minutes=0, results=results.folder)
-    done = reproduce(["schedule"], options, scale=QUICK, executor=executor, console=Console(file=said))
-    assert len(done.outcome.left) == 3
-    assert "Not done" in said.getvalue()
-    assert [table.name for table in done.tables] == ["schedule-glyphs"]
 
 
 @pytest.mark.slow

@@ -111,9 +111,10 @@ class Reproduce(ReproductionOptions):
             if not jobs:
                 return "nothing to run"
             planned = plan(jobs)
-            cost = describe_cost((*planned[TRAIN], *planned[AGAIN]), results, n_at_once)
+            left = [*planned[TRAIN], *planned[AGAIN]]
             again = f", {len(planned[AGAIN])} {AGAIN}" if planned[AGAIN] else ""
-            return f"{len(planned[DONE])} of {counted(len(jobs), 'run')} done{again}{f'; left: {cost}' if cost else ''}"
+            cost = f"; left: {describe_cost(left, results, n_at_once)}" if left else ""
+            return f"{len(planned[DONE])} of {counted(len(jobs), 'run')} done{again}{cost}"
 
         jobs = chosen_jobs(jobs_of(recipes, self.dataset, scale, seeds), self.only)
         if self.only:

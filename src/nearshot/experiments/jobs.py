@@ -127,29 +127,30 @@ def images_of(config: TrainConfig) -> int:
     return config.epochs * steps * batch_size
 
 
-def estimates(jobs: Sequence[Job], results: Results) -> list[tuple[float, str]]:
-    """Return how many seconds each of some jobs of one scale takes on a device of its own, and on which.
+def estimate(jobs: Sequence[Job], results: Results) -> tuple[float, str]:
+    """Return how many seconds jobs of one scale take, one after the other, and on which device most of them do.
 
     By the median of earlier runs of the same network and size, or by known machines.
     """
     rates: dict[tuple[str, int | None], list[float]] = {}  # images per second
     devices: dict[tuple[str, int | None], str] = {}
-    for run in results.of_scale(jobs[0].scale) if jobs else ():
+    for run in results.of_scale(jobs[0].scale):
         n_images, kind = images_of(run.config), _kind(run.config)
         if run.job_seconds and n_images:
             rates.setdefault(kind, []).append(n_images * run.n_sharing / run.job_seconds)
             devices[kind] = f"{run.device}, as before"
-    found = []
+    seconds, where = 0.0, list[str]()
     for config in (job.config for job in jobs):
         kind, side = _kind(config), config.input_size or 84
         if kind in rates:
-            rate, where = statistics.median(rates[kind]), devices[kind]
+            rate, device = statistics.median(rates[kind]), devices[kind]
         elif config.backbone.startswith("conv4"):
-            rate, where = CORE_AT_28 * (28 / side) ** 2, "a CPU core"
+            rate, device = CORE_AT_28 * (28 / side) ** 2, "a CPU core"
         else:
-            rate, where = H200[84] * (84 / side) ** POWER, "an H200"
-        found.append((images_of(config) / rate, where))
-    return found
+            rate, device = H200[84] * (84 / side) ** POWER, "an H200"
+        seconds += images_of(config) / rate
+        where.append(device)
+    return seconds, statistics.mode(where)
 
 
 def _kind(config: TrainConfig) -> tuple[str, int | None]:
@@ -157,16 +158,12 @@ def _kind(config: TrainConfig) -> tuple[str, int | None]:
 
 
 def describe_cost(jobs: Sequence[Job], results: Results, n_at_once: int = 1) -> str:
-    """Return how many images jobs see and how long that takes, `n_at_once` at a time; "" for no jobs."""
-    if not jobs:
-        return ""
-    n_at_once = min(n_at_once, len(jobs))
-    expected = estimates(jobs, results)
+    """Return how many images jobs see and how long that takes, `n_at_once` at a time."""
+    n_at_once, (seconds, device) = min(n_at_once, len(jobs)), estimate(jobs, results)
     images = sum(images_of(job.config) for job in jobs)
     many = f"{images / 1e6:,.1f} M" if images >= 1e6 else f"{images / 1e3:,.0f} k"
-    duration = rough_duration(sum(seconds for seconds, _ in expected) / n_at_once)
     parallel = f", {n_at_once} at once" if n_at_once > 1 else ""
-    return f"{many} images, about {duration} on {statistics.mode(where for _, where in expected)}{parallel}"
+    return f"{many} images, about {rough_duration(seconds / n_at_once)} on {device}{parallel}"
 
 
 def rough_duration(seconds: float) -> str:
