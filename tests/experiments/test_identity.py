@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from nearshot.data.augment import Augmentation
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.identity import run_id
-from nearshot.experiments.jobs import jobs_of, rename_run_folders, run_lock
+from nearshot.experiments.jobs import jobs_of
 from nearshot.experiments.scales import scale_named
 from nearshot.training import PRESETS, TrainConfig
 
@@ -77,15 +76,3 @@ def test_all_committed_results_are_found_by_the_recipes_that_want_them(scale: st
     assert found == FOUND[scale]
     files = COMMITTED.glob(f"{scale}/*/*.json")
     assert sorted(file.stem for file in files) == sorted(one.id for one in results.of_scale(scale))
-
-
-def test_run_folders_of_an_earlier_version_are_renamed(tmp_path: Path) -> None:
-    config, old, damaged = TrainConfig(seed=3), "0" * 16, "1" * 16
-    for name in (old, "mine", damaged):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{" if name == damaged else json.dumps(config.as_dict()))
-    with run_lock(tmp_path / old):
-        rename_run_folders(tmp_path)
-    assert not (tmp_path / run_id(config)).exists()  # another process is at work there
-    rename_run_folders(tmp_path)
-    assert {one.name for one in tmp_path.iterdir()} == {damaged, "mine", run_id(config)}

@@ -16,9 +16,8 @@ from nearshot.data import Store
 from nearshot.devices import Precision
 from nearshot.errors import InputError
 from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned, sample_episodes
-from nearshot.experiments.measurement import FINE_TUNED, MAHALANOBIS, FineTuning, measure, measure_classes
+from nearshot.experiments.measurement import FINE_TUNED, measure, measure_classes
 from nearshot.experiments.results import Measurement
-from nearshot.io import read_json, write_json
 from nearshot.losses import nca_loss
 from nearshot.models import load_backbone, save_backbone
 from nearshot.models.weights import load_head
@@ -27,7 +26,6 @@ from nearshot.runs.network import TrainedNetwork, TrainedRun
 from nearshot.training import Hardware, train
 
 LAYERS = (2, 3)
-ASKED = {"n_episodes": 40, "n_way": 2, "adapted_episodes": 6}
 EVERYTHING = (
     *(Measurement(split, shot, name) for split in ("val", "test") for shot in (1, 5) for name in ("centroid", "soft")),
     Measurement("test", 5, "knn"),
@@ -74,9 +72,9 @@ def test_a_split_is_embedded_once_for_all_that_is_asked(
     place: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
 ) -> None:
     run = opened(place)
-    found = measure(run, EVERYTHING, **ASKED)
+    found = measure(run, EVERYTHING, adapted_episodes=6)
     assert set(found) == set(EVERYTHING)
-    measure_classes(run, ("val", "test"), n_episodes=40, n_way=2)
+    measure_classes(run, ("val", "test"))
     assert len(embedded) == len(set(embedded))
     assert {(split, layers) for _, split, layers in embedded} == {
         ("val", ()),
@@ -85,20 +83,20 @@ def test_a_split_is_embedded_once_for_all_that_is_asked(
         ("train", LAYERS),  # for the mean that centres them
     }
     embedded.clear()
-    again = measure(TrainedRun(place / "run", data_dir=place / "data", device="cpu"), EVERYTHING, **ASKED)
+    again = measure(TrainedRun(place / "run", data_dir=place / "data", device="cpu"), EVERYTHING, adapted_episodes=6)
     assert embedded == []  # all of it was in files
     assert all(torch.equal(again[one].accuracy.per_episode, found[one].accuracy.per_episode) for one in EVERYTHING)
 
 
 def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
     run = opened(place)
-    found = measure(run, EVERYTHING, **ASKED)
-    plain = Request(split="test", shots=(5,), classifiers=("soft",), n_way=2, n_episodes=40)
+    found = measure(run, EVERYTHING, adapted_episodes=6)
+    plain = Request(split="test", shots=(5,), classifiers=("soft",), n_way=2, n_episodes=50)
     other = evaluate_run(opened(place), plain)[0]
     assert torch.equal(found[Measurement("test", 5, "soft")].accuracy.per_episode, other.accuracy.per_episode)
     store = run.store("val")
     features = run.network(run.best_weights(5, "centroid")).features(store)
-    raw = evaluate_features(features, store.labels, n_way=2, n_episodes=40, centre=None, normalise=False)
+    raw = evaluate_features(features, store.labels, n_way=2, n_episodes=50, centre=None, normalise=False)
     measured = found[Measurement("val", 5, "centroid", how="raw")].accuracy
     assert torch.equal(measured.per_episode, raw.per_episode)
     assert measured.protocol.centred is False
@@ -111,64 +109,30 @@ def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
 def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:
     """With the most shots that were validated, on the episodes and by the weights of nearest centroid."""
     run = opened(place)
-    by_class = measure_classes(run, ("val", "test"), n_episodes=40, n_way=2)
+    by_class = measure_classes(run, ("val", "test"))
     assert list(by_class) == ["val 5-shot centroid", "test 5-shot centroid"]
     for name, accuracies in by_class.items():
         split = name.split()[0]
-        (whole,) = evaluate_run(run, Request(split=split, shots=(5,), n_way=2, n_episodes=40))
+        (whole,) = evaluate_run(run, Request(split=split, shots=(5,), n_way=2, n_episodes=50))
         store = run.store(split)
-        asked = store.labels[sample_episodes(store.labels, n_way=2, n_episodes=40).query].flatten().bincount()
+        asked = store.labels[sample_episodes(store.labels, n_way=2, n_episodes=50).query].flatten().bincount()
         parts = [accuracies[store.class_names[label]] * int(n) for label, n in enumerate(asked) if n]
         assert sum(parts) / int(asked.sum()) == pytest.approx(whole.accuracy.mean, abs=0.01)
         assert len(parts) == len(accuracies)
         assert whole.accuracy.mean < 100
 
 
-def test_classes_are_measured_with_the_weights_that_were_best(
-    place: Path, tmp_path: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
-) -> None:
-    shutil.copytree(place / "run", tmp_path / "run")
-    (any_weights, *_), told = (tmp_path / "run" / "weights").iterdir(), tmp_path / "run" / "result.json"
-    shutil.copy(any_weights, any_weights.with_stem("epoch-0001"))
-    content = read_json(told)
-    content["best"]["5-shot centroid"]["epoch"] = 1
-    write_json(told, content)
-    run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
-    measure_classes(run, ["val"], n_episodes=5, n_way=2)
-    assert embedded == [("epoch-0001.safetensors", "val", ())]
-
-
 def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
-    monkeypatch.setitem(FINE_TUNED, "fine-tuned", FineTuning(Adam(n_steps=0), "frozen"))
+    monkeypatch.setitem(FINE_TUNED, "fine-tuned", (Adam(n_steps=0), "frozen"))
     for precision in ("float32", "bfloat16"):
         run = opened(place, precision)
         plain, tuned = (Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in ("", "fine-tuned"))
-        found = measure(run, (plain, tuned), **ASKED)
+        found = measure(run, (plain, tuned), adapted_episodes=6)
         first = found[plain].accuracy.per_episode[:6]
         assert torch.equal(found[tuned].accuracy.per_episode, first)
-
-
-def test_adaptations_differ_in_their_steps_and_batch_norm(place: Path) -> None:
-    expected = {
-        "fine-tuned": ("5 steps", "frozen"),
-        "fine-tuned 2 steps": ("2 steps", "frozen"),
-        "fine-tuned 1 step": ("1 step", "frozen"),
-        "fine-tuned 1 step support norm": ("1 step", "restored"),
-        "fine-tuned 2 steps support norm": ("2 steps", "restored"),
-        "fine-tuned 5 steps support norm": ("5 steps", "restored"),
-        "mahalanobis": ("20 steps", "lr 0.001"),
-        "mahalanobis 5 steps": ("5 steps", "lr 0.0001"),
-    }
-    assert {*expected} == {*FINE_TUNED, *MAHALANOBIS}
-    wanted = {name: Measurement.named(f"test 5-shot centroid {name}") for name in expected}
-    assert {name: one.how for name, one in wanted.items()} == {name: name for name in expected}
-    found = measure(opened(place), wanted.values(), **ASKED)
-    for name, parts in expected.items():
-        told = found[wanted[name]].accuracy.protocol.adapted or ""
-        assert all(part in told for part in parts)
 
 
 def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path: Path) -> None:
@@ -193,11 +157,11 @@ def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path
         n_episodes=6,
         centre=backbone.spec.training_mean,
     )
-    assert torch.equal(measure(run, [wanted], **ASKED)[wanted].accuracy.per_episode, expected.per_episode)
+    assert torch.equal(measure(run, [wanted], adapted_episodes=6)[wanted].accuracy.per_episode, expected.per_episode)
     for file in (tmp_path / "run" / "weights").iterdir():  # as an earlier version wrote them
         save_backbone(load_backbone(file), file)
     shutil.rmtree(tmp_path / "run" / "evaluations")
     old = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
-    measure(old, [replace(wanted, how="fine-tuned 2 steps")], **ASKED)
+    measure(old, [replace(wanted, how="fine-tuned 2 steps")], adapted_episodes=6)
     with pytest.raises(InputError, match="projection"):
-        measure(old, [wanted], **ASKED)
+        measure(old, [wanted], adapted_episodes=6)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny import prepare_tiny
 from tiny_jobs import QUIET, ThisProcess, tiny_job
 
@@ -50,7 +50,6 @@ class TwoNodes:
     def __init__(self, cluster: Any, second: Any, folder: Path) -> None:
         self.cluster, self.second, self.data = cluster, second, folder / "data"
         prepare_tiny(self.data)
-        self.orphans: set[str] = set()
         self.runs, self.results = folder / "runs", Results(folder / "results")
 
     def run(self, jobs: list[Job], happens: Callable[[], bool] = lambda: True) -> tuple[Outcome, Watched]:
@@ -64,30 +63,9 @@ class TwoNodes:
     def on_second(self, job: Job) -> bool:
         """Whether a job's last process is the second node's."""
         processes = [line.split()[-1] for line in self.log(job) if line.startswith("nearshot: on ")]
-        return bool(processes) and processes[-1] in workers(self.second)
-
-    def kill_second(self) -> None:
-        self.orphans = workers(self.second)
-        self.cluster.remove_node(self.second, allow_graceful=False)
-
-
-def parents() -> dict[str, str]:
-    """The parent of every process that runs."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,stat="], check=True, capture_output=True, text=True).stdout  # noqa: S607
-    return {process: parent for process, parent, state in map(str.split, listed.splitlines()) if state[0] != "Z"}
-
-
-def workers(node: Any) -> set[str]:
-    """The processes that a node has started."""
-    raylet = str(node.all_processes["raylet"][0].process.pid)
-    return {process for process, parent in parents().items() if parent == raylet}
-
-
-def wait_for_the_end_of(processes: set[str]) -> None:
-    deadline = time.monotonic() + 60
-    while left := processes & parents().keys():
-        assert time.monotonic() < deadline, f"{left} are left"
-        time.sleep(0.1)
+        raylet = str(self.second.all_processes["raylet"][0].process.pid)
+        parent = ["ps", "-o", "ppid=", "-p", processes[-1] if processes else "0"]
+        return subprocess.run(parent, check=False, capture_output=True, text=True).stdout.strip() == raylet
 
 
 def interrupt() -> bool:
@@ -105,13 +83,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
         environment.setenv("RAY_ADDRESS", cluster.address)
         try:
             second = cluster.add_node(num_cpus=1, num_gpus=0)
-            both = TwoNodes(cluster, second, tmp_path_factory.mktemp("ray"))
-            yield both
-            left = both.orphans.union(*(workers(node) for node in cluster.list_all_nodes()))
+            yield TwoNodes(cluster, second, tmp_path_factory.mktemp("ray"))
         finally:
             ray.shutdown()
             cluster.shutdown()
-        wait_for_the_end_of(left)
 
 
 def test_as_many_jobs_at_once_as_nodes_have_room_for(nodes: TwoNodes) -> None:
@@ -140,7 +115,7 @@ def test_jobs_survive_ctrl_c_the_loss_of_a_node_and_a_broken_job(nodes: TwoNodes
     def kill() -> bool:
         killed.extend(one for one in good if len(nodes.log(one)) > before[one.id] + 3 and nodes.on_second(one))
         if killed:
-            nodes.kill_second()
+            nodes.cluster.remove_node(nodes.second, allow_graceful=False)
         return bool(killed)
 
     outcome, _ = nodes.run(jobs, kill)
@@ -173,10 +148,6 @@ def test_jobs_survive_ctrl_c_the_loss_of_a_node_and_a_broken_job(nodes: TwoNodes
         assert theirs is not None
         for part in ("id", "config", "fingerprints", "accuracies", "history"):
             assert ours.content[part] == theirs.content[part], part
-        for file in (reference.runs / one.id / "weights").iterdir():
-            weights = load_file(nodes.runs / one.id / "weights" / file.name)
-            for name, there in load_file(file).items():
-                assert torch.equal(weights[name], there), name
 
 
 def test_a_gpu_that_torch_cannot_see_is_a_failure_and_not_a_slow_run(nodes: TwoNodes, tmp_path: Path) -> None:
@@ -190,22 +161,17 @@ def test_a_gpu_that_torch_cannot_see_is_a_failure_and_not_a_slow_run(nodes: TwoN
     assert "CUDA" in failure.text.upper()
 
 
-def test_a_job_that_was_stopped_by_its_node_goes_on(nodes: TwoNodes, tmp_path: Path) -> None:
+def test_a_job_that_was_stopped_by_its_node_goes_on(nodes: TwoNodes) -> None:
     """A node that is shut down sends SIGTERM, on which a training saves and stops."""
-    runs = tmp_path / "runs"
     one = tiny_job(9, epochs=EPOCHS)
-    log = runs / one.id / "log.txt"
 
     def terminate() -> bool:
-        lines = log.read_text().splitlines() if log.is_file() else []
-        if len(lines) < 4:
-            return False
-        subprocess.run(["kill", "-TERM", lines[0].split()[-1]], check=True)  # noqa: S607
-        return True
+        lines = nodes.log(one)
+        if len(lines) >= 4:
+            os.kill(int(lines[0].split()[-1]), signal.SIGTERM)
+        return len(lines) >= 4
 
-    executor = Watched(Results(tmp_path / "results"), runs, nodes.data, happens=terminate)
-    outcome = run_jobs([one], executor, console=QUIET)
+    outcome, _ = nodes.run([one], terminate)
     assert outcome.done == [one]
-    lines = log.read_text().splitlines()
-    assert sum("was stopped" in line for line in lines) == 1
-    assert sum(line.startswith("nearshot: on ") for line in lines) == 2
+    assert sum("was stopped" in line for line in nodes.log(one)) == 1
+    assert sum(line.startswith("nearshot: on ") for line in nodes.log(one)) == 2

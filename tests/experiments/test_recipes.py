@@ -17,9 +17,8 @@ from tiny_jobs import ThisProcess, done_in
 
 from nearshot.cli import main
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
-from nearshot.experiments.costs import TRAINING_IMAGES, images_of
 from nearshot.experiments.identity import resolved
-from nearshot.experiments.jobs import jobs_of
+from nearshot.experiments.jobs import TRAINING_IMAGES, images_of, jobs_of
 from nearshot.experiments.reproduce import ReproductionOptions
 from nearshot.experiments.scales import QUICK, Scale, smaller
 from nearshot.training import TrainConfig

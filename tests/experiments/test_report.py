@@ -27,9 +27,9 @@ from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.claims import CLAIMS, Claim, Verdict, check_claims
 from nearshot.experiments.claims.verdict import Judged, Limits
-from nearshot.experiments.costs import images_of
 from nearshot.experiments.differences import Difference
 from nearshot.experiments.identity import has_own_loss, run_id
+from nearshot.experiments.jobs import images_of
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.report import write_report
 from nearshot.experiments.reproduce import collect

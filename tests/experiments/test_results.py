@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import operator
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,11 +27,9 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
     prepare_tiny(tmp_path / "data")
     train(replace(TINY, epochs=4), folder=tmp_path / "run", data_dir=tmp_path / "data", show=False)
     run = RunFolder(tmp_path / "run")
-    lines = [json.loads(line) for line in run.timing.read_text().splitlines()]
-    assert [line.get("first", False) for line in lines] == [True, False, False, False]
-    assert lines[0]["since_start"] > lines[0]["seconds"]
+    assert ["first" in json.loads(line) for line in run.timing.read_text().splitlines()] == [True, False, False, False]
     measured = result_of(run, "tiny", {}).content
-    assert 0 < measured["end_to_end_images_per_second"] <= max(line["images_per_second"] for line in lines[1:])
+    assert measured["end_to_end_images_per_second"] > 0 < measured["first_epoch_seconds"]
     # The third epoch is the first of a process that resumed an hour later; 100 images an epoch.
     times = [(10.0, 0.0), (2.0, 4.0), (9.0, 3604.0), (2.0, 3608.0)]
     with run.timing.open("w") as file:
@@ -47,21 +43,16 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("words", "n_sharing"),
-    [
-        ([], 1),
-        (["--gpus-per-run", "0.25"], 4),
-        (["--gpus-per-run=0.5", "--seeds", "1"], 2),
-        (["--gpus-per-run", "0"], 1),
-    ],
+    ("words", "n_sharing"), [([], 1), (["--gpus-per-run", "0.25"], 4), (["--gpus-per-run=0.5", "--seeds", "1"], 2)]
 )
-def test_a_result_knows_how_many_shared_its_gpu(words: list[str], n_sharing: int, tmp_path: Path) -> None:
+def test_results_of_earlier_versions_have_a_duration_and_the_share_of_a_gpu(
+    words: list[str], n_sharing: int, tmp_path: Path
+) -> None:
     content = next(iter(make_up(tmp_path, ["supcon"], QUICK))).content
-    environment = {"command": ["nearshot", "reproduce", *words]}
-    assert RunResult(content | {"environment": environment}).n_sharing == n_sharing
-    assert RunResult(content | {"environment": {}}).n_sharing == 1
-    assert RunResult(content | {"environment": environment, "n_sharing": 3}).n_sharing == 3  # if it says so itself
-    assert RunResult(content | {"job_seconds": 100.0}).training_seconds == 100  # as older results have it
+    times = {"training_seconds": 90.0, "measuring_seconds": 10.0}
+    old = RunResult(content | times | {"environment": {"command": ["nearshot", "reproduce", *words]}})
+    assert (old.job_seconds, old.n_sharing) == (100, n_sharing)
+    assert RunResult(old.content | {"n_sharing": 3}).n_sharing == 3  # if it says so itself
 
 
 def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Path) -> None:
@@ -72,65 +63,43 @@ def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Pa
     def found_with(*measurements: Measurement) -> dict[str, Any]:
         job = Job(TINY, "tiny", measurements, ("a test",))
         results.put(done_in(tmp_path / "run", job, tmp_path / "data"))
-        result = results.get(TINY, "tiny")
-        assert result is not None
+        (result,) = results
         found: dict[str, Any] = result.content["accuracies"][wanted.name]
         return found
 
     assert "measured" not in found_with()
+    (first,) = results
     assert found_with(wanted)["measured"]
     assert found_with(Measurement("test", 5, "centroid"))["measured"]  # of which validation's was in the way
-    changed = results.get(TINY, "tiny").content  # type: ignore[union-attr]
-    changed["accuracies"][wanted.name] |= {"epoch": 77}
-    results.put(RunResult(changed))
+    (later,) = results
+    assert later.job_seconds == first.job_seconds > 0  # type: ignore[operator]  # of training, which was once
+    later.content["accuracies"][wanted.name] |= {"epoch": 77}
+    results.put(later)
     assert found_with()["epoch"] == 77
     assert found_with(wanted)["epoch"] != 77  # but by another measurement it is
 
 
-def test_the_time_of_measuring_is_known_where_a_run_was_measured_once(tmp_path: Path) -> None:
-    prepare_tiny(tmp_path / "data")
-    results, config = Results(tmp_path / "results"), replace(TINY, epochs=2, validation_episodes=10)
-    found = []
-    for wanted, n_sharing in (((), 2), ((Measurement("test", 5, "centroid"),), 1)):
-        job = Job(config, "tiny", wanted, ("a test",))
-        results.put(done_in(tmp_path / "run", job, tmp_path / "data", n_sharing))
-        found += list(results)
-    first, later = found
-    assert first.training_seconds > 0 < first.measuring_seconds  # type: ignore[operator]
-    assert (later.training_seconds, later.measuring_seconds, later.n_sharing) == (first.training_seconds, None, 2)
-
-
-def changed(*path: str, **changes: Any) -> Callable[[str], str]:
-    """Change entries of a result, or of what is at a path in it. It has no checksum, as one of an earlier version."""
+def changed(part: str | None = None, **changes: Any) -> Callable[[str], str]:
+    """Change entries of a result, or of a part of it. It has no checksum, as one of an earlier version."""
 
     def change(text: str) -> str:
         content = json.loads(text)
         del content[CHECKSUM]
-        functools.reduce(operator.getitem, path, content).update(changes)
+        (content[part] if part else content).update(changes)
         return json.dumps(content)
 
     return change
 
 
-ACCURACY = ("accuracies", "val 5-shot centroid")
 DAMAGES: dict[str, Callable[[str], str]] = {
     "a list": lambda text: "[]",
-    "empty": lambda text: "",
     "cut": lambda text: text[: len(text) // 2],
     "deep": lambda text: "[" * 100_000,
     "another format": changed(format="something else"),
-    "an older format": changed(version=0),
     "no settings": changed(config=None),
     "an unknown setting": changed("config", colour="blue"),
     "an unknown method": changed("config", method="magic"),
-    "a seed of another type": changed("config", seed="first"),
     "an unheard-of measurement": changed(accuracies={"as good as can be": {}}),
-    "an accuracy without episodes": changed(*ACCURACY, n_correct="????"),
-    "an accuracy without a mean": changed(*ACCURACY, mean=None),
-    "an accuracy without an epoch": changed(*ACCURACY, epoch=[]),
-    "a log of words": changed(history=["long"]),
-    "time in words": changed(images_per_second="fast"),
-    "classes in words": changed(by_class={"val 5-shot centroid": "all"}),
 }
 
 
@@ -160,7 +129,7 @@ def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFix
     for command in commands:
         assert main([*command, *where]) == 0
         captured = capsys.readouterr()
-        assert captured.err.count(str(path)) == 1
+        assert captured.err.count("warning") == 1
         assert captured.err.startswith(f"nearshot: warning: {path} is damaged or")
     assert "3 of 4 runs done" in captured.out
     assert (tmp_path / "report.html").is_file()
@@ -178,7 +147,7 @@ def test_the_result_of_another_training_or_a_newer_nearshot_is_put_aside(tmp_pat
         results.put(RunResult(other))
     path = damage(results, changed(version=2))
     newer = path.read_bytes()
-    with pytest.warns(LeftOutWarning, match="format 2"):
+    with pytest.warns(LeftOutWarning, match="nearshot-result 2"):
         assert not job.is_done(results)
     results.put(first)  # it was trained again
     assert job.is_done(results)

@@ -1,44 +1,42 @@
-"""Jobs in processes of their own, here and on a node of Ray: done, failed, stopped, resumed."""
+"""Jobs are done, fail, stop and resume: here, in other processes, on a node of Ray, by two commands at once."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
-import queue
+import pickle
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
-from locks import locked
-from made_up import make_up
 from rich.console import Console
-from settings import TINY
 from tiny import prepare_tiny
 from tiny_jobs import QUIET, ThisProcess, tiny_job
 
-from nearshot.errors import InputError, MissingExtraError, NearshotError
-from nearshot.experiments import RECIPES, reproduce
+from nearshot.errors import InputError, MissingExtraError
+from nearshot.experiments import RECIPES
+from nearshot.experiments.executors.base import LOCK, LOCKED, is_locked
 from nearshot.experiments.executors.local import LocalMachine
 from nearshot.experiments.executors.ray import RayCluster, do_on_node
-from nearshot.experiments.jobs import Job, jobs_of
-from nearshot.experiments.reproduce import ReproductionOptions
+from nearshot.experiments.jobs import jobs_of
 from nearshot.experiments.results import Results, RunResult
 from nearshot.experiments.runner import run_jobs
-from nearshot.experiments.scales import QUICK, smaller
+from nearshot.experiments.scales import QUICK
+from nearshot.io import FileLock
 from nearshot.training import TrainConfig
 
-SHORT = replace(TINY, epochs=2, validation_episodes=10)
-LONG = replace(TINY, epochs=30, validate_every=30, validation_episodes=10)
+TESTS = Path(__file__).parents[1]
+WAITING = "is locked by another process"
+SHORT, LONG = tiny_job(), tiny_job(epochs=40)
+MISSING = replace(SHORT, config=replace(SHORT.config, dataset="missing"))
 
 
 @pytest.fixture(scope="module")
@@ -48,45 +46,53 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def job_of(config: TrainConfig, **changes: Any) -> Job:
-    return Job(replace(config, **changes), "test", (), ("a test",))
+@pytest.fixture
+def here(tmp_path: Path, data_dir: Path) -> ThisProcess:
+    return ThisProcess(Results(tmp_path / "results"), tmp_path / "runs", data_dir)
 
 
-def here(folder: Path, data_dir: Path | None = None) -> ThisProcess:
-    return ThisProcess(Results(folder / "results"), folder / "runs", data_dir)
+@pytest.fixture
+def machine(here: ThisProcess) -> LocalMachine:
+    return LocalMachine(here.results, here.runs, here.data_dir)
 
 
-def machine(folder: Path, data_dir: Path | None = None, **options: Any) -> LocalMachine:
-    return LocalMachine(Results(folder / "results"), folder / "runs", data_dir, **options)
-
-
-def after_epochs(metrics: Path, number: int, act: Callable[[], None]) -> None:
-    """Do something in a thread as soon as a run has trained some epochs."""
+def when(condition: Callable[[], bool], act: Callable[[], object]) -> None:
+    """Do something in a thread as soon as a condition holds."""
 
     def wait() -> None:
-        while not metrics.is_file() or metrics.read_text().count("\n") < number:
-            time.sleep(0.02)
+        until(condition)
         act()
 
     threading.Thread(target=wait, daemon=True).start()
 
 
-def test_a_job_that_fails_does_not_stop_the_rest_and_is_tried_again(data_dir: Path, tmp_path: Path) -> None:
-    jobs, executor, said = [job_of(SHORT, dataset="missing"), job_of(SHORT)], here(tmp_path, data_dir), io.StringIO()
-    outcome = run_jobs(jobs, executor, console=Console(file=said, width=30))
-    assert [job.id for job in outcome.done] == [jobs[1].id]
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def n_epochs(folder: Path) -> int:
+    metrics = folder / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.is_file() else 0
+
+
+def test_a_job_that_fails_does_not_stop_the_rest_and_is_tried_again(here: ThisProcess) -> None:
+    jobs, said = [MISSING, SHORT], io.StringIO()
+    outcome = run_jobs(jobs, here, console=Console(file=said, width=30))
+    assert outcome.done == [SHORT]
     assert "'missing'" in outcome.failed[0].text
     lines = [line.strip() for line in said.getvalue().splitlines() if "/2: " in line]  # whole, whatever the width
     assert all(re.fullmatch(r"[01]/2: \S+ (failed|done) in \d+ s", line) for line in lines)
-    path = executor.results.path(jobs[1].config, "test")
+    path = here.results.path(SHORT.config, SHORT.scale)
     before = path.stat().st_mtime_ns
-    assert len(run_jobs(jobs, executor, console=QUIET).failed) == 1
+    assert len(run_jobs(jobs, here, console=QUIET).failed) == 1
     assert path.stat().st_mtime_ns == before
 
 
-def test_a_job_that_another_process_finishes_meanwhile_is_done_once(data_dir: Path, tmp_path: Path) -> None:
-    job, elsewhere = job_of(SHORT), here(tmp_path / "elsewhere", data_dir)
-    run_jobs([job], elsewhere, console=QUIET)
+def test_a_job_that_another_process_finishes_meanwhile_is_done_once(here: ThisProcess, tmp_path: Path) -> None:
+    run_jobs([SHORT], here, console=QUIET)
 
     class Coming(Results):
         """A result that comes just after the first question."""
@@ -94,11 +100,11 @@ def test_a_job_that_another_process_finishes_meanwhile_is_done_once(data_dir: Pa
         def get(self, config: TrainConfig, scale: str) -> RunResult | None:
             found = super().get(config, scale)
             if found is None:
-                self.put(next(iter(elsewhere.results)))
+                self.put(next(iter(here.results)))
             return found
 
-    executor = ThisProcess(Coming(tmp_path / "results"), tmp_path / "runs", data_dir)
-    assert run_jobs([job], executor, console=QUIET).done == [job]
+    executor = ThisProcess(Coming(tmp_path / "other"), tmp_path / "nowhere", tmp_path)
+    assert run_jobs([SHORT], executor, console=QUIET).done == [SHORT]
 
 
 @pytest.mark.parametrize(
@@ -106,51 +112,52 @@ def test_a_job_that_another_process_finishes_meanwhile_is_done_once(data_dir: Pa
     [(signal.SIGINT, KeyboardInterrupt), pytest.param(signal.SIGTERM, SystemExit, marks=pytest.mark.slow)],
 )
 def test_control_c_and_sigterm_save_and_the_same_call_resumes(
-    number: signal.Signals, ends: type[BaseException], data_dir: Path, tmp_path: Path
+    number: signal.Signals, ends: type[BaseException], here: ThisProcess, machine: LocalMachine
 ) -> None:
-    job, metrics = job_of(LONG), tmp_path / "runs" / job_of(LONG).id / "metrics.jsonl"
-    after_epochs(metrics, 3, lambda: os.kill(os.getpid(), number))
+    folder = here.runs / LONG.id
+    when(lambda: n_epochs(folder) >= 3, lambda: os.kill(os.getpid(), number))
     before = signal.getsignal(signal.SIGTERM)
-    executor = machine(tmp_path, data_dir)
     with pytest.raises(ends):
-        run_jobs([job], executor, console=QUIET)
+        run_jobs([LONG], machine, console=QUIET)
     assert signal.getsignal(signal.SIGTERM) is before
-    assert (metrics.parent / "checkpoint.pt").is_file()
-    assert not job.is_done(executor.results)
-    n_before = metrics.read_text().count("\n")
-    assert run_jobs([job], here(tmp_path, data_dir), console=QUIET).done == [job]
-    assert n_before < metrics.read_text().count("\n") == LONG.epochs
+    assert (folder / "checkpoint.pt").is_file()
+    assert not LONG.is_done(machine.results)
+    n_before = n_epochs(folder)
+    assert run_jobs([LONG], here, console=QUIET).done == [LONG]
+    assert n_before < n_epochs(folder) == LONG.config.epochs
 
 
 @pytest.mark.slow
-def test_small_jobs_share_a_process_and_one_that_dies_fails_its_job_only(data_dir: Path, tmp_path: Path) -> None:
-    jobs = [*(job_of(SHORT, seed=seed) for seed in range(2)), job_of(LONG), job_of(SHORT, dataset="missing")]
-    executor = machine(tmp_path, data_dir, small=True)
-    executor.workers, executor.n_at_once = executor.workers[:1], 1
-    executor._free = queue.SimpleQueue()
-    executor._free.put(executor.workers[0])
-    processes: list[Any] = []
-    run = executor.run
+def test_after_the_time_limit_running_jobs_have_saved_and_others_are_left(
+    machine: LocalMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
+    monkeypatch.setattr("nearshot.experiments.runner.time", clock)
+    when(lambda: n_epochs(machine.runs / LONG.id) >= 3, lambda: setattr(clock, "monotonic", lambda: 60.0))
+    outcome = run_jobs([LONG, SHORT], machine, console=QUIET, minutes=1)
+    assert (outcome.done, outcome.failed, outcome.left) == ([], [], [LONG, SHORT])
+    assert [(machine.runs / job.id / "checkpoint.pt").is_file() for job in (LONG, SHORT)] == [True, False]
 
-    def listening(job: Job) -> str | None:
-        problem = run(job)
-        processes.append(executor.workers[0].process)
-        return problem
 
-    executor.run = listening  # type: ignore[method-assign]
-    executor.prepare = lambda jobs: None  # type: ignore[method-assign]  # it would refuse the last one
-    metrics = executor.runs / jobs[2].id / "metrics.jsonl"
-    after_epochs(metrics, 2, lambda: os.kill(executor.workers[0].process.pid, signal.SIGKILL))
-    outcome = run_jobs(jobs, executor, console=QUIET)
-    assert outcome.done == jobs[:2]
-    assert outcome.failed[0].text == "ended by signal 9"
-    assert "'missing'" in outcome.failed[1].text
-    assert outcome.failed[1].log.is_file()
-    assert processes[0] is processes[1] is processes[2] is not processes[3]
-    assert all(one.poll() is not None for one in processes)  # none is left
-    assert all("epoch 2/2" in executor.log_of(job).read_text() for job in jobs[:2])
-    commands = [result.content["environment"]["command"] for result in executor.results]
-    assert commands[0] == [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+@pytest.mark.slow
+def test_a_process_that_dies_fails_its_job_only(machine: LocalMachine) -> None:
+    machine.prepare = lambda jobs: None  # type: ignore[method-assign]  # it would refuse the last one
+    log = machine.log_of(LONG)
+
+    def kill() -> None:
+        os.kill(int(log.read_text().splitlines()[0].split()[-1]), signal.SIGKILL)
+
+    when(lambda: n_epochs(log.parent) >= 2, kill)
+    outcome = run_jobs([LONG, SHORT, MISSING], machine, console=QUIET)
+    assert outcome.done == [SHORT]
+    died, missing = outcome.failed
+    assert died.text == "ended by signal 9"
+    assert "'missing'" in missing.text
+    assert missing.text in missing.log.read_text()
+    assert "epoch 2/2" in machine.log_of(SHORT).read_text()
+    (result,) = machine.results
+    command = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    assert result.content["environment"]["command"] == command
 
 
 @pytest.mark.parametrize(("part", "gpus"), [(1.0, "01"), (0.34, "0101"), (1 / 3, "010101"), (0, [""])])
@@ -159,124 +166,100 @@ def test_small_jobs_share_gpus(
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)  # no process is started here
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    executor = machine(tmp_path, gpus_per_run=part)
+    executor = LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=part)
     assert executor.n_at_once == len(gpus)
-    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in executor.workers] == list(gpus)
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in executor.environments] == list(gpus)
 
 
-@pytest.mark.parametrize("part", [-0.5, 1.5, 0.001])
+@pytest.mark.parametrize("part", [-0.5, 1.5])
 def test_a_share_of_a_gpu_is_checked(part: float, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"gpus_per_run.*{part:g}"):
-        machine(tmp_path, gpus_per_run=part)
-
-
-class Pretended(ThisProcess):
-    """All jobs are done at once."""
-
-    def run(self, job: Job) -> str | None:
-        return None
-
-
-def test_jobs_that_would_take_too_long_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [job_of(SHORT, seed=seed) for seed in range(4)]
-    minutes = {job.id: many for job, many in zip(jobs, (4, 100, 6, 7), strict=True)}
-    monkeypatch.setattr(
-        "nearshot.experiments.runner.seconds_left", lambda some, *_: [60.0 * minutes[job.id] for job in some]
-    )
-    console = Console(file=(said := io.StringIO()), force_terminal=True, color_system=None, width=200)
-    executor = Pretended(Results(tmp_path / "results"), tmp_path / "runs")
-    outcome = run_jobs(jobs, executor, console=console, minutes=20)
-    assert outcome.done == [jobs[0], jobs[2], jobs[3]]
-    assert outcome.left == [jobs[1]]
-    assert "2 done, 1 running, 0 left, 1 for another time" in said.getvalue()
-    again = run_jobs(jobs, executor, console=QUIET, minutes=5)
-    assert again.done == [jobs[0]]
-    assert again.left == jobs[1:]
-
-
-def test_with_little_time_no_run_is_started_and_tables_show_what_is_available(tmp_path: Path) -> None:
-    said, scale = io.StringIO(), smaller(quick=True)
-    results = make_up(tmp_path / "results", ["schedule"], scale)
-    for file in sorted((results.folder / "quick" / "glyphs").iterdir())[1:]:
-        file.unlink()
-    options = ReproductionOptions(
-        minutes=0.01, results=results.folder, runs=tmp_path / "runs", data_dir=tmp_path / "data"
-    )
-    done = reproduce(["schedule"], options, scale=scale, console=Console(file=said))
-    assert len(done.outcome.left) == 3
-    assert "Not done" in said.getvalue()
-    assert [table.name for table in done.tables] == ["schedule-glyphs"]
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_folder_that_is_not_writable_is_reported_before_anything_is_trained(data_dir: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed to other users
-        results, runs = Path(folder, "results"), Path(folder, "runs")
-        results.mkdir()
-        runs.mkdir()
-        Path(folder).chmod(0o755)
-        runs.chmod(0o777)
-        scale, executor = smaller(quick=True, steps=2), ThisProcess(Results(results), runs, data_dir)
-        with locked(results, rights=0o555), pytest.raises(NearshotError, match=re.escape(str(results))):
-            reproduce(["schedule"], scale=scale, results=results, runs=runs, executor=executor, console=QUIET)
-        assert not list(runs.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"names": "pairs"}, r"names must be .*\['pairs'\]"),
-        ({"names": ["pairs"], "seeds": 0}, "seeds must be at least 1 .*0"),
-        ({"names": ["pairs"], "minutes": 0}, "minutes must be positive .*0"),
-    ],
-    ids=str,
-)
-def test_a_wrong_argument_is_one_clear_sentence(given: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
-        reproduce(**given, results=tmp_path, console=QUIET)
-
-
-def on_node(folder: Path, data_dir: Path) -> tuple[dict[str, Any] | None, str | None, list[str]]:
-    task = ThisProcess(Results(folder), folder.parent, data_dir).task_of(tiny_job())
-    command = ("nearshot", "reproduce", "--on", "ray")
-    content, problem, log, _ = do_on_node(replace(task, run_folder=folder, command=command))
-    assert log == (folder / "log.txt").read_text().rstrip("\n")
-    return content, problem, log.splitlines()
+        LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=part)
 
 
 def test_a_node_brings_back_a_result_or_an_error_and_the_end_of_the_log(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: ThisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content, problem, log = on_node(tmp_path / "run", data_dir)
+    monkeypatch.setattr("sys.argv", ["nearshot", "reproduce", "--on", "ray"])
+    result, problem, log = do_on_node(here.task_of(SHORT))
     assert problem is None
-    assert content is not None
-    assert content["environment"]["command"] == ["nearshot", "reproduce", "--on", "ray"]
-    assert json.loads(json.dumps(content)) == content
-    assert re.fullmatch(r"nearshot: on .*, process \d+", log[0])
-    assert "epoch 2/2: loss" in log[-1]
-    content, problem, log = on_node(tmp_path / "other", tmp_path / "empty")
-    assert content is None
-    assert "tiny" in str(problem)
-    assert log[-1] == f"nearshot: {problem}"
+    assert result is not None
+    assert result.content["environment"]["command"] == ["nearshot", "reproduce", "--on", "ray"]
+    assert pickle.loads(pickle.dumps(result)).content == result.content
+    assert log == here.log_of(SHORT).read_text()
+    assert re.match(r"nearshot: on .*, process \d+", log)
+    assert "epoch 2/2: loss" in log.splitlines()[-1]
+    result, problem, log = do_on_node(here.task_of(MISSING))
+    assert result is None
+    assert "missing" in str(problem)
+    assert log.splitlines()[-1] == f"nearshot: {problem}"
     nothing: dict[str, str] = {}
-    monkeypatch.setattr("nearshot.experiments.executors.base.do", lambda *_, **__: nothing["no reason"])
-    content, problem, log = on_node(tmp_path / "third", data_dir)
+    monkeypatch.setattr("nearshot.experiments.executors.base.do", lambda _: nothing["no reason"])
+    _, problem, log = do_on_node(here.task_of(LONG))
     assert problem == "KeyError: 'no reason'"
-    assert any("Traceback" in line for line in log)
+    assert "Traceback" in log
 
 
-@pytest.mark.parametrize(("address", "reason"), [("127.0.0.1:1", "nothing answers"), ("local", "start a new one")])
-def test_where_no_cluster_is_none_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, reason: str
-) -> None:
-    with monkeypatch.context() as without, pytest.raises(MissingExtraError, match=r"nearshot\[ray\]"):
-        without.setitem(sys.modules, "ray", None)
+def test_without_the_extra_ray_its_name_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"nearshot\[ray\]"):
         RayCluster(Results(tmp_path), tmp_path)
-    ray = pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(NearshotError, match=f"no Ray cluster.*{reason}"):
-        RayCluster(Results(tmp_path), tmp_path)
-    assert not ray.is_initialized()
+
+
+def another(executor: ThisProcess, *, epochs: int, seeds: list[int]) -> subprocess.Popen[str]:
+    """Start another process that runs tiny jobs in the same folders."""
+    path = os.pathsep.join([str(TESTS / "training"), str(TESTS / "experiments"), *filter(None, sys.path)])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    where = [str(executor.results.folder), str(executor.runs), str(executor.data_dir)]
+    command = [sys.executable, str(TESTS / "experiments" / "tiny_jobs.py"), *where, str(epochs), *map(str, seeds)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_each_job_of_two_commands_is_trained_once_and_both_have_all(here: ThisProcess) -> None:
+    jobs, said = [tiny_job(seed, epochs=20) for seed in (0, 1, 2)], io.StringIO()
+    first = another(here, epochs=20, seeds=[0, 1, 2])
+    until(lambda: is_locked(here.runs / jobs[0].id))
+    outcome = run_jobs(jobs, here, console=Console(file=said))
+    texts = [first.communicate(timeout=100)[0], said.getvalue()]
+    assert first.returncode == 0, texts
+    assert {job.id for job in outcome.done} == {job.id for job in jobs}
+    assert texts[1].count(f"{jobs[0].name} {WAITING}") == 1
+    for job in jobs:
+        done, taken = f": {job.name} done in ", f": {job.name} done by another process"
+        assert sorted((text.count(done), text.count(taken)) for text in texts) == [(0, 1), (1, 0)], texts
+        assert n_epochs(here.runs / job.id) == 20
+    assert texts[1].count("done in") > 0  # while it waited, it ran others
+
+
+@pytest.mark.slow
+def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(here: ThisProcess) -> None:
+    other, said = tiny_job(1), io.StringIO()
+    process = another(here, epochs=40, seeds=[0])
+    until(lambda: n_epochs(here.runs / LONG.id) > 2)
+    when(lambda: WAITING in said.getvalue() and other.is_done(Results(here.results.folder)), process.kill)
+    outcome = run_jobs([LONG, other], here, console=Console(file=said))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert outcome.done == [other, LONG]
+    assert said.getvalue().count(WAITING) == 1
+    assert f"{LONG.name} done in" in said.getvalue()
+    assert n_epochs(here.runs / LONG.id) == 40
+
+
+def test_a_locked_run_is_not_awaited_beyond_the_time_limit(here: ThisProcess) -> None:
+    folder, said = here.runs / SHORT.id, io.StringIO()
+    folder.mkdir(parents=True)
+    lock = FileLock(folder / LOCK)
+    assert lock.acquire()
+    assert is_locked(folder)
+    assert here.run(SHORT) == LOCKED
+    outcome = run_jobs([SHORT], here, console=Console(file=said), minutes=0.02)
+    assert (outcome.left, outcome.done, outcome.failed) == ([SHORT], [], [])
+    assert said.getvalue().count(WAITING) == 1
+    lock.release()
+    assert not is_locked(folder)
+    assert not is_locked(here.runs / "never")
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Jobs that take seconds, on the tiny dataset; as a program, a process that runs some of them.
 
-python tiny_jobs.py FOLDER EPOCHS SEED…
+python tiny_jobs.py RESULTS RUNS DATA EPOCHS SEED…
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from settings import TINY
 
-from nearshot.experiments.executors.base import Executor, attempt
-from nearshot.experiments.jobs import Job, JobTask, do
+from nearshot.experiments.executors.base import Executor, JobTask, attempt, do
+from nearshot.experiments.jobs import Job
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.runner import run_jobs
 
@@ -33,16 +33,16 @@ class ThisProcess(Executor):
     accelerator = "cpu"
 
     def run(self, job: Job) -> str | None:
-        return attempt(self.task_of(job), self.results.put, show=False)
+        return attempt(self.task_of(job), self.results.put)
 
 
 def done_in(folder: Path, job: Job, data_dir: Path, n_sharing: int = 1) -> RunResult:
     """Do a job in a run folder on the CPU, and return its result."""
-    return do(JobTask(job, folder, data_dir, "cpu", n_sharing), show=False)
+    return do(JobTask(job, folder, data_dir, "cpu", n_sharing))
 
 
 if __name__ == "__main__":
-    folder, epochs, *seeds = sys.argv[1:]
+    results, runs, data, epochs, *seeds = sys.argv[1:]
     jobs = [tiny_job(int(seed), epochs=int(epochs)) for seed in seeds]
-    executor = ThisProcess(Results(f"{folder}/results"), Path(folder, "runs"), Path(folder, "data"))
+    executor = ThisProcess(Results(results), runs, data)
     sys.exit(len(jobs) - len(run_jobs(jobs, executor, console=Console(file=sys.stdout)).done))

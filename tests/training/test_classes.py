@@ -61,8 +61,8 @@ def test_a_run_and_its_weights_record_the_training_classes(trained: Path, data_d
         lambda run, data: evaluate_run(run, ASKED, data_dir=data),
         lambda run, data: evaluate_weights(the_weights(run), ASKED, data_dir=data),
         lambda run, data: evaluate_weights(the_weights(run), replace(ASKED, dataset="tiny"), data_dir=data),
-        lambda run, data: measure(TrainedRun(run, data_dir=data), [RAW], n_way=2),
-        lambda run, data: measure_classes(TrainedRun(run, data_dir=data), ["test"], n_way=2),
+        lambda run, data: measure(TrainedRun(run, data_dir=data), [RAW]),
+        lambda run, data: measure_classes(TrainedRun(run, data_dir=data), ["test"]),
     ],
     ids=["run", "weights", "weights on a dataset", "recipe", "by class"],
 )

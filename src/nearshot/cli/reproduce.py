@@ -6,18 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
 from nearshot.cli._tables import print_entries
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.costs import describe_cost
-from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import AGAIN, DONE, TRAIN, Job, chosen_jobs, jobs_of, plan_of
-from nearshot.experiments.recipe import Recipe
+from nearshot.experiments.jobs import AGAIN, DONE, TRAIN, Job, JobPlan, chosen_jobs, describe_cost, jobs_of, plan_of
 from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
 from nearshot.experiments.results import Results
 from nearshot.experiments.scales import OWN, Scale, smaller
@@ -53,10 +50,6 @@ class Reproduce(ReproductionOptions):
     """Only so many steps per run, to try everything out; the results are kept apart."""
     collect: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Copy the finished runs of `nearshot train` under a folder into the results, then stop."""
-    on: Literal["here", "ray"] = "here"
-    """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
-    gpus_per_run: float = 1.0
-    """The share of a GPU that a run takes: with 0.5, two small runs share one; 0 for none."""
 
     def run(self, console: Console) -> None:
         """Run, print the tables, and name the files; unreadable files are named and skipped."""
@@ -72,7 +65,7 @@ class Reproduce(ReproductionOptions):
 
     def _reproduce(self, scale: Scale, console: Console) -> None:
         progress = Console(stderr=True, highlight=False)
-        done = reproduce(self.names, self, scale=scale, executor=self._executor(scale), console=progress)
+        done = reproduce(self.names, self, scale=scale, console=progress)
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = WIDTH_OF_FILES
         tables = list(done.tables)
@@ -93,14 +86,6 @@ class Reproduce(ReproductionOptions):
         if failed:
             raise NearshotError(f"{counted(len(failed), 'run')} failed. The same command tries again.")
 
-    def _executor(self, scale: Scale) -> Executor:
-        where = (Results(self.results), self.runs, self.data_dir)
-        if self.on == "here":
-            return LocalMachine(*where, small=scale.is_small, gpus_per_run=self.gpus_per_run)
-        from nearshot.experiments.executors.ray import RayCluster  # noqa: PLC0415
-
-        return RayCluster(*where, gpus_per_run=self.gpus_per_run)
-
     def _collect(self, folder: Path, scale: Scale, console: Console) -> None:
         """Collect runs; print their validation accuracies and where they are now."""
         found = collect(folder, self.results, scale)
@@ -115,36 +100,35 @@ class Reproduce(ReproductionOptions):
 
     def _list(self, scale: Scale, console: Console) -> None:
         """Print the recipes, or the runs that --only chooses, and what is left to do."""
-        results, n_seeds = Results(self.results), self.n_seeds(scale)
+        results, seeds = Results(self.results), range(self.seeds or scale.n_seeds)
         n_at_once = LocalMachine(results, self.runs, small=True).n_at_once if scale.is_small else 1
         recipes = chosen_recipes(self.names, self.dataset, scale)
 
-        def jobs_for(*some: Recipe) -> Sequence[Job]:
-            return jobs_of(some, self.dataset, scale, range(n_seeds))
+        def plan(jobs: Sequence[Job]) -> JobPlan:
+            return plan_of(jobs, results, self.runs, train_again=self.train_again)
 
         def state(jobs: Sequence[Job]) -> str:
             if not jobs:
                 return "nothing to run"
-            plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
-            cost = describe_cost((*plan[TRAIN], *plan[AGAIN]), results, n_at_once)
-            again = f", {len(plan[AGAIN])} {AGAIN}" if plan[AGAIN] else ""
-            return f"{len(plan[DONE])} of {counted(len(jobs), 'run')} done{again}{f'; left: {cost}' if cost else ''}"
+            planned = plan(jobs)
+            left = [*planned[TRAIN], *planned[AGAIN]]
+            again = f", {len(planned[AGAIN])} {AGAIN}" if planned[AGAIN] else ""
+            cost = f"; left: {describe_cost(left, results, n_at_once)}" if left else ""
+            return f"{len(planned[DONE])} of {counted(len(jobs), 'run')} done{again}{cost}"
 
-        jobs = jobs_for(*recipes)
+        jobs = chosen_jobs(jobs_of(recipes, self.dataset, scale, seeds), self.only)
         if self.only:
-            jobs = chosen_jobs(jobs, self.only)
-            plan = plan_of(jobs, results, self.runs, train_again=self.train_again)
-            states = {job.id: name for name, alike in plan.items() for job in alike}
+            states = {job.id: name for name, alike in plan(jobs).items() for job in alike}
             entries = [(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
             about_all = "Without --list, those that are not done are run."
         else:
-            entries = [(one.name, state(jobs_for(one)), self._about(one, scale)) for one in recipes]
+            entries = []
+            for recipe in recipes:
+                datasets = scale.dataset or ", ".join(recipe.on(self.dataset))
+                others = "" if self.dataset or scale.dataset else ", ".join(recipe.datasets[1:])
+                about = f"{recipe.title} ({datasets}{f'; with --dataset also {others}' if others else ''})"
+                entries.append((recipe.name, state(jobs_of([recipe], self.dataset, scale, seeds)), about))
             about_all = "Recipes share runs, so that all cost less than their sum."
         if len(entries) > 1:
             entries.append(("Together", state(jobs), about_all))
-        print_entries(f"{scale.label}; {counted(n_seeds, 'seed')}", entries, console)
-
-    def _about(self, recipe: Recipe, scale: Scale) -> str:
-        others = "" if self.dataset or scale.dataset else ", ".join(recipe.datasets[1:])
-        datasets = scale.dataset or ", ".join(recipe.on(self.dataset))
-        return f"{recipe.title} ({datasets}{f'; with --dataset also {others}' if others else ''})"
+        print_entries(f"{scale.label}; {counted(len(seeds), 'seed')}", entries, console)

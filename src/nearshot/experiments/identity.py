@@ -57,9 +57,9 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
         unused.update(("momentum", "nesterov"))
     if config.schedule != "steps":
         unused.update(("milestones", "decay"))
-    settings = {setting: value for setting, value in config.as_dict().items() if setting not in unused}
     if not config.augmentation.crop.startswith("padded"):
-        del settings["augmentation"]["padding"]
+        unused.add("augmentation.padding")
+    settings = {setting: value for setting, value in _flat(config).items() if setting not in unused}
     return settings | {"method": name, "batches": batches, "warm_up": config.warm_up_epochs}
 
 
@@ -69,28 +69,27 @@ def run_id(config: TrainConfig) -> str:
 
     A new setting therefore leaves the identities of all earlier runs unchanged, as long as it has its default.
     """
-    return _hash_of_changes(_flat(resolved(config)), type(config))[:16]
+    return _hash_of_changes(config, resolved(config))[:16]
 
 
 def validation_id(config: TrainConfig) -> str:
     """Return a short hash of the validation settings that differ from the defaults."""
-    values = config.as_dict()
-    return _hash_of_changes({name: values[name] for name in VALIDATION_SETTINGS}, type(config))[:8]
+    settings = config.as_dict()
+    return _hash_of_changes(config, {name: settings[name] for name in VALIDATION_SETTINGS})[:8]
 
 
-def _hash_of_changes(settings: dict[str, Any], kind: type[TrainConfig]) -> str:
-    defaults = _defaults(kind)  # type: ignore[arg-type]  # a type is hashable
+def _hash_of_changes(config: TrainConfig, settings: dict[str, Any]) -> str:
+    defaults = _defaults(type(config))  # type: ignore[arg-type]  # a type is hashable
     changed = {name: value for name, value in settings.items() if name not in defaults or value != defaults[name]}
     return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
 
 
 @functools.cache
 def _defaults(kind: type[TrainConfig]) -> dict[str, Any]:
-    default = kind()
-    return _flat(default.as_dict()) | _flat(resolved(default))
+    return _flat(kind()) | resolved(kind())
 
 
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    inner = settings["augmentation"]
-    plain = {name: value for name, value in settings.items() if name != "augmentation"}
-    return plain | {f"augmentation.{name}": value for name, value in inner.items()}
+def _flat(config: TrainConfig) -> dict[str, Any]:
+    settings = config.as_dict()
+    augmentation = settings.pop("augmentation")
+    return settings | {f"augmentation.{name}": value for name, value in augmentation.items()}

@@ -1,37 +1,34 @@
-"""Jobs: the runs that recipes need, each once, what is left to do of them, and how one is done."""
+"""Jobs: the runs that recipes need, each once, what is left to do of them, and about how long that takes."""
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import math
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.identity import run_id, validation_id
-from nearshot.experiments.measurement import measure, measure_classes
+from nearshot.errors import InputError
+from nearshot.experiments.identity import batches_of, run_id
+from nearshot.experiments.paper import TRAINING_CLASSES
 from nearshot.experiments.recipe import Recipe
-from nearshot.experiments.results import Measurement, Results, RunResult, result_of
-from nearshot.experiments.scales import Scale, scale_named
-from nearshot.io import FileLock
-from nearshot.runs.network import TrainedRun
-from nearshot.text import counted, format_list
-from nearshot.training import Hardware, RunFolder, TrainConfig, train
-from nearshot.training.assembly import open_splits
-from nearshot.training.checkpoint import check_same_training
+from nearshot.experiments.results import Measurement, Results
+from nearshot.experiments.scales import Scale
+from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import run_name
 
-LOCKED = "Another process holds the lock of this run."
-STOPPED = "It was stopped and saved a checkpoint; the same command resumes it."
 STATES = ("done", "trained, more to measure", "to train", "to train again", "skipped")
 DONE, MEASURE, TRAIN, AGAIN, SKIPPED = STATES
-LOCK = ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
 JobPlan = dict[str, list["Job"]]  # by what is left to do, one of STATES
+# Images of the training splits, for datasets that may not be prepared here.
+TRAINING_IMAGES = {name: n_classes * n_images for name, (n_classes, n_images) in TRAINING_CLASSES.items()}
+TRAINING_IMAGES |= {"tiered-imagenet": 448_695, "glyphs": 32_120}
+# Images per second on an H200, everything included, by the side; in between and beyond, a power law through both.
+H200 = {84: 15_000.0, 32: 47_000.0}
+POWER = math.log(H200[32] / H200[84]) / math.log(84 / 32)
+CORE_AT_28 = 1_700.0  # images per second of a small network on a CPU core
 
 
 @dataclass(frozen=True)
@@ -113,111 +110,62 @@ def plan_of(jobs: Iterable[Job], results: Results, runs: str | Path, *, train_ag
     return plan
 
 
-def describe_plan(plan: JobPlan, runs: str | Path) -> list[str]:
-    """Return what is going to happen, one sentence each; none if all is done."""
-    n_all = sum(map(len, plan.values()))
-    if n_all == len(plan[DONE]):
-        return []
-    said = [f"{counted(n_all, 'run')}: {len(plan[DONE])} done, {len(plan[TRAIN])} to train."]
-    about = {
-        MEASURE: "to measure further; the weights are available",
-        AGAIN: f"to train AGAIN: there are results, but more is to be measured, and the weights are not in {runs}. "
-        "Everything is measured again; earlier results are moved to folders named earlier",
-        SKIPPED: "skipped: there are results, but to measure more they would have to be trained again",
-    }
-    for state, what in about.items():
-        if plan[state]:
-            names = format_list([job.name for job in plan[state]], str)
-            said.append(f"{counted(len(plan[state]), 'run')} {what} ({names}).")
-    return said
-
-
-@dataclass(frozen=True)
-class JobTask:
-    """What a process needs to do a job.
-
-    Attributes:
-        accelerator: as in `Hardware`; `n_sharing` jobs share a GPU.
-        command: the command that asked for the job, which its result records.
-    """
-
-    job: Job
-    run_folder: Path
-    data_dir: Path | None = None
-    accelerator: str = "auto"
-    n_sharing: int = 1
-    command: tuple[str, ...] = ()
-
-
-def do(task: JobTask, *, show: bool | None = None) -> RunResult:
-    """Train and measure a run, or what is left of it, and return the result."""
-    started, run, job, data_dir = time.perf_counter(), RunFolder(task.run_folder), task.job, task.data_dir
-    config, is_new = job.config, not (run.path / "config.json").is_file()
-    if not is_new:  # equivalent settings may be written otherwise
-        begun = run.read_config()
-        is_same = run_id(begun) == run_id(config) and validation_id(begun) == validation_id(config)
-        config = begun if is_same else config
-    if has_weights(run):
-        stores = open_splits(config, data_dir)
-        check_same_training(run.read("result.json"), config, {name: one.fingerprint for name, one in stores.items()})
-    else:
-        how: dict[str, Any] = {"hardware": Hardware(task.accelerator), "show": show}
-        how |= {"resume": not run.is_finished, "overwrite": run.is_finished}
-        if not train(config, folder=run.path, data_dir=data_dir, **how).finished:
-            raise NearshotError(STOPPED)
-    trained_at = time.perf_counter()
-    device = "cpu" if task.accelerator == "cpu" else None
-    # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
-    trained = TrainedRun(run.path, data_dir=data_dir, device=device, precision="float32")
-    asked = {"n_episodes": config.validation_episodes, "n_way": config.validation_way}
-    adapted_episodes = scale_named(job.scale).adapted_episodes
-    evaluations = measure(trained, job.measurements, **asked, adapted_episodes=adapted_episodes)
-    splits = dict.fromkeys(("val", *(one.split for one in job.measurements)))
-    by_class = measure_classes(trained, splits, **asked)
-    times: dict[str, Any] = {"training_seconds": None, "measuring_seconds": None}
-    if is_new:
-        times = {"training_seconds": trained_at - started, "measuring_seconds": time.perf_counter() - trained_at}
-    return result_of(run, job.scale, evaluations, times | {"by_class": by_class, "n_sharing": task.n_sharing})
-
-
 def has_weights(run: RunFolder) -> bool:
     """Return whether a run is finished and the weights of its best epochs are available."""
     return run.is_finished and all(run.weights_of(int(best["epoch"])).is_file() for best in run.read_best().values())
 
 
-def rename_run_folders(runs: Path) -> None:
-    """Rename the run folders of an earlier version, which computed identities otherwise, to their present names."""
-    for file in sorted(runs.glob("*/config.json")):
-        try:
-            name = run_id(RunFolder(file.parent).read_config())
-        except NearshotError:
-            continue
-        is_old = re.fullmatch(r"[0-9a-f]{16}", file.parent.name) and file.parent.name != name
-        if is_old and not (runs / name).exists() and not is_locked(file.parent):
-            file.parent.rename(runs / name)
+def images_of(config: TrainConfig) -> int:
+    """Return how many images a run sees; datasets that may not be prepared have their usual size.
+
+    >>> from nearshot.training import PRESETS
+    >>> images_of(PRESETS["cifar-fs-prototypical-snell"])  # 240 epochs of 75 episodes of 20 × (5 + 15) images
+    7200000
+    """
+    batch_size = config.shape.batch_size if batches_of(config) == "episodes" else config.batch_size
+    steps = config.steps_per_epoch or TRAINING_IMAGES.get(config.dataset, 0) // batch_size
+    return config.epochs * steps * batch_size
 
 
-@contextmanager
-def run_lock(run_folder: Path) -> Iterator[None]:
-    """Hold the lock of a run until its result is written, or until this process ends."""
-    try:
-        run_folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"The run folder {run_folder} cannot be created: {error.strerror}.") from error
-    lock = FileLock(run_folder / LOCK)
-    if not lock.acquire():
-        raise NearshotError(LOCKED)
-    try:
-        yield
-    finally:
-        lock.release()
+def estimate(jobs: Sequence[Job], results: Results) -> tuple[float, str]:
+    """Return how many seconds jobs of one scale take, one after the other, and on which device most of them do.
+
+    By the median of earlier runs of the same network and size, or by known machines.
+    """
+    rates: dict[tuple[str, int | None], list[float]] = {}  # images per second
+    devices: dict[tuple[str, int | None], str] = {}
+    for run in results.of_scale(jobs[0].scale):
+        n_images, kind = images_of(run.config), _kind(run.config)
+        if run.job_seconds and n_images:
+            rates.setdefault(kind, []).append(n_images * run.n_sharing / run.job_seconds)
+            devices[kind] = f"{run.device}, as before"
+    seconds, where = 0.0, list[str]()
+    for config in (job.config for job in jobs):
+        kind, side = _kind(config), config.input_size or 84
+        if kind in rates:
+            rate, device = statistics.median(rates[kind]), devices[kind]
+        elif config.backbone.startswith("conv4"):
+            rate, device = CORE_AT_28 * (28 / side) ** 2, "a CPU core"
+        else:
+            rate, device = H200[84] * (84 / side) ** POWER, "an H200"
+        seconds += images_of(config) / rate
+        where.append(device)
+    return seconds, statistics.mode(where)
 
 
-def is_locked(run_folder: Path) -> bool:
-    """Return whether a process holds the lock of a run; False if that is unknown: starting the run gives the reason."""
-    lock, is_free = FileLock(run_folder / LOCK), True
-    if (run_folder / LOCK).is_file():
-        with suppress(NearshotError):
-            is_free = lock.acquire()
-            lock.release()
-    return not is_free
+def _kind(config: TrainConfig) -> tuple[str, int | None]:
+    return config.backbone.removesuffix("-dropblock"), config.input_size
+
+
+def describe_cost(jobs: Sequence[Job], results: Results, n_at_once: int = 1) -> str:
+    """Return how many images jobs see and how long that takes, `n_at_once` at a time."""
+    n_at_once, (seconds, device) = min(n_at_once, len(jobs)), estimate(jobs, results)
+    images = sum(images_of(job.config) for job in jobs)
+    many = f"{images / 1e6:,.1f} M" if images >= 1e6 else f"{images / 1e3:,.0f} k"
+    parallel = f", {n_at_once} at once" if n_at_once > 1 else ""
+    return f"{many} images, about {rough_duration(seconds / n_at_once)} on {device}{parallel}"
+
+
+def rough_duration(seconds: float) -> str:
+    """Return a time in words, such as "10 min" or "2.5 h"."""
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{max(1, round(seconds / 60))} min"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from nearshot.errors import InputError, look_up
 from nearshot.evaluation import (
     Accuracy,
     Adam,
+    EvaluationSpec,
     Treatment,
     evaluate_classes,
     evaluate_features,
@@ -39,24 +40,16 @@ TREATMENTS = {
 }
 
 
-class FineTuning(NamedTuple):
-    """How a network is fine-tuned on a support set."""
-
-    optimiser: Adam
-    batch_norm: BatchNormMode
-
-
-# With frozen batch norm, and in batch norm's training mode on the support set ("support norm").
-FINE_TUNED = {
-    "fine-tuned": FineTuning(Adam(), "frozen"),
-    "fine-tuned 2 steps": FineTuning(Adam(n_steps=2), "frozen"),
-    "fine-tuned 1 step": FineTuning(Adam(n_steps=1), "frozen"),
-    "fine-tuned 1 step support norm": FineTuning(Adam(n_steps=1), "support"),
-    "fine-tuned 2 steps support norm": FineTuning(Adam(n_steps=2), "support"),
-    "fine-tuned 5 steps support norm": FineTuning(Adam(n_steps=5), "support"),
+# How a network is fine-tuned on a support set: with frozen batch norm, or in batch norm's training mode. With the
+# latter the loss sees the projection, as in the published experiments; with the former, the embedding.
+FINE_TUNED: dict[str, tuple[Adam, BatchNormMode]] = {
+    "fine-tuned": (Adam(), "frozen"),
+    "fine-tuned 2 steps": (Adam(n_steps=2), "frozen"),
+    "fine-tuned 1 step": (Adam(n_steps=1), "frozen"),
+    "fine-tuned 1 step support norm": (Adam(n_steps=1), "support"),
+    "fine-tuned 2 steps support norm": (Adam(n_steps=2), "support"),
+    "fine-tuned 5 steps support norm": (Adam(n_steps=5), "support"),
 }
-# The loss sees the projection, as in the published experiments; earlier results are of the backbone alone.
-THROUGH_PROJECTION = tuple(name for name, how in FINE_TUNED.items() if how.batch_norm == "support")
 # A Mahalanobis matrix: the setting that was chosen on validation, and the one of earlier results, which overfits.
 MAHALANOBIS = {
     "mahalanobis 5 steps": Adam(n_steps=5, lr=1e-4, weight_decay=0.0),
@@ -65,19 +58,14 @@ MAHALANOBIS = {
 
 
 def measure(
-    run: TrainedRun,
-    wanted: Iterable[Measurement],
-    *,
-    n_episodes: int = 10_000,
-    n_way: int = 5,
-    adapted_episodes: int = ADAPTED_EPISODES,
+    run: TrainedRun, wanted: Iterable[Measurement], *, adapted_episodes: int = ADAPTED_EPISODES
 ) -> dict[Measurement, Evaluation]:
-    """Measure a finished run. Measurements are kept in the run's folder, and not repeated.
+    """Measure a finished run, with as many ways and episodes as in its validation.
 
-    If the network or the features are adapted to each episode, there are at most `adapted_episodes`.
+    If the network or the features are adapted to each episode, there are at most `adapted_episodes`. Measurements are
+    kept in the run's folder, and not repeated.
     """
-    if run.unfinished is not None:
-        raise InputError(f"Recipes measure finished runs only, and {run.run.path} is not one ({run.unfinished}).")
+    n_episodes = run.config.validation_episodes
     found: dict[Measurement, Evaluation] = {}
     for one in sorted(wanted, key=lambda one: one.how not in TREATMENTS):  # what takes longest comes last
         request = Request(
@@ -85,26 +73,25 @@ def measure(
             shots=(one.n_shot,),
             classifiers=(one.classifier,),
             layers=one.layers,
-            n_way=n_way,
+            n_way=run.config.validation_way,
             n_episodes=n_episodes if one.how in TREATMENTS else min(n_episodes, adapted_episodes),
         )
         found[one] = _measured(run, one, request) if one.how else evaluate_run(run, request)[0]
     return found
 
 
-def measure_classes(
-    run: TrainedRun, splits: Iterable[str], *, n_episodes: int = 10_000, n_way: int = 5
-) -> dict[str, dict[str, float]]:
+def measure_classes(run: TrainedRun, splits: Iterable[str]) -> dict[str, dict[str, float]]:
     """Return a finished run's accuracy by class for some splits, {"val 5-shot centroid": {class: per cent}}.
 
     The classifier is nearest centroid with the most shots that were validated, on the epoch that was best for them.
     """
-    n_shot = max(run.config.validation_shots)
+    config, n_shot = run.config, max(run.config.validation_shots)
+    spec = EvaluationSpec(config.validation_way, n_shot, n_episodes=config.validation_episodes)
     network = run.network(run.best_weights(n_shot, "centroid"))
     found = {}
     for split in splits:
         features = network.feature_set(run.store(split), split)
-        accuracies = evaluate_classes(features, n_way=n_way, n_shot=n_shot, n_episodes=n_episodes)
+        accuracies = evaluate_classes(features, spec=spec)
         found[f"{split} {n_shot}-shot centroid"] = {name: round(one.mean, 2) for name, one in accuracies.items()}
     return found
 
@@ -114,10 +101,9 @@ def _measured(run: TrainedRun, one: Measurement, request: Request) -> Evaluation
     name = file_name(run, request, weights, store, also=(one.how,))
     if not (run.run.path / "evaluations" / name).is_file():
         network = run.network(weights)
-        if one.how in THROUGH_PROJECTION and run.config.projection is not None and network.projection is None:
+        if one.how.endswith("support norm") and run.config.projection is not None and network.projection is None:
             raise InputError(
-                f"{weights} lacks the projection that it was trained with, through which it is fine-tuned: an earlier "
-                "version wrote it. Train the run again."
+                f"{weights} was written by an earlier version, without its projection. Train the run again."
             )
         accuracy = _accuracy(network, one, request, store)
         evaluation = Evaluation(one.n_shot, one.classifier, accuracy, weights.name, run.config.dataset, one.layers)
@@ -129,30 +115,26 @@ def _measured(run: TrainedRun, one: Measurement, request: Request) -> Evaluation
 def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store: Store) -> Accuracy:
     treatment = TREATMENTS.get(one.how, TREATMENTS[""])
     spec = replace(request.spec(one.n_shot), classifier=one.classifier, normalise=treatment.normalised)
-    asked: dict[str, Any] = {
-        "spec": spec,
-        "centre": network.centre(one.layers) if treatment.centred else None,
-        "split": one.split,
-        "fingerprint": store.fingerprint,
-    }
+    centre = network.centre(one.layers) if treatment.centred else None
+    asked: dict[str, Any] = {"centre": centre, "split": one.split, "fingerprint": store.fingerprint}
     if one.how in TREATMENTS:
-        return evaluate_features(network.features(store, one.layers), store.labels, **asked)
+        return evaluate_features(network.features(store, one.layers), store.labels, spec=spec, **asked)
     if one.how in MAHALANOBIS:
         features, optimiser = network.features(store, one.layers), MAHALANOBIS[one.how]
-        return evaluate_mahalanobis(features, store.labels, loss=nca_loss, optimiser=optimiser, **asked)
-    how = look_up(FINE_TUNED, one.how, "adaptation")
-    tuned = network.network(one.layers, projected=one.how in THROUGH_PROJECTION)
-    asked["spec"] = replace(spec, inductive=True)
+        return evaluate_mahalanobis(features, store.labels, loss=nca_loss, optimiser=optimiser, spec=spec, **asked)
+    optimiser, batch_norm = look_up(FINE_TUNED, one.how, "adaptation")
+    tuned = network.network(one.layers, projected=batch_norm == "support")
     return evaluate_fine_tuned(
         tuned,
         network.images(store),
         store.labels,
         loss=nca_loss,
         features=layers_of if one.layers or tuned.projection else None,  # type: ignore[arg-type]  # the network is one
-        optimiser=how.optimiser,
-        batch_norm=how.batch_norm,
+        optimiser=optimiser,
+        batch_norm=batch_norm,
         # torch has no batch norm in bfloat16 for several episodes at once.
         episodes_at_once=1 if network.bfloat16 else None,
+        spec=replace(spec, inductive=True),
         **asked,
     )
 

@@ -6,9 +6,9 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -16,31 +16,21 @@ from rich.console import Console
 
 from nearshot.devices import chosen_device
 from nearshot.episode_shape import EpisodeShape
-from nearshot.errors import InputError, NearshotError, look_up
+from nearshot.errors import InputError, look_up
 from nearshot.experiments.claims import claims_as_table
 from nearshot.experiments.executors.base import Executor
 from nearshot.experiments.executors.local import LocalMachine, n_cores
+from nearshot.experiments.executors.ray import RayCluster
 from nearshot.experiments.identity import validation_id
-from nearshot.experiments.jobs import (
-    AGAIN,
-    DONE,
-    MEASURE,
-    TRAIN,
-    JobPlan,
-    chosen_jobs,
-    describe_plan,
-    jobs_of,
-    plan_of,
-    rename_run_folders,
-)
+from nearshot.experiments.jobs import AGAIN, DONE, MEASURE, TRAIN, JobPlan, chosen_jobs, jobs_of, plan_of
 from nearshot.experiments.recipe import ALL, Found, Recipe, outputs_of
 from nearshot.experiments.recipes import RECIPES
-from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, reason_of, result_of
+from nearshot.experiments.results import DAMAGED, LeftOutWarning, Results, RunResult, result_of
 from nearshot.experiments.runner import Outcome, run_jobs
 from nearshot.experiments.scales import OWN, PAPER, PAPER_SIZE, Scale
 from nearshot.experiments.tables import Figure, Table
 from nearshot.io import write_json
-from nearshot.text import counted, print_line
+from nearshot.text import counted, format_list, print_line
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import describe_environment
 
@@ -67,8 +57,12 @@ class ReproductionOptions:
     """Run only the runs whose names match, in this order, such as 'cifar-fs-nca,seed=*'. The error for a pattern
     without a match lists the names."""
     minutes: float | None = None
-    """Start no run that would probably not end within so many minutes, by how long others took: for a GPU that you
-    have for a while. The same command resumes later."""
+    """Save and stop all runs after so many minutes: for a GPU that you have for a while. The same command resumes
+    later."""
+    on: Literal["here", "ray"] = "here"
+    """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to (extra: ray)."""
+    gpus_per_run: float = 1.0
+    """The share of a GPU that a run takes: with 0.5, two small runs share one; 0 for none."""
     episode: tuple[int, int, int] | None = None
     """For pairs: the ways, shots and queries of the episode to draw."""
     results: Folder = Path("results")
@@ -77,13 +71,6 @@ class ReproductionOptions:
     """The folder of run folders."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """The folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
-
-    def n_seeds(self, scale: Scale) -> int:
-        """Return the number of training seeds at a scale."""
-        seeds = scale.n_seeds if self.seeds is None else self.seeds
-        if seeds < 1:
-            raise InputError(f"seeds must be at least 1 (got {seeds}).")
-        return seeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,23 +105,20 @@ def reproduce(
         names: the names of recipes; none for all.
         options: what to regenerate and what to run for it.
         scale: the paper's setting, or one of `nearshot.experiments.scales.smaller`, such as the quick form.
-        executor: where to run; by default this machine.
+        executor: where to run, instead of what the options say.
         console: where to show progress.
         settings: fields of `ReproductionOptions`, as keywords.
     """
     options = replace(options or ReproductionOptions(), **settings)
-    if isinstance(names, str):
-        raise InputError(f"names must be a list (got {names!r}). Write [{names!r}].")
-    if options.minutes is not None and not options.minutes > 0:
-        raise InputError(f"minutes must be positive (got {options.minutes:g}).")
-    recipes, seeds = chosen_recipes(names, options.dataset, scale), range(options.n_seeds(scale))
+    recipes, seeds = chosen_recipes(names, options.dataset, scale), range(options.seeds or scale.n_seeds)
     results, runs = Results(options.results), Path(options.runs)
     outcome = Outcome()
     if not options.tables_only:
-        rename_run_folders(runs)
         jobs = chosen_jobs(jobs_of(recipes, options.dataset, scale, seeds), options.only)
         plan = plan_of(jobs, results, runs, train_again=options.train_again)
-        executor = executor or LocalMachine(results, runs, options.data_dir, small=scale.is_small)
+        if executor is None:
+            kind = RayCluster if options.on == "ray" else partial(LocalMachine, small=scale.is_small)
+            executor = kind(results, runs, options.data_dir, gpus_per_run=options.gpus_per_run)
         summary = results.folder / scale.name / "last-run.json"
         outcome = _run(plan, executor, console or Console(stderr=True), summary, options.minutes)
     found = Found(results, scale, tuple(seeds), EpisodeShape(*options.episode) if options.episode else None)
@@ -173,8 +157,6 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
     Only the run's own files are read. A warning names damaged runs. Runs of another input size or validation than the
     scale's go into the folder "own": they are in the report, and in no table of the paper.
     """
-    if not Path(folder).is_dir():
-        raise InputError(f"There is no folder {folder}.")
     store = Results(results)
     found: list[RunResult] = []
     for path in sorted(Path(folder).glob("**/result.json")):
@@ -182,7 +164,8 @@ def collect(folder: str | Path, results: str | Path, scale: Scale) -> list[RunRe
         try:
             result = result_of(run, scale.name if _fits(run.read_config(), scale) else OWN, {})
         except DAMAGED as error:
-            warnings.warn(f"{path.parent} is skipped: {reason_of(error)}.", LeftOutWarning, stacklevel=2)
+            message = f"{path.parent} is skipped ({type(error).__name__}: {error})."
+            warnings.warn(message, LeftOutWarning, stacklevel=2)
             continue
         store.put(result)
         found.append(result)
@@ -200,35 +183,33 @@ def _fits(config: TrainConfig, scale: Scale) -> bool:
 
 def _run(plan: JobPlan, executor: Executor, console: Console, summary: Path, minutes: float | None) -> Outcome:
     """Log the plan, run it, and write a summary with its duration."""
-    for sentence in describe_plan(plan, executor.runs):
-        print_line(console, sentence)
+    states = "; ".join(f"{len(alike)} {state}" for state, alike in plan.items() if alike)
+    if len(plan[DONE]) < sum(map(len, plan.values())):
+        print_line(console, f"Runs: {states}.")
+    if plan[AGAIN]:
+        names = format_list([job.name for job in plan[AGAIN]], str)
+        print_line(console, f"More is to be measured of {names}, and the weights are not in {executor.runs}.")
     jobs = [*plan[MEASURE], *plan[TRAIN], *plan[AGAIN]]  # measuring first, since it is quick
-    n_done = len(plan[DONE])
     if not jobs:
         return Outcome(done=plan[DONE])
-    device = torch.device("cpu") if executor.accelerator == "cpu" else chosen_device()
-    began, environment = time.perf_counter(), describe_environment(device)
-    try:  # runs take hours, and their results come last
-        summary.parent.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=summary.parent).close()
-    except OSError as error:
-        raise NearshotError(f"Results cannot be written to {summary.parent}: {error.strerror}.") from error
-    everything, device_name = [*plan[DONE], *jobs], str(environment["device"])
-    outcome = run_jobs(everything, executor, console=console, minutes=minutes, device=device_name)
-    seconds, n_new = time.perf_counter() - began, len(outcome.done) - n_done
+    summary.parent.mkdir(parents=True, exist_ok=True)  # fails before anything is trained
+    began = time.perf_counter()
+    outcome = run_jobs([*plan[DONE], *jobs], executor, console=console, minutes=minutes)
+    seconds, n_new = time.perf_counter() - began, len(outcome.done) - len(plan[DONE])
     print_line(console, f"Done: {n_new} of {counted(len(jobs), 'run')} in {seconds / 60:.1f} minutes.")
     if outcome.left:
         print_line(console, f"Not done, as the time was too short: {counted(len(outcome.left), 'run')}.")
+    device = torch.device("cpu") if executor.accelerator == "cpu" else chosen_device()
     content = {
         "seconds": round(seconds, 1),
-        "done_before": n_done,
+        "done_before": len(plan[DONE]),
         "done": n_new,
         "trained_again": len(plan[AGAIN]),
         "failed": len(outcome.failed),
         "left": len(outcome.left),
         "at_once": executor.n_at_once,
         "cores": n_cores(),
-        "environment": environment,
+        "environment": describe_environment(device),
     }
     write_json(summary, content)
     return outcome

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation import Accuracy
 from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.scales import OWN
-from nearshot.io import atomic_write, read_json, write_json
+from nearshot.io import read_json, write_json
 from nearshot.runs.evaluate import Evaluation
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.config import dataset_name
@@ -24,11 +24,7 @@ from nearshot.training.config import dataset_name
 __all__ = ["LeftOutWarning", "Measurement", "Results", "RunResult"]
 
 FORMAT, VERSION = "nearshot-result", 1
-# The entries that tables and the report read, and their types.
-NEEDED: dict[str, Any] = dict.fromkeys(("config", "fingerprints", "environment", "accuracies"), dict)
-NEEDED |= {"scale": str, "history": list, "seconds": (int, float), "images_per_second": (int, float)}
-# Reading a damaged file may raise these.
-DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+DAMAGED = (AttributeError, LookupError, OSError, TypeError, ValueError)  # reading a damaged file may raise these
 
 
 class LeftOutWarning(UserWarning):
@@ -76,67 +72,32 @@ class Measurement:
 class RunResult:
     """The result of a run: its settings, its log and its accuracies, each with all episodes.
 
-    A content that tables or the report could not read is an error, one of `DAMAGED`.
+    A content that is damaged or of another version is an error, one of `DAMAGED`.
 
     Attributes:
+        config: the run's settings; those that the file lacks have their default.
+        id: the run's identity, computed from its settings: neither the file's name nor what it says of it counts.
+        measurements: everything that was measured.
         by_class: accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; older results have none.
-        training_seconds: with start-up and validation, in older results also measuring; None if the run was resumed.
-        measuring_seconds: None if it is not known for all of it.
+        seconds: the duration of training.
+        job_seconds: the duration of training and measuring, with start-up; None if the run was resumed.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise FileFormatError("This is not a result.")
-        if content.get("version") != VERSION:
-            raise FileFormatError(f"This is a result of format {content.get('version')}, not {VERSION}.")
-        wrong = [name for name, kinds in NEEDED.items() if not isinstance(content.get(name), kinds)]
-        if wrong:
-            raise FileFormatError(f"{wrong[0]!r} is missing or of the wrong type")
+        if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+            raise FileFormatError(f"its format is {content.get('format')} {content.get('version')}, not {VERSION}")
         self.content = content
         self.scale: str = content["scale"]
+        self.config = TrainConfig.from_dict(content["config"])
+        self.id, self.seed = run_id(self.config), self.config.seed
+        self.measurements = tuple(map(Measurement.named, content["accuracies"]))
+        self.by_class: dict[str, dict[str, float]] = content.get("by_class", {})
         self.history: list[dict[str, Any]] = content["history"]
         self.device = str(content["environment"].get("device", "an unknown device"))
-        self.by_class: dict[str, dict[str, float]] = content.get("by_class", {})
-        self.training_seconds: float | None = content.get("training_seconds", content.get("job_seconds"))
-        self.measuring_seconds: float | None = content.get("measuring_seconds")
-        self._check()
-
-    def _check(self) -> None:
-        """Raise an error if anything that tables and reports read is of the wrong type."""
-        if self.id and not (isinstance(self.seed, int) and isinstance(self.config.dataset, str)):
-            raise FileFormatError("a setting is of the wrong type")
-        for one in self.measurements:
-            stored = self.content["accuracies"][one.name]
-            _ = self.accuracy(one), self.epoch(one), float(stored["mean"]), float(stored["interval95"] or 0)
-        for line in self.history:
-            _ = float(line["epoch"]), float(line.get("loss") or 0), dict(line.get("validation") or {})
-        _ = [float(accuracy) for classes in self.by_class.values() for accuracy in classes.values()]
-        _ = self.n_sharing, float(self.training_seconds or 0), float(self.measuring_seconds or 0)
-
-    @cached_property
-    def config(self) -> TrainConfig:
-        """The run's settings; those that the file lacks have their default."""
-        return TrainConfig.from_dict(self.content["config"])
-
-    @cached_property
-    def id(self) -> str:
-        """The run's identity, computed from its settings: neither the file's name nor what it says of it counts."""
-        return run_id(self.config)
-
-    @property
-    def seed(self) -> int:
-        """The training seed."""
-        return self.config.seed
-
-    @property
-    def seconds(self) -> float:
-        """The duration of training."""
-        return float(self.content["seconds"])
-
-    @property
-    def job_seconds(self) -> float:
-        """The duration of training and measuring, as far as it is known; 0 if the run was resumed."""
-        return (self.training_seconds or 0.0) + (self.measuring_seconds or 0.0)
+        self.seconds = float(content["seconds"])
+        self.job_seconds: float | None = content.get("job_seconds")
+        if content.get("training_seconds") is not None:  # as earlier versions wrote it
+            self.job_seconds = content["training_seconds"] + (content.get("measuring_seconds") or 0.0)
 
     @property
     def n_sharing(self) -> int:
@@ -146,11 +107,6 @@ class RunResult:
         command = " ".join(map(str, self.content["environment"].get("command") or []))
         found = re.search(r"--gpus-per-run[ =]([\d.]+)", command)
         return runs_per_gpu(float(found[1])) if found else 1
-
-    @property
-    def measurements(self) -> tuple[Measurement, ...]:
-        """Everything that was measured."""
-        return tuple(Measurement.named(name) for name in self.content["accuracies"])
 
     def has(self, wanted: Measurement) -> bool:
         """Return whether something was measured."""
@@ -163,6 +119,20 @@ class RunResult:
     def epoch(self, wanted: Measurement) -> int:
         """Return the epoch whose weights were measured."""
         return int(self.content["accuracies"][wanted.name]["epoch"])
+
+    def merged_with(self, before: RunResult) -> dict[str, Any]:
+        """Return the content with earlier measurements of the same run."""
+        known = before.content["accuracies"]
+        # Validation may run in another precision, so it never replaces a measurement.
+        new = {
+            name: one
+            for name, one in self.content["accuracies"].items()
+            if one.get("measured") or not known.get(name, {}).get("measured")
+        }
+        merged = self.content | {"accuracies": known | new, "by_class": before.by_class | self.by_class}
+        if self.job_seconds is None:
+            merged |= {"job_seconds": before.job_seconds, "n_sharing": before.n_sharing}
+        return merged
 
 
 class Results:
@@ -184,10 +154,22 @@ class Results:
         return self._read(path) if path.is_file() else None
 
     def put(self, result: RunResult) -> None:
-        """Write a result atomically, merged with earlier measurements of the same run."""
-        path = self.path(result.config, result.scale)
+        """Write a result atomically, merged with earlier measurements of the same run.
+
+        The same run has the same data and the same log. The result of another run of the same settings is kept in the
+        folder "earlier", and so is a file that cannot be read, which a newer version may have written.
+        """
+        path, content = self.path(result.config, result.scale), result.content
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, self._merged(path, result), compact=True)
+        if path.is_file():
+            before, earlier = self._read(path), path.parent / "earlier"
+            if before and all(before.content.get(name) == content.get(name) for name in ("fingerprints", "history")):
+                content = result.merged_with(before)
+            else:
+                earlier.mkdir(exist_ok=True)
+                number = 1 + len(list(earlier.glob(f"{path.stem}-*.json")))
+                shutil.copy(path, earlier / f"{path.stem}-{number}.json")
+        write_json(path, content, compact=True)
 
     def __iter__(self) -> Iterator[RunResult]:
         yield from self.of_scale("*")
@@ -196,61 +178,18 @@ class Results:
         """Yield the results of a scale."""
         yield from filter(None, map(self._read, sorted(self.folder.glob(f"{scale}/*/*.json"))))
 
-    def _merged(self, path: Path, result: RunResult) -> dict[str, Any]:
-        """Return a result with earlier measurements of the same run, perhaps for another recipe.
-
-        The same run has the same log and the same data. The result of another run of the same settings is moved to the
-        folder "earlier", and so is a file that cannot be read, which a newer version may have written.
-        """
-        if not path.is_file():
-            return result.content
-        old = self._read(path)
-        before = {} if old is None else old.content
-        if old is None or any(before.get(name) != result.content.get(name) for name in ("fingerprints", "history")):
-            earlier = path.parent / "earlier"
-            earlier.mkdir(exist_ok=True)
-            n_before = len(list(earlier.glob(f"{path.stem}-*.json")))
-            with atomic_write(earlier / f"{path.stem}-{n_before + 1}.json") as file:
-                file.write(path.read_bytes())
-            return result.content
-        merged = dict(result.content)
-        if result.training_seconds is None:
-            merged |= {"training_seconds": old.training_seconds, "measuring_seconds": None, "n_sharing": old.n_sharing}
-        for name in ("accuracies", "by_class"):
-            merged[name] = before.get(name, {}) | merged.get(name, {})
-        # Validation may run in another precision, so it never replaces a measurement.
-        for name, one in before["accuracies"].items():
-            if one.get("measured") and not merged["accuracies"][name].get("measured"):
-                merged["accuracies"][name] = one
-        return merged
-
     def _read(self, path: Path) -> RunResult | None:
         """Read a result, from the cache if the file is unchanged; if it is unreadable, warn once and return None."""
         changed = path.stat().st_mtime_ns
         if path not in self._cache or self._cache[path][0] != changed:
-            self._cache[path] = (changed, _read_result(path))
+            result = None
+            try:
+                result = RunResult(read_json(path))
+            except DAMAGED as error:
+                message = f"{path} is damaged or of a newer nearshot ({type(error).__name__}: {error})"
+                warnings.warn(f"{message} and counts as not done.", LeftOutWarning, stacklevel=4)
+            self._cache[path] = (changed, result)
         return self._cache[path][1]
-
-
-def _read_result(path: Path) -> RunResult | None:
-    try:
-        return RunResult(read_json(path))
-    except DAMAGED as error:
-        reason = reason_of(error).removeprefix(f"{path} is damaged: ")
-        warnings.warn(
-            f"{path} is damaged or of a newer nearshot ({reason}) and counts as not done. Training the run "
-            "again moves this file to the folder earlier.",
-            LeftOutWarning,
-            stacklevel=4,
-        )
-        return None
-
-
-def reason_of(error: Exception) -> str:
-    """Return the reason why a file is unreadable, without a full stop."""
-    return (
-        f"{error}".rstrip(".") if isinstance(error, NearshotError | ValueError) else f"{type(error).__name__}: {error}"
-    )
 
 
 def runs_per_gpu(gpus_per_run: float) -> int:

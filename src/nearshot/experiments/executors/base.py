@@ -5,18 +5,48 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from nearshot.errors import NearshotError
-from nearshot.experiments.jobs import LOCKED, Job, JobTask, do, run_lock
-from nearshot.experiments.results import Results, RunResult
+from nearshot.experiments.identity import run_id, validation_id
+from nearshot.experiments.jobs import Job, has_weights
+from nearshot.experiments.measurement import measure, measure_classes
+from nearshot.experiments.results import Results, RunResult, result_of
+from nearshot.experiments.scales import scale_named
+from nearshot.io import FileLock
+from nearshot.runs.network import TrainedRun
 from nearshot.text import print_message
+from nearshot.training import Hardware, RunFolder, train
+from nearshot.training.assembly import open_splits
+from nearshot.training.checkpoint import check_same_training
 
+LOCKED = "Another process holds the lock of this run."
+STOPPED = "It was stopped and saved a checkpoint; the same command resumes it."
 LOG = "log.txt"  # in a run's folder
+LOCK = ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
 SECONDS_TO_SAVE = 60.0
+
+
+@dataclass(frozen=True)
+class JobTask:
+    """What a process needs to do a job.
+
+    Attributes:
+        accelerator: as in `Hardware`; `n_sharing` jobs share a GPU.
+        command: the command that asked for the job, which its result records.
+    """
+
+    job: Job
+    run_folder: Path
+    data_dir: Path | None = None
+    accelerator: str = "auto"
+    n_sharing: int = 1
+    command: tuple[str, ...] = ()
 
 
 class Executor(ABC):
@@ -53,24 +83,59 @@ class Executor(ABC):
         return JobTask(job, run_folder, data_dir, self.accelerator, self.n_sharing, tuple(sys.argv))
 
 
-def attempt(task: JobTask, keep: Callable[[RunResult], None], *, show: bool | None = None) -> str | None:
+def attempt(task: JobTask, keep: Callable[[RunResult], None]) -> str | None:
     """Do the job of a task, holding its lock, and keep the result. Return None, or an error message.
 
-    The message is `STOPPED` for a job that was stopped and saved, and `LOCKED` if another process holds its lock. The
-    result records the command that started the jobs, instead of this process's own.
+    The message is `STOPPED` for a job that was stopped and saved, and `LOCKED` if another process holds its lock.
     """
-    before, sys.argv = sys.argv, list(task.command)
+    sys.argv = list(task.command)  # for the result; this process has another command
+    task.run_folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(task.run_folder / LOCK)
+    if not lock.acquire():
+        return LOCKED
     try:
-        with run_lock(task.run_folder):
-            print_message(f"on {socket.gethostname()}, process {os.getpid()}", show=show)
-            keep(do(task, show=show))
+        print_message(f"on {socket.gethostname()}, process {os.getpid()}")
+        keep(do(task))
     except NearshotError as error:
-        if str(error) != LOCKED:  # the log of a locked run is another process's
-            print_message(error, show=show)
+        print_message(error)
         return str(error)
     except Exception as error:  # any error belongs in the log, and the other jobs continue
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"
     finally:
-        sys.argv = before
+        lock.release()
     return None
+
+
+def is_locked(run_folder: Path) -> bool:
+    """Return whether a process is at the job of a run."""
+    lock = FileLock(run_folder / LOCK)
+    is_free = not lock.path.is_file() or lock.acquire()
+    lock.release()
+    return not is_free
+
+
+def do(task: JobTask) -> RunResult:
+    """Train and measure a run, or what is left of it, and return the result."""
+    started, run, job, data_dir = time.perf_counter(), RunFolder(task.run_folder), task.job, task.data_dir
+    config, is_new = job.config, not (run.path / "config.json").is_file()
+    if not is_new:  # equivalent settings may be written otherwise
+        begun = run.read_config()
+        is_same = run_id(begun) == run_id(config) and validation_id(begun) == validation_id(config)
+        config = begun if is_same else config
+    if has_weights(run):
+        stores = open_splits(config, data_dir)
+        check_same_training(run.read("result.json"), config, {name: one.fingerprint for name, one in stores.items()})
+    else:
+        hardware, again = Hardware(task.accelerator), run.is_finished
+        done = train(config, folder=run.path, data_dir=data_dir, hardware=hardware, resume=not again, overwrite=again)
+        if not done.finished:
+            raise NearshotError(STOPPED)
+    device = "cpu" if task.accelerator == "cpu" else None
+    # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
+    trained = TrainedRun(run.path, data_dir=data_dir, device=device, precision="float32")
+    evaluations = measure(trained, job.measurements, adapted_episodes=scale_named(job.scale).adapted_episodes)
+    by_class = measure_classes(trained, dict.fromkeys(("val", *(one.split for one in job.measurements))))
+    job_seconds = time.perf_counter() - started if is_new else None
+    more = {"by_class": by_class, "job_seconds": job_seconds, "n_sharing": task.n_sharing}
+    return result_of(run, job.scale, evaluations, more)

@@ -10,30 +10,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
-from nearshot.errors import InputError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt
-from nearshot.experiments.jobs import Job, JobTask
+from nearshot.experiments.executors.base import SECONDS_TO_SAVE, Executor, attempt
+from nearshot.experiments.jobs import Job
 from nearshot.experiments.results import Results, runs_per_gpu
 
 MEMORY_PER_JOB = 2e9  # bytes; a small job takes about 1 GB
-JOBS_PER_PROCESS = 8  # of small jobs; memory fragments after a while
 # glibc would return memory to the system between steps, which costs a small run a quarter of its time.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
 
 
 class LocalMachine(Executor):
-    """The machine that this runs on.
+    """The machine that this runs on. Each job has its own process.
 
-    Each GPU has one job at a time, or several that share it, each in its own process. On a CPU, jobs run one after the
-    other on all cores; small ones run in parallel, one core each, in processes that take several jobs.
+    Each GPU has one job at a time, or several that share it. On a CPU, jobs run one after the other on all cores; small
+    ones run in parallel, one core each.
 
     A job takes `gpus_per_run` of a GPU, or trains on the CPU if that is 0. If it is `small`, one core is enough.
     """
@@ -51,110 +47,71 @@ class LocalMachine(Executor):
         n_sharing = runs_per_gpu(gpus_per_run)
         numbers = [str(number) for number in range(torch.cuda.device_count())]
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(numbers)).split(",")[: len(numbers)]
-        own = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if gpus and not gpus_per_run else {})
-        self.accelerator = "cuda" if gpus and gpus_per_run else "cpu"
-        if self.accelerator == "cuda":
-            self.n_sharing = n_sharing
-            self.workers = [_Worker(own | {"CUDA_VISIBLE_DEVICES": gpu}) for _ in range(n_sharing) for gpu in gpus]
-        elif small:
-            threads_per_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
-            n_workers = max(1, min(n_cores() // threads_per_job, int(available_memory() // MEMORY_PER_JOB)))
-            threads = {"OMP_NUM_THREADS": str(n_cores() // n_workers)}
-            environment = threads | KEEP_MEMORY | own  # the user's settings win
-            self.workers = [_Worker(environment, JOBS_PER_PROCESS) for _ in range(n_workers)]
+        if gpus and gpus_per_run:
+            self.accelerator, self.n_sharing = "cuda", n_sharing
+            self.environments = [os.environ | {"CUDA_VISIBLE_DEVICES": gpu} for _ in range(n_sharing) for gpu in gpus]
         else:
-            self.workers = [_Worker(own)]
-        self.n_at_once = len(self.workers)
-        self._free = queue.SimpleQueue[_Worker]()
-        for worker in self.workers:
-            self._free.put(worker)
+            self.accelerator = "cpu"
+            environment, n_workers = os.environ | {"CUDA_VISIBLE_DEVICES": ""}, 1
+            if small:
+                threads_per_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
+                n_workers = max(1, min(n_cores() // threads_per_job, int(available_memory() // MEMORY_PER_JOB)))
+                threads = {"OMP_NUM_THREADS": str(n_cores() // n_workers)}
+                environment = threads | KEEP_MEMORY | environment  # the user's settings win
+            self.environments = [environment] * n_workers
+        self.n_at_once = len(self.environments)
+        self._free = queue.SimpleQueue[dict[str, str]]()
+        for environment in self.environments:
+            self._free.put(environment)
+        self._processes: set[subprocess.Popen[bytes]] = set()
 
     def prepare(self, jobs: Iterable[Job]) -> None:
-        """Prepare datasets that need no download, before several jobs try to; the error lists all that are missing."""
-        missing = []
+        """Prepare datasets that need no download, before several jobs try to."""
         for dataset, side in dict.fromkeys((job.config.dataset, job.config.side) for job in jobs):
-            try:
-                open_or_prepare(dataset, "train", self.data_dir, side=side)
-            except InputError as error:
-                missing.append(str(error))
-        if missing:
-            raise InputError(" ".join(missing))
+            open_or_prepare(dataset, "train", self.data_dir, side=side)
 
     def run(self, job: Job) -> str | None:
-        """Do a job on a free GPU or core."""
-        worker = self._free.get()
-        try:
-            return worker.run(self.task_of(job), self.results.folder.absolute())
-        finally:
-            self._free.put(worker)
-
-    def stop(self) -> None:
-        """Send SIGTERM, wait until all jobs have saved, and kill those that do not."""
-        deadline = time.monotonic() + SECONDS_TO_SAVE
-        for worker in self.workers:
-            if worker.process is not None:
-                worker.process.terminate()
-        for worker in self.workers:
-            worker.close(max(0.1, deadline - time.monotonic()))
-
-
-class _Worker:
-    """A process on a GPU or some cores, which does some jobs one after the other, and then is replaced."""
-
-    def __init__(self, environment: dict[str, str], jobs_per_process: int = 1) -> None:
-        self.environment, self.jobs_per_process, self.n_left = environment, jobs_per_process, 0
-        self.process: Any = None
-
-    def run(self, task: JobTask, results: Path) -> str | None:
-        """Do a job, put its result into a folder, and return its error message, or that its process died."""
-        task.run_folder.mkdir(parents=True, exist_ok=True)
-        if not self.n_left:
-            command = [sys.executable, "-c", f"from {__name__} import work; work()"]
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            with (task.run_folder / LOG).open("ab") as log:  # in a session of its own: Ctrl-C reaches the runner only
-                self.process = subprocess.Popen(  # noqa: S603
-                    command, **pipes, stderr=log, env=self.environment, start_new_session=True
-                )
-            self.n_left = self.jobs_per_process
-        self.n_left -= 1
-        with suppress(BrokenPipeError):  # if it died, its status tells
-            pickle.dump((task, results), self.process.stdin)
-            self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer or not self.n_left:
-            self.close()
+        """Do a job in a process of its own, on a free GPU or core."""
+        environment, log = self._free.get(), self.log_of(job)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", f"from {__name__} import work; work()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches the runner only
+            )
+        self._processes.add(process)
+        answer, _ = process.communicate(pickle.dumps((self.task_of(job), self.results.folder.absolute())))
+        self._processes.remove(process)
+        self._free.put(environment)
         if answer:
             problem: str | None = json.loads(answer)
             return problem
-        status = self.process.returncode
+        status = process.returncode
         return f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
-    def close(self, seconds: float = SECONDS_TO_SAVE) -> None:
-        """End the process: it has no more jobs. Kill it if it does not end in time."""
-        self.n_left = 0
-        if self.process is not None:
-            with suppress(BrokenPipeError):
-                self.process.stdin.close()
+    def stop(self) -> None:
+        """Send SIGTERM, wait until all jobs have saved, and kill those that do not."""
+        deadline, processes = time.monotonic() + SECONDS_TO_SAVE, list(self._processes)
+        for process in processes:
+            process.terminate()
+        for process in processes:
             try:
-                self.process.wait(seconds)
+                process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-            self.process.stdout.close()
+                process.kill()
 
 
 def work() -> None:
-    """Do jobs in a process of its own: read pickled tasks, and answer each with one line of JSON, its error message."""
-    answers = os.dup(1)
-    with suppress(EOFError):
-        while True:
-            task, results = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the process that started this one)
-            with (task.run_folder / LOG).open("ab") as file:  # also for libraries that write to the descriptors
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
-            problem = attempt(task, Results(results).put)
-            sys.stdout.flush()
-            os.write(answers, f"{json.dumps(problem and problem[:500])}\n".encode())  # the log has all of it
+    """Do a job in a process of its own: read its pickled task, and answer with its error message as JSON."""
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what libraries print goes to the log, like messages
+    task, results = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the process that started this one)
+    problem = attempt(task, Results(results).put)
+    os.write(answer, json.dumps(problem).encode())
 
 
 def n_cores() -> int:

@@ -7,32 +7,17 @@ the machine that asked needs the folder of results.
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from nearshot.errors import MissingExtraError, NearshotError
-from nearshot.experiments.executors.base import LOG, SECONDS_TO_SAVE, Executor, attempt
-from nearshot.experiments.jobs import LOCKED, STOPPED, Job, JobTask
+from nearshot.experiments.executors.base import LOCKED, LOG, SECONDS_TO_SAVE, STOPPED, Executor, JobTask, attempt
+from nearshot.experiments.jobs import Job
 from nearshot.experiments.results import Results, RunResult, runs_per_gpu
-from nearshot.training.signals import handling
 
 RETRIES = 10  # of a job whose worker is lost; not for ever, since it may be the job that brings its worker down
-LINES_OF_LOG = 100
-SECONDS_TO_CONNECT = 10.0
-
-
-class NodeReport(NamedTuple):
-    """What a node returns: the result's content, the message of `attempt`, the end of the log, and the host's name."""
-
-    content: dict[str, Any] | None
-    problem: str | None
-    log: str
-    node: str
+LETTERS_OF_LOG = 10_000
 
 
 class RayCluster(Executor):
@@ -63,19 +48,34 @@ class RayCluster(Executor):
         """How many jobs the nodes that are alive can take."""
         return max(1, self._room())
 
+    def _room(self) -> int:
+        needed = {"CPU": 1.0} | ({"GPU": self.gpus_per_run} if self.gpus_per_run else {})
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        return sum(min(int(there.get(name, 0) / much) for name, much in needed.items()) for there in nodes)
+
     def run(self, job: Job) -> str | None:
         """Give a job to Ray and wait for it. One that was stopped by its node's shutdown is started again."""
-        report = NodeReport(None, STOPPED, "", "")
-        while report.problem == STOPPED and not self.stopping:
+        result: RunResult | None = None
+        problem: str | None = STOPPED
+        text = ""
+        while problem == STOPPED and not self.stopping:
             task = self.task.options(name=job.name)  # with a name in Ray's dashboard
             self.running[job.id] = task.remote(self.task_of(job))
-            report = self._report(self.running[job.id])
-        del self.running[job.id]
-        if report.content is not None:
-            self.results.put(RunResult(report.content))
-        elif report.problem not in (STOPPED, LOCKED):
-            self._keep_log(self.log_of(job), report)
-        return report.problem
+            try:
+                result, problem, text = self.ray.get(self.running[job.id])
+            except self.ray.exceptions.TaskCancelledError:
+                problem = STOPPED
+            except self.ray.exceptions.RayError as error:  # the worker was lost too often, or could not start
+                text = str(error).strip() or type(error).__name__
+                problem = text.splitlines()[-1]
+        self.running.pop(job.id, None)
+        log = self.log_of(job)
+        if result is not None:
+            self.results.put(result)
+        elif problem not in (STOPPED, LOCKED) and not log.is_file():  # its node has another file system
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text(text)
+        return problem
 
     def stop(self) -> None:
         """Ask all jobs to save and stop, wait for them, and end those that do not."""
@@ -88,29 +88,6 @@ class RayCluster(Executor):
         for future in list(self.running.values()):
             self.ray.cancel(future, force=True)
 
-    @staticmethod
-    def _keep_log(log: Path, report: NodeReport) -> None:
-        """Add the end of a failed job's log to the one here, unless its node shares the file system."""
-        if not log.is_file() or report.log not in log.read_text(errors="replace"):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("a") as file:
-                file.write(f"{report.log}\nThis is the end of the log on {report.node}.\n")
-
-    def _report(self, future: Any) -> NodeReport:
-        try:
-            report: NodeReport = self.ray.get(future)
-        except self.ray.exceptions.TaskCancelledError:
-            return NodeReport(None, STOPPED, "", "Ray")
-        except self.ray.exceptions.RayError as error:  # the worker was lost too often, or could not start
-            text = str(error).strip() or type(error).__name__
-            return NodeReport(None, text.splitlines()[-1], text, "Ray")
-        return report
-
-    def _room(self) -> int:
-        needed = {"CPU": 1.0} | ({"GPU": self.gpus_per_run} if self.gpus_per_run else {})
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        return sum(min(int(there.get(name, 0) / much) for name, much in needed.items()) for there in nodes)
-
 
 def connected_ray() -> Any:
     """Return the module `ray`, connected to the running cluster."""
@@ -119,9 +96,7 @@ def connected_ray() -> Any:
     except ImportError as error:
         raise MissingExtraError("Running on a Ray cluster needs the extra: pip install 'nearshot[ray]'.") from error
     if not ray.is_initialized():
-        try:
-            _check_address(os.environ.get("RAY_ADDRESS", ""))
-            # Jobs print to their logs; here it would disturb the table.
+        try:  # Jobs print to their logs; here it would disturb the table.
             ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError) as error:
             raise NearshotError(
@@ -131,38 +106,14 @@ def connected_ray() -> Any:
     return ray
 
 
-def _check_address(address: str) -> None:
-    """Check that an address answers, since Ray itself would try for minutes."""
-    if address == "local":
-        raise ValueError("RAY_ADDRESS is 'local', which would start a new one.")
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_CONNECT).close()
-        except OSError as error:
-            raise OSError(f"nothing answers at {address} ({error}).") from error
+def do_on_node(task: JobTask) -> tuple[RunResult | None, str | None, str]:
+    """Do the job of a task, or what is left of it, on the node where Ray started it.
 
-
-def do_on_node(task: JobTask) -> NodeReport:
-    """Do the job of a task, or what is left of it, on the node where Ray started it."""
+    Return the result, the message of `attempt`, and the end of the log. Ray cancels a task by an interrupt, on which a
+    run saves and stops; before and after training there is nothing to save.
+    """
     log, found = task.run_folder / LOG, list[RunResult]()
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file), _saving_when_cancelled():
+    with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
         problem = attempt(task, found.append)
-    end = "\n".join(log.read_text(errors="replace").splitlines()[-LINES_OF_LOG:])
-    return NodeReport(found[0].content if found else None, problem, end, socket.gethostname())
-
-
-def _saving_when_cancelled() -> AbstractContextManager[None]:
-    """Turn the interrupt by which Ray cancels a task into SIGTERM, on which a run saves and stops.
-
-    Before and after training there is nothing to save, and it stays an interrupt.
-    """
-    default = signal.getsignal(signal.SIGTERM)
-
-    def ask(signal_number: int, frame: FrameType | None) -> None:
-        if signal.getsignal(signal.SIGTERM) is default:
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGTERM)
-
-    return handling(ask, signal.SIGINT)
+    return (found[0] if found else None), problem, log.read_text(errors="replace")[-LETTERS_OF_LOG:]
