@@ -18,7 +18,7 @@ let view = "all", sort = "doubt";
 let shown = []; // the ids of the list, kept in place while the user labels
 let labelledHere = 0; // labels since the list was made
 let selected = new Set(), active = null, anchor = null;
-const undone = []; // what Ctrl-Z restores
+const undone = []; // what Ctrl-Z restores; classes by name, since their numbers change
 const tiles = new Map(); // rendered tiles by id
 const upload = { queue: [], running: 0, done: 0, failed: [] };
 
@@ -37,6 +37,7 @@ function make(tag, properties = {}, ...children) {
 
 const percent = (share) => `${Math.min(99, Math.round(100 * share))} %`;
 const counted = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+const nameOf = (code) => (code < 0 ? null : state.classes[code]);
 const hue = (code) => `${(155 + 137.5 * code) % 360}`;
 
 async function ask(path, options = {}) {
@@ -358,9 +359,11 @@ function reveal(id) {
   else if (y + height > scroller.scrollTop + scroller.clientHeight - room) scroller.scrollTop = y + height - scroller.clientHeight + room;
 }
 
+const labelsOf = (ids) => ids.map((id) => [id, nameOf(photos.get(id).label)]);
+
 async function label(ids, code, { advance = ids.length === 1, remember = true } = {}) {
   if (!ids.length) return;
-  if (remember) undone.push(ids.map((id) => [id, photos.get(id).label]));
+  if (remember) undone.push({ labels: labelsOf(ids) });
   const place = shown.indexOf(ids[0]);
   for (const id of ids) Object.assign(photos.get(id), { label: code, wrong: undefined }); // at once; the server follows
   labelledHere += 1;
@@ -371,7 +374,7 @@ async function label(ids, code, { advance = ids.length === 1, remember = true } 
     reveal(active);
   } else if (code >= 0 && ids.length > 1) selected.clear();
   drawAll();
-  await post("label", { ids, label: code < 0 ? null : state.classes[code] });
+  await post("label", { ids, label: nameOf(code) });
 }
 
 async function accept(ids) {
@@ -381,7 +384,7 @@ async function accept(ids) {
     if (code >= 0) byCode.set(code, [...(byCode.get(code) ?? []), id]);
   }
   if (!byCode.size) tell("These photos have no predicted class.");
-  undone.push([...byCode.values()].flat().map((id) => [id, photos.get(id).label]));
+  undone.push({ labels: labelsOf([...byCode.values()].flat()) });
   for (const [code, some] of byCode) await label(some, code, { advance: ids.length === 1, remember: false });
 }
 
@@ -404,10 +407,11 @@ async function undo() {
   const last = undone.pop();
   if (!last) return tell("There is nothing to undo.");
   if (last.removed) return post("remove", { ids: last.removed, removed: false });
-  const byCode = Map.groupBy ? Map.groupBy(last, ([, code]) => code) : last.reduce((found, one) => found.set(one[1], [...(found.get(one[1]) ?? []), one]), new Map());
-  for (const [code, some] of byCode) await label(some.map(([id]) => id).filter((id) => photos.has(id)), code, { advance: false, remember: false });
-  selected = new Set(last.map(([id]) => id).filter((id) => photos.has(id)));
-  active = anchor = last[0][0];
+  if (last.gone) await post("add-class", { name: last.gone });
+  for (const name of new Set(last.labels.map(([, name]) => name)))
+    await post("label", { ids: last.labels.filter((one) => one[1] === name).map(([id]) => id), label: name });
+  selected = new Set(last.labels.map(([id]) => id).filter((id) => photos.has(id)));
+  active = anchor = last.labels[0]?.[0] ?? active;
   drawAll();
 }
 
@@ -582,9 +586,19 @@ $("following").onclick = () => { move(1); drawViewer(); };
 $("new-class").onsubmit = (event) => { event.preventDefault(); addClass($("class-name").value); };
 $("rename").onsubmit = async (event) => {
   event.preventDefault();
-  if (await post("rename-class", { name: $("class-editor").name, new_name: $("rename-name").value })) $("class-editor").close();
+  const name = $("class-editor").name, made = await post("rename-class", { name, new_name: $("rename-name").value });
+  if (!made) return;
+  for (const one of undone.flatMap(({ labels = [] }) => labels)) if (one[1] === name) one[1] = made.result;
+  for (const one of undone) if (one.gone === name) one.gone = made.result;
+  $("class-editor").close();
 };
-$("remove-class").onclick = async () => { if (await post("remove-class", { name: $("class-editor").name })) $("class-editor").close(); };
+$("remove-class").onclick = async () => {
+  const gone = $("class-editor").name, labels = labelsOf([...photos.keys()]).filter((one) => one[1] === gone);
+  if (!await post("remove-class", { name: gone })) return;
+  undone.push({ gone, labels });
+  tell(`The class ${gone} was removed, with its ${counted(labels.length, "label")}. Ctrl+Z brings it back.`);
+  $("class-editor").close();
+};
 $("sort").onchange = () => { sort = $("sort").value; show(view); };
 $("refresh").onclick = () => show(view);
 $("grid").onfocus = () => { if (!active && shown.length) { active = shown[0]; drawGrid(); } };
