@@ -101,13 +101,6 @@ def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
     np.testing.assert_allclose(model.novelty(answers["query"]), answers["novelty"], rtol=1e-12)
 
 
-def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    model = FewShotClassifier(unknown_label=("un", "known")).fit([[1.0], [-1.0]], [0, 1])
-    with pytest.raises(InputError, match="labels must be strings or numbers"):
-        model.save(tmp_path / "model.safetensors")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     drawn = clouds(0)
@@ -130,25 +123,14 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
         {"classes": "gone"},
         {"classes": "abc"},
         {"classes": ["a", "b"]},
-        {"classes": ["a", "a", "b", "c", "d"]},
         {"classes_type": "O"},
         {"classes_type": "<U500000000"},
-        {"temperature": 0},
         {"temperature": "hot"},
-        {"threshold": -1},
         {"names": []},
-        {"parameters": {"temperature": -1}},
         {"parameters": 3},
-        {"parameters": {"unknown_label": ["un", "known"]}},
-        {"parameters": {"unknown_label": "class 3"}, "threshold": 2.0},
         {"backbone": {"name": "conv4"}},
-        {"feature_names": ["a"]},
         {"tensors": {"support_features": None}},
-        {"tensors": {"support_features": torch.ones(25)}},
-        {"tensors": {"support_features": torch.full((25, 16), torch.nan)}},
         {"tensors": {"support_labels": torch.zeros(25, dtype=torch.long)}},
-        {"tensors": {"support_labels": torch.zeros(25)}},
-        {"tensors": {"centre": torch.ones(3)}},
     ],
     ids=str,
 )

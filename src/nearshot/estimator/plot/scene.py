@@ -61,7 +61,7 @@ def make_scene(
 ) -> Scene:
     """Classify images by a fitted `FewShotClassifier` with a backbone, and collect what to draw."""
     fitted = classifier._ready()
-    support, learnt = fitted.support.features.numpy(), fitted.learnt
+    support = fitted.support.features.numpy()
     embedded = fitted.embedder.attempt(images) if images else []
     errors = tuple(str(one) for one in embedded if isinstance(one, NearshotError))
     good = [number for number, one in enumerate(embedded) if not isinstance(one, NearshotError)]
@@ -71,9 +71,9 @@ def make_scene(
         features, explanations = np.concatenate([support, query.numpy()]), explain_answers(fitted, query, n_neighbors)
     places, shares = principal_plane(features)
     names = [name_of(images[number], number) for number in good]
-    seen = tuple(map(Seen, learnt.names, _thumbnails(learnt.names), places))
-    codes = enumerate(learnt.classes.tolist())
-    by_class = {str(label): [seen[place] for place in np.flatnonzero(learnt.codes == code)] for code, label in codes}
+    seen = tuple(map(Seen, fitted.names, _thumbnails(fitted.names), places))
+    codes = enumerate(fitted.classes.tolist())
+    by_class = {str(label): [seen[place] for place in np.flatnonzero(fitted.codes == code)] for code, label in codes}
     thumbnails = _thumbnails([images[number] for number in good])
     queries = map(Query, names, thumbnails, places[len(support) :], explanations)
     doubtful_first = sorted(queries, key=lambda one: (not one.explanation.is_unknown, one.explanation.probability))
