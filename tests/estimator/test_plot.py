@@ -15,9 +15,8 @@ from PIL import Image
 
 from nearshot.errors import InputError
 from nearshot.estimator import FewShotClassifier
-from nearshot.estimator.plot import Scene, draw, make_scene
+from nearshot.estimator.plot import Scene, draw, make_scene, principal_plane
 from nearshot.estimator.plot.figure import make_figure
-from nearshot.estimator.plot.scene import principal_plane
 from nearshot.styles import class_style
 
 NASTY = "<script>alert('dog & co')"
@@ -61,8 +60,6 @@ def test_a_scene_has_everyone_and_the_answers(scene: Scene) -> None:
     assert others == sorted(others, key=lambda query: query.explanation.probability)
     nearest = next(query for query in others if query.explanation.label == "a").explanation.neighbours[0]
     assert scene.images[nearest.index].name == nearest.name
-    close = replace(unlike.explanation, novelty=1.3002, threshold=1.3)
-    assert replace(unlike, explanation=close).novelty == "1.3002, above 1.3000"
 
 
 def test_the_plane_keeps_distances_that_lie_in_it() -> None:
@@ -87,8 +84,6 @@ def test_the_page_needs_nothing_and_trusts_nothing(scene: Scene, tmp_path: Path)
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "&lt;no&gt;.png is not an image" in page
-    draw(scene, tmp_path / "again.html")
-    assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 
 def test_the_png(scene: Scene, tmp_path: Path) -> None:

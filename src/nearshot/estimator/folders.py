@@ -12,7 +12,7 @@ from pathlib import Path
 from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import FORMATS
 from nearshot.data.readers import is_image
-from nearshot.data.walk import Skipped, files_under, locked_error
+from nearshot.data.walk import Skipped, files_under
 from nearshot.errors import InputError
 from nearshot.text import counted
 
@@ -45,32 +45,24 @@ def read_support(folder: str | Path) -> SupportFolder:
     No file is opened. A class without images, or a folder that cannot be read, is an error.
     """
     folder = Path(folder).expanduser()
-    try:
-        if not folder.is_dir():
-            what = "is a file, not a folder" if folder.exists() else "does not exist"
-            raise InputError(f"The support folder {folder} {what}. Give a folder with one folder of images per class.")
-        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        classes = [path for path in inside if path.is_dir()]
-    except OSError as error:
-        raise locked_error(error.filename, error.strerror) from error
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise InputError(f"The support folder {folder} {what}. Give a folder with one folder of images per class.")
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    classes = [path for path in inside if path.is_dir()]
     if not classes:
         raise InputError(f"{folder} has no folders; put the images of each class into a folder of its own.")
     if {path.name for path in classes} <= set(SPLITS):
         raise InputError(f"{folder} has splits, not classes: give {classes[0]}, or another one of them.")
-    paths, labels, linked = [], [], []
+    paths, labels, skipped = list[Path](), list[str](), Skipped()
     ignored = [path for path in inside if path not in classes]
     for class_folder in classes:
-        skipped = Skipped()
         images, others = _images_and_others(class_folder, skipped)
-        skipped.refuse_locked()
-        if not images:
-            what = f"The class folder {class_folder} has no images ({_found_instead(others, skipped)})"
-            raise InputError(f"{what}. Add some, or remove the folder.")
         paths += images
         labels += [class_folder.name] * len(images)
         ignored += others
-        linked += skipped.linked
-    return SupportFolder(tuple(paths), tuple(labels), tuple(ignored), tuple(linked))
+    skipped.refuse_locked()
+    return SupportFolder(tuple(paths), tuple(labels), tuple(ignored), tuple(skipped.linked))
 
 
 def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
@@ -81,19 +73,15 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     images is an error. Skipped files and folders are warned about: files that are no images, locked folders, and links
     to folders.
     """
-    found: list[Path] = []
-    skipped, folders = Skipped(), set()
+    found, folders, skipped = list[Path](), set[Path](), Skipped()
     for one in given:
-        path, here = Path(one).expanduser(), Skipped()
+        path = Path(one).expanduser()
         if os.path.isdir(path):  # noqa: PTH112 (Path's own raises if a folder above is locked)
-            folders.add(path)
-            images, others = _images_and_others(path, here)
-            if not images:
-                here.refuse_locked()
-                raise InputError(f"The folder {path} has no images ({_found_instead(others, here)}).")
+            images, others = _images_and_others(path, skipped)
             if others:
                 what = f"{counted(len(others), 'file')} in {path} skipped"
-                warnings.warn(f"{what} ({_found_instead(others, here)}).", stacklevel=2)
+                warnings.warn(f"{what} ({_found_instead(others, skipped)}).", stacklevel=2)
+            folders.add(path)
             found += images
         elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
             found.append(path)
@@ -103,8 +91,6 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
             if not files:
                 raise InputError(f"No file matches {one}.")
             found += sorted(files)
-        skipped.locked |= here.locked
-        skipped.linked += here.linked
     skipped.linked = [link for link in dict.fromkeys(skipped.linked) if link not in folders]
     for sentence in skipped.sentences():
         warnings.warn(sentence, stacklevel=2)
@@ -112,14 +98,17 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _images_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list[Path]]:
+    """Return the images in a folder, at any depth, and its other files; a folder without images is an error."""
     files = files_under(folder, skipped)
-    return [file for file in files if is_image(file.name)], [file for file in files if not is_image(file.name)]
+    images, others = [one for one in files if is_image(one.name)], [one for one in files if not is_image(one.name)]
+    if not images:
+        skipped.refuse_locked()
+        raise InputError(f"The folder {folder} has no images ({_found_instead(others, skipped)}).")
+    return images, others
 
 
 def _found_instead(files: Sequence[Path], skipped: Skipped) -> str:
     kinds = sorted({path.suffix.lower() or "no suffix" for path in files})
     if kinds:
         return f"it has files of {', '.join(kinds)}, and {', '.join(FORMATS)} can be read"
-    if skipped.linked:
-        return f"{skipped.linked[0]} is a link, and links are not followed"
-    return "it is empty"
+    return f"{skipped.linked[-1]} is a link, and links are not followed" if skipped.linked else "it is empty"

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
-from nearshot.estimator.plot.scene import Query, Scene, Seen
+from nearshot.estimator.plot import Query, Scene, Seen
 from nearshot.io import readable
 from nearshot.styles import class_style
 
@@ -59,7 +59,7 @@ def make_figure(scene: Scene) -> Figure:
         name = figure.add_subplot(grid[row, :2], xlim=(0, 1), ylim=(-1, 1), frame_on=False, xticks=[], yticks=[])
         name.plot(0, 0, marker=marker, color=colour, markersize=9, clip_on=False)
         more = f" (+ {len(members) - SHOWN_OF_A_CLASS})" if len(members) > SHOWN_OF_A_CLASS else ""
-        name.text(0.1, 0, _in_lines(f"{label}{more}", 20), va="center", color=INK)
+        name.text(0.1, 0, textwrap.fill(f"{label}{more}", 20, max_lines=2, placeholder="…"), va="center", color=INK)
     if n_queries:
         grid = figure.add_gridspec(n_rows, COLUMNS, left=0.02, right=0.98, bottom=0.02, top=bottom / height)
         for number, query in enumerate(scene.queries[:n_queries]):
@@ -141,15 +141,6 @@ def _plane(axes: Axes, scene: Scene) -> None:
     axes.set_title(title, fontsize=9, color=FAINT)
 
 
-def _in_lines(text: str, width: int) -> str:
-    r"""Return text in at most two lines of about `width` letters.
-
-    >>> _in_lines("a very long name of a class", 14)
-    'a very long\nname of a…'
-    """
-    return "\n".join(_cut(line, width) for line in textwrap.wrap(text, width, max_lines=2, placeholder="…")) or text
-
-
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -163,13 +154,19 @@ def save_png(figure: Figure, file: IO[bytes]) -> None:
     for text in texts:
         text.set_parse_math(False)
         text.set_text(readable(text.get_text()))
-    used = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
-    families, left = _fonts_with(used - _letters_of(font_manager.findfont(DEFAULT_FONT)))
-    if families:
-        for text in texts:
-            text.set_fontfamily([DEFAULT_FONT, *families])
-    if left:
-        some = "".join(sorted(left)[:10]) + ("…" if len(left) > 10 else "")
+    missing = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
+    missing -= _letters_of(font_manager.findfont(DEFAULT_FONT))
+    families = [DEFAULT_FONT]
+    for entry in font_manager.fontManager.ttflist if missing else ():
+        with suppress(OSError, RuntimeError):  # an unreadable font
+            found = missing & _letters_of(entry.fname)
+            if found and not entry.name.startswith(PLACEHOLDERS):
+                families.append(entry.name)
+                missing -= found
+    for text in texts:
+        text.set_fontfamily(families)
+    if missing:
+        some = "".join(sorted(missing)[:10]) + ("…" if len(missing) > 10 else "")
         message = f"No installed font has {some}; boxes are drawn instead. An .html file shows all letters."
         warnings.warn(message, stacklevel=2)
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # logs missing font weights
@@ -177,17 +174,6 @@ def save_png(figure: Figure, file: IO[bytes]) -> None:
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         warnings.filterwarnings("ignore", "Matplotlib currently does not support .* natively")
         figure.savefig(file, format="png", dpi=100)
-
-
-def _fonts_with(letters: set[str]) -> tuple[list[str], set[str]]:
-    """Return fonts that cover letters, and the letters that no font has."""
-    families: list[str] = []
-    for entry in font_manager.fontManager.ttflist:
-        with suppress(OSError, RuntimeError):  # an unreadable font
-            if letters and not entry.name.startswith(PLACEHOLDERS) and letters & _letters_of(entry.fname):
-                families.append(entry.name)
-                letters = letters - _letters_of(entry.fname)
-    return families, letters
 
 
 def _letters_of(file: str) -> set[str]:
