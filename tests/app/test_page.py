@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from small_project import CLASSES, label, pattern, wait_until, wait_until_idle
 
 pytest.importorskip("starlette")
 from nearshot.app.project import Project
-from nearshot.app.server import listen, make_server
+from nearshot.app.server import HOST, make_server
 from nearshot.app.session import Session
 from nearshot.estimator import Embedder
 
@@ -34,7 +35,7 @@ ATTACK = "<img src=x onerror=document.title='stolen'>"
 @contextmanager
 def opened(browser: Browser, session: Session) -> Iterator[Browser]:
     """Serve a session in a thread, as the command does, and open its page."""
-    listener = listen()
+    listener = socket.create_server((HOST, 0))
     server, address = make_server(session, listener.getsockname()[1])
     thread = threading.Thread(target=server.run, args=[[listener]])
     thread.start()

@@ -163,18 +163,9 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("predict --support support *.gif", r"No file matches \*\.gif\."),
         ("predict --support support new --backbone none.safetensors", "no weights file"),
         ("predict --support support new --unknown-rate 2", "unknown_rate"),
-        ("predict --support support new --nearest 0", "nearest must be at least 1"),
-        ("predict --support support new --device gpu", "'gpu'"),
         ("predict --support support new --neighbours 3", "n_neighbors needs --classifier knn"),
-        (
-            "predict --support support new --classifier knn --n-neighbors 0",
-            "n_neighbors must be an integer of at least",
-        ),
         ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
-        ("predict --support support new --unknown-rate 0.1 --unknown-label ant", "unknown_label .*got 'ant'"),
-        ("predict --support alone new --unknown-rate 0.1", "unknown_rate needs at least 2"),
         ("predict --support torn new", "torn/ant/torn.png is damaged"),
-        ("predict --support letters new", "letters/ant/letter.jpg is not an image of a known format"),
         ("predict --support hidden new", r"hidden/dog has no images \(it is empty\)"),
         ("predict --support zoo.onnx new", "support must be a folder or a .safetensors bundle"),
         ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),
@@ -183,8 +174,7 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
     ],
 )
 def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, capsys: Captured) -> None:
-    bad = {"torn/ant/torn.png": pattern(0, 9)[:-300], "letters/ant/letter.jpg": b"dear", "hidden/dog/.hidden": b""}
-    write_folder(folder, {"alone/ant/0.png": pattern(0, 0), "zoo.onnx": b"x", **bad})
+    write_folder(folder, {"torn/ant/torn.png": pattern(0, 9)[:-300], "hidden/dog/.hidden": b"", "zoo.onnx": b"x"})
     given = [] if "--backbone" in arguments else ["--backbone", WEIGHTS]
     assert run(*arguments.split(), *given) == 1
     assert re.search(f"^nearshot: .*{message}", " ".join(capsys.readouterr().err.splitlines()))
@@ -244,7 +234,7 @@ def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(folder: Path, cap
     assert f"cannot be read: {shown[1]} is not an image" in lines[2]
     rows = list(csv.DictReader(io.StringIO(outputs["csv"])))
     assert [row["image"] for row in rows] == ["new/ant0.png", *shown, "gone.png"]
-    assert "There is no file" in rows[3]["error"]
+    assert rows[3]["error"] == "gone.png cannot be read: No such file or directory."
     entries = json.loads(outputs["json"])
     assert [entry["image"] for entry in entries] == ["new/ant0.png", odd, torn, "gone.png"]
     assert (entries[0]["label"], "not an image" in entries[2]["error"]) == ("ant", True)
@@ -325,8 +315,6 @@ def test_images_are_copied_by_label_and_never_over_others(folder: Path, capsys: 
     assert {path: path.read_bytes() for path in before} == before
     assert predict(*command) == 0
     assert "0 images copied to sorted; 8 were there already." in capsys.readouterr().err
-    assert predict("new", "--copy-to", "support/ant/0.png") == 1
-    assert "got the file support/ant/0.png" in capsys.readouterr().err
 
 
 def test_unreadable_images_are_not_copied_and_count(folder: Path, capsys: Captured) -> None:

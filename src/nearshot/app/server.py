@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import secrets
 import socket
 import tempfile
@@ -39,7 +38,6 @@ MOST_BYTES = 64 << 20  # of an uploaded photo
 MOST_BYTES_OF_JSON = 4 << 20
 DECODERS = 3  # photos decoded at a time: a large one takes hundreds of megabytes
 POLL_SECONDS, POLLS = 0.1, 200  # how long a request for a newer state waits
-SAFE_METHODS = ("GET", "HEAD")
 STATIC = {"page.html": "text/html", "app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -80,20 +78,15 @@ class Guard:
                     headers.append("set-cookie", f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)
 
-        refusal = PlainTextResponse(REFUSED, 403)
-        allowed = self._comes_from_here(request) and self._is_token(shown or request.cookies.get(self.cookie, ""))
-        await (self.app if allowed else refusal)(scope, receive, send_guarded)
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        # Browsers send Origin with everything that changes something.
+        is_from_here = origin == f"http://{host}" if origin is not None else request.method in ("GET", "HEAD")
+        has_token = self._is_token(shown or request.cookies.get(self.cookie, ""))
+        allowed = host in self.hosts and is_from_here and has_token
+        await (self.app if allowed else PlainTextResponse(REFUSED, 403))(scope, receive, send_guarded)
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), self.token.encode())
-
-    def _comes_from_here(self, request: Request) -> bool:
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if host not in self.hosts:
-            return False
-        if origin is None:  # browsers send it with everything that changes something
-            return request.method in SAFE_METHODS
-        return origin == f"http://{host}"
 
 
 class Server:
@@ -153,8 +146,7 @@ class Server:
 
     async def upload(self, request: Request) -> Response:
         """Keep a photo, if it can be decoded."""
-        name = request.query_params.get("name", "").replace("\\", "/").rsplit("/", 1)[-1]
-        group = request.query_params.get("group", "").strip("./\\ ")
+        name, group = request.query_params.get("name", ""), request.query_params.get("group", "")
         data = await _body(request, MOST_BYTES)
 
         def keep() -> Any:
@@ -174,14 +166,13 @@ class Server:
 
     async def change(self, request: Request) -> Response:
         """Change the project, by one of `CHANGES`."""
-        change = CHANGES[request.url.path.removeprefix("/api/")]
-        given = await _json_object(request)
+        change, given = CHANGES[request.url.path.removeprefix("/api/")], await _json(request)
         result = await anyio.to_thread.run_sync(self.session.change, lambda project: change(project, given))
         return JSONResponse({"version": self.session.version, "result": result})
 
     async def copy(self, request: Request) -> Response:
         """Copy photos into one folder per class."""
-        predicted = (await _json_object(request)).get("predicted") is True
+        predicted = bool((await _json(request))["predicted"])
         return JSONResponse(await anyio.to_thread.run_sync(copy_photos, self.session, predicted))
 
     def _photo(self, request: Request) -> Photo:
@@ -260,7 +251,13 @@ def copy_photos(session: Session, predicted: bool) -> dict[str, Any]:
 def exported(session: Session, name: str) -> bytes:
     """Return the content of a file to download."""
     if name == "photos.csv":
-        return _photo_table(session).encode("utf-8-sig")  # with a mark, without which Excel misreads letters
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerow(["photo", "label", "predicted", "confidence"])
+        for path, label, answer, confidence in answers_of(session):
+            cells = [str(path), label, answer, f"{confidence:.4f}" if answer else ""]
+            writer.writerow(map(_plain_cell, cells))
+        return file.getvalue().encode("utf-8-sig")  # with a mark, without which Excel misreads letters
     classifier = session.classifier()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
@@ -271,52 +268,24 @@ def exported(session: Session, name: str) -> bytes:
         return path.read_bytes()
 
 
-def _photo_table(session: Session) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow(["photo", "label", "predicted", "confidence"])
-    for path, label, answer, confidence in answers_of(session):
-        cells = [str(path), label, answer, f"{confidence:.4f}" if answer else ""]
-        writer.writerow(map(_plain_cell, cells))
-    return file.getvalue()
-
-
 def _plain_cell(text: str) -> str:
     """Return text that no spreadsheet takes for a formula."""
     text = text.encode(errors="backslashreplace").decode()
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def listen(port: int = 0) -> socket.socket:
-    """Return a socket of this computer that accepts connections; port 0 is any that is free."""
-    listener = socket.socket()
-    try:
-        if os.name == "posix":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, port))
-        listener.listen()  # a browser may connect before the server answers
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise InputError(f"port must be free, from 0 to 65535 (got {port}: {error}). Leave it out for any.") from error
-    return listener
-
-
 def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:
     """Return a server for a session, and the address of its page, with a new token."""
-    token = secrets.token_urlsafe(24)
-    routes = Server(session)
-    app = routes.make_app(token, port)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=2
-    )
-    server = uvicorn.Server(config)
+    token, routes = secrets.token_urlsafe(24), Server(session)
+    settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off", "ws": "none"}
+    server = uvicorn.Server(uvicorn.Config(routes.make_app(token, port), timeout_graceful_shutdown=2, **settings))
     routes.is_ending = lambda: server.should_exit
     return server, f"http://{HOST}:{port}/?token={token}"
 
 
 def serve(session: Session, *, port: int = 0, open_browser: bool = True, tell: Callable[[str], None]) -> None:
     """Serve the app until Ctrl-C; `tell` gets the address."""
-    with listen(port) as listener:
+    with socket.create_server((HOST, port)) as listener:  # a browser may connect before the server answers
         server, address = make_server(session, listener.getsockname()[1])
         session.start()
         try:
@@ -347,36 +316,19 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": text}, status)
 
 
-async def _json_object(request: Request) -> dict[str, Any]:
+async def _json(request: Request) -> Any:
     try:
-        given = json.loads(await _body(request, MOST_BYTES_OF_JSON) or b"{}")
-    except (ValueError, RecursionError):
+        return json.loads(await _body(request, MOST_BYTES_OF_JSON))
+    except ValueError:
         raise InputError("The request must be JSON.") from None
-    if not isinstance(given, dict):
-        raise InputError("The request must be a JSON object.")
-    return given
-
-
-def _text(given: dict[str, Any], name: str, *, none: bool = False) -> Any:
-    value = given.get(name)
-    if not isinstance(value, str) and not (none and value is None):
-        raise InputError(f"{name} must be text (got {type(value).__name__}).")
-    return value
-
-
-def _ids(given: dict[str, Any]) -> list[str]:
-    ids = given.get("ids")
-    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
-        raise InputError("ids must be a list of text.")
-    return ids
 
 
 CHANGES: dict[str, Callable[[Project, dict[str, Any]], Any]] = {
-    "label": lambda project, given: project.set_label(_ids(given), _text(given, "label", none=True)),
-    "remove": lambda project, given: project.set_removed(_ids(given), removed=given.get("removed") is not False),
-    "confirm": lambda project, given: project.confirm(_ids(given)),
-    "add-class": lambda project, given: project.add_class(_text(given, "name")),
-    "rename-class": lambda project, given: project.rename_class(_text(given, "name"), _text(given, "new_name")),
-    "remove-class": lambda project, given: project.remove_class(_text(given, "name")),
+    "label": lambda project, given: project.set_label(given["ids"], given["label"]),
+    "remove": lambda project, given: project.set_removed(given["ids"], removed=given["removed"]),
+    "confirm": lambda project, given: project.confirm(given["ids"]),
+    "add-class": lambda project, given: project.add_class(given["name"]),
+    "rename-class": lambda project, given: project.rename_class(given["name"], given["new_name"]),
+    "remove-class": lambda project, given: project.remove_class(given["name"]),
     "label-by-folders": lambda project, given: project.label_by_folders(),
 }

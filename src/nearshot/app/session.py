@@ -19,9 +19,9 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
 from nearshot.estimator.suggestions import (
     Floats,
-    answer_features,
     held_out_probabilities,
     label_next,
+    rank_unlabelled,
     suspicious_labels,
 )
 from nearshot.io import atomic_write, readable
@@ -86,9 +86,9 @@ def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **setti
         estimate = "Label two photos or more of each class to see how accurate this is."
     guesses, chosen = {}, []
     if others:
-        answered = answer_features(classifier, vectors)
-        guesses = _guesses(others, classifier, answered.probabilities, answered.doubt, answered.is_novel)
-        chosen = label_next(answered.directions, N_SUGGESTIONS, answered.doubt).tolist()
+        ranked = rank_unlabelled(classifier, vectors, N_SUGGESTIONS)
+        guesses = _guesses(others, classifier, ranked.probabilities, ranked.doubt, ranked.is_novel)
+        chosen = ranked.next.tolist()
     places, probabilities = held_out_probabilities(classifier)
     codes, tested = classifier.support_labels_[places], [support[place] for place in places]
     wrong, n = suspicious_labels(probabilities, codes), len(classifier.classes_)
@@ -197,7 +197,7 @@ class Session:
         row = feature[None]
         shares = model.held_out.get(photo.id)
         if shares is None:
-            shares = answer_features(model.classifier, row).probabilities[0]
+            shares = model.classifier.predict_proba(row)[0]
         order = np.argsort(-shares, kind="stable")[:6]
         _, places = model.classifier.kneighbors(row, N_NEIGHBORS + 1)
         near = [model.support[place] for place in places[0]]

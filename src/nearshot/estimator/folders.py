@@ -80,7 +80,7 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
             images, others = _images_and_others(path, skipped)
             if others:
                 what = f"{counted(len(others), 'file')} in {path} skipped"
-                warnings.warn(f"{what} ({_found_instead(others, skipped)}).", stacklevel=2)
+                warnings.warn(f"{what} ({_found_instead(others)}).", stacklevel=2)
             folders.add(path)
             found += images
         elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
@@ -103,12 +103,12 @@ def _images_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list
     images, others = [one for one in files if is_image(one.name)], [one for one in files if not is_image(one.name)]
     if not images:
         skipped.refuse_locked()
-        raise InputError(f"The folder {folder} has no images ({_found_instead(others, skipped)}).")
+        links = [link for link in skipped.linked if link.is_relative_to(folder)]
+        what = f"{links[0]} is a link, and links are not followed" if links else _found_instead(others)
+        raise InputError(f"The folder {folder} has no images ({what}).")
     return images, others
 
 
-def _found_instead(files: Sequence[Path], skipped: Skipped) -> str:
-    kinds = sorted({path.suffix.lower() or "no suffix" for path in files})
-    if kinds:
-        return f"it has files of {', '.join(kinds)}, and {', '.join(FORMATS)} can be read"
-    return f"{skipped.linked[-1]} is a link, and links are not followed" if skipped.linked else "it is empty"
+def _found_instead(files: Sequence[Path]) -> str:
+    kinds = ", ".join(sorted({path.suffix.lower() or "no suffix" for path in files}))
+    return f"it has files of {kinds}, and {', '.join(FORMATS)} can be read" if kinds else "it is empty"

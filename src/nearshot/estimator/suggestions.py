@@ -17,22 +17,23 @@ Floats = npt.NDArray[np.floating[Any]]
 Indices = npt.NDArray[np.int64]
 
 
-class Answered(NamedTuple):
-    """The answers for images whose features are known."""
+class Ranked(NamedTuple):
+    """The answers for images without labels, and which of them to label next."""
 
     probabilities: Floats  # (image, class) in the order of `classes_`
     is_novel: npt.NDArray[np.bool_]  # (image,) whether the classifier rejects the image
     doubt: Floats  # (image,) see `doubt_of`
-    directions: Floats  # (image, dim) the features as the classifier compares them
+    next: Indices  # the images to label next, the most useful first
 
 
-def answer_features(classifier: FewShotClassifier, features: Floats) -> Answered:
-    """Return a fitted classifier's answers for features (image, dim) of its backbone, without embedding anything."""
+def rank_unlabelled(classifier: FewShotClassifier, features: Floats, n: int) -> Ranked:
+    """Answer features (image, dim) of the classifier's backbone, and choose up to n images to label next."""
     fitted = classifier._ready()
     query = fitted.prepare(features)
     answers = fitted.answer(query)
     probabilities, is_novel = answers.probabilities.numpy(), answers.is_unknown.numpy()
-    return Answered(probabilities, is_novel, doubt_of(probabilities, is_novel), query.numpy())
+    doubt = doubt_of(probabilities, is_novel)
+    return Ranked(probabilities, is_novel, doubt, label_next(query.numpy(), n, doubt))
 
 
 def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floats]:
