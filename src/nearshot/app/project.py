@@ -16,14 +16,13 @@ from typing import Any
 
 from nearshot.app.copies import safe_name, write_new
 from nearshot.data.readers import is_image
-from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.folders import find_images
 from nearshot.io import FileLock, read_json, readable, write_json
 
 FORMAT, VERSION = "nearshot-project", 1
 UNKNOWN = "unknown"  # the label of photos that are like no class
 MOST_PHOTOS = 20_000
-MOST_CLASSES = 200
 LONGEST_NAME = 80
 
 
@@ -45,7 +44,7 @@ class Photo:
 
     @property
     def name(self) -> str:
-        """Its file name, for people."""
+        """Its file name, as text."""
         return readable(self.path.name)
 
 
@@ -66,7 +65,10 @@ class Project:
         self._lock = FileLock(self.folder / ".lock")
         if not self._lock.acquire():
             raise InputError(f"The project {folder} is open in another nearshot app. Close it, or use that one.")
-        saved = self._read()
+        path = self.folder / "project.json"
+        saved: dict[str, Any] = read_json(path) if path.exists() else {"format": FORMAT, "version": VERSION}
+        if (saved.get("format"), saved.get("version")) != (FORMAT, VERSION):
+            raise FileFormatError(f"{path} is not a project, or of another version of nearshot. Start a new project.")
         self.classes: list[str] = saved.get("classes", [])
         self.labels: dict[str, str] = saved.get("labels", {})
         self.confirmed: set[str] = set(saved.get("confirmed", []))
@@ -76,8 +78,6 @@ class Project:
         self.photos: dict[str, Photo] = {}
         for one in [*self.folders, "photos"]:
             self._find(self.folder / one, required=one in new)
-        if len(self.photos) > MOST_PHOTOS:
-            raise InputError(f"A project has at most {MOST_PHOTOS:,} photos (got {len(self.photos):,}). Split them.")
         self.save()
 
     def close(self) -> None:
@@ -102,8 +102,6 @@ class Project:
             raise InputError(f"Choose another name than {UNKNOWN!r}: it is that of photos that are like no class.")
         if name in self.classes:
             raise InputError(f"There is a class {name!r} already.")
-        if len(self.classes) >= MOST_CLASSES:
-            raise InputError(f"A project has at most {MOST_CLASSES} classes.")
         self.classes.append(name)
         self.save()
         return name
@@ -204,32 +202,17 @@ class Project:
         }
         write_json(self.folder / "project.json", content, durable=False)
 
-    def _read(self) -> dict[str, Any]:
-        path = self.folder / "project.json"
-        if not path.exists():
-            return {}
-        try:
-            saved = read_json(path)
-            is_valid = _is_valid(saved)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            is_valid = False
-        if not is_valid:
-            raise FileFormatError(
-                f"{path} is damaged, or of another version of nearshot. Restore it, or start a new project."
-            )
-        return saved
-
     def _find(self, folder: Path, *, required: bool) -> None:
         """Find the photos of a folder. A folder of an earlier start that is missing, as on another disk, is skipped."""
         folder = Path(os.path.normpath(folder))
+        if required and not folder.is_dir():
+            raise InputError(f"{folder} is not a folder of photos.")
         try:
-            paths, _ = find_images([folder]) if folder.is_dir() else ([], [])
-        except NearshotError:
+            paths = find_images([folder])[0] if folder.is_dir() else []
+        except InputError:  # it has no photos
             if required:
                 raise
             paths = []
-        if required and not paths:
-            raise InputError(f"{folder} is not a folder of photos.")
         for path in paths:
             if not path.is_relative_to(self.folder) or path.is_relative_to(self.folder / "photos"):
                 inside = path.relative_to(folder).parts
@@ -249,15 +232,6 @@ class Project:
 def _tidy(name: str) -> str:
     """Return a name with composed letters and single spaces."""
     return " ".join(unicodedata.normalize("NFC", name).split())
-
-
-def _is_valid(saved: dict[str, Any]) -> bool:
-    texts = [*saved["classes"], *saved["confirmed"], *saved["removed"], *saved["folders"], *saved["labels"]]
-    return (
-        (saved["format"], saved["version"]) == (FORMAT, VERSION)
-        and all(isinstance(one, str) for one in texts)
-        and set(saved["labels"].values()) <= set(saved["classes"])
-    )
 
 
 def _relative(path: Path, folder: Path) -> str:

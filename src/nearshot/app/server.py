@@ -11,7 +11,6 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearshot.app.copies import copy_into_classes
@@ -38,7 +38,7 @@ MOST_BYTES = 64 << 20  # of an uploaded photo
 MOST_BYTES_OF_JSON = 4 << 20
 DECODERS = 3  # photos decoded at a time: a large one takes hundreds of megabytes
 POLL_SECONDS, POLLS = 0.1, 200  # how long a request for a newer state waits
-STATIC = {"page.html": "text/html", "app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+STATIC = Path(__file__).parent / "static"
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -100,8 +100,8 @@ class Server:
     def make_app(self, token: str, port: int) -> Starlette:
         """Return the ASGI application."""
         routes = [
-            Route("/", self.static),
-            Route("/static/{name}", self.static),
+            Route("/", lambda request: FileResponse(STATIC / "page.html")),
+            Mount("/static", StaticFiles(directory=STATIC)),
             Route("/api/state", self.state),
             Route("/api/photos/{id}", self.photo),
             Route("/api/photos", self.upload, methods=["PUT"]),
@@ -116,13 +116,6 @@ class Server:
             middleware=[Middleware(Guard, token=token, port=port)],
             exception_handlers={NearshotError: _refuse, HTTPException: _refuse},
         )
-
-    def static(self, request: Request) -> Response:
-        """The page, its script and its style sheet."""
-        name = request.path_params.get("name", "page.html")
-        if name not in STATIC:
-            raise HTTPException(404)
-        return Response((resources.files("nearshot.app") / "static" / name).read_bytes(), media_type=STATIC[name])
 
     async def state(self, request: Request) -> Response:
         """Everything that the page shows; with ?after=3, once there is a newer version than 3."""
@@ -176,15 +169,17 @@ class Server:
         return JSONResponse(await anyio.to_thread.run_sync(copy_photos, self.session, predicted))
 
     def _photo(self, request: Request) -> Photo:
-        photo = self.session.project.photos.get(request.path_params["id"])
-        if photo is None:
-            raise HTTPException(404)
-        return photo
+        return self.session.project.find([request.path_params["id"]])[0]
 
 
 def page_state(session: Session) -> dict[str, Any]:
     """Return what the page shows. Classes are indices; a guess of −1 is none, and −2 is "none of these"."""
     version, model, errors, project = session.version, session.model, session.errors, session.project
+    names = [] if model.classifier is None else model.classifier.classes_.tolist()
+    estimate: dict[str, Any] = {"missing": model.estimate}
+    if isinstance(model.estimate, AccuracyEstimate):
+        low, high = model.estimate.interval
+        estimate = {"mean": model.estimate.mean, "low": low, "high": high, "n": model.estimate.n}
     with session.lock:
         codes = {name: code for code, name in enumerate(project.classes)}
         photos = []
@@ -200,28 +195,22 @@ def page_state(session: Session) -> dict[str, Any]:
             and (photo := project.photos[one]).key not in project.confirmed
             and project.label_of(photo) not in (None, guess.label)
         }
-        state: dict[str, Any] = {
+        return {
             "version": version,
             "title": readable(project.folder.name),
             "project": readable(str(project.folder)),
-            "classes": project.classes,
+            "classes": list(project.classes),
             "photos": photos,
             "n_done": sum(photo.id in session.features or photo.id in errors for photo in project.present),
             "errors": [[one, errors[one]] for one in (photo.id for photo in project.present) if one in errors],
             "next": [one for one in model.label_next if project.label_of(project.photos[one]) is None],
             "suspicious": suspicious,
+            "confusion": {"classes": names, "counts": model.confusion.tolist()},
+            "estimate": estimate,
+            "advice": session.advice,
+            "can_export": model.classifier is not None,
             "failure": session.failure,
         }
-    names = [] if model.classifier is None else model.classifier.classes_.tolist()
-    state["confusion"] = {"classes": names, "counts": model.confusion.tolist()}
-    state["advice"] = session.advice
-    state["can_export"] = model.classifier is not None
-    if isinstance(model.estimate, AccuracyEstimate):
-        low, high = model.estimate.interval
-        state["estimate"] = {"mean": model.estimate.mean, "low": low, "high": high, "n": model.estimate.n}
-    else:
-        state["estimate"] = {"missing": model.estimate}
-    return state
 
 
 def answers_of(session: Session) -> list[tuple[Path, str, str, float]]:
@@ -300,9 +289,6 @@ def serve(session: Session, *, port: int = 0, open_browser: bool = True, tell: C
 async def _body(request: Request, limit: int) -> bytes:
     """Read the body of a request up to a number of bytes."""
     data = bytearray()
-    declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared) > limit:
-        raise HTTPException(413, f"A file must be at most {limit >> 20} MB.")
     async for chunk in request.stream():
         data += chunk
         if len(data) > limit:

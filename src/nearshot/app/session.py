@@ -211,29 +211,28 @@ class Session:
 
     def _work(self) -> None:
         fitted_at = 0.0
-        has_new = False  # whether photos were embedded since the last fit
         try:
             while True:
                 with self.lock:
-                    while not (self._is_ended or self._is_stale or has_new or self._waiting()):
+                    self._is_working = False
+                    while not (self._is_ended or self._is_stale or self._waiting()):
                         self.lock.wait()
                     if self._is_ended:
                         return
-                    batch = self._waiting()[:BATCH_SIZE]
-                    is_due = self._is_stale or not batch or (has_new and time.monotonic() > fitted_at + SECONDS)
+                    batch, is_stale = self._waiting()[:BATCH_SIZE], self._is_stale
                     present = {photo.id: self.project.label_of(photo) for photo in self.project.present}
-                    self._is_stale, self._is_working = self._is_stale and not is_due, True
-                if is_due:
+                    self._is_stale, self._is_working = False, True
+                if is_stale:
                     features = {one: self.features[one] for one in present if one in self.features}
                     labels = {one: label for one, label in present.items() if label is not None}
                     settings = {"centre": self.embedder.centre, "unknown_rate": self.unknown_rate}
                     self.model = fit_model(features, labels, **settings)
-                    fitted_at, has_new = time.monotonic(), False
+                    fitted_at = time.monotonic()
                 else:
                     self._embed(batch)
-                    has_new = True
                 with self.lock:
-                    self._is_working = has_new
+                    if not is_stale and (not self._waiting() or time.monotonic() > fitted_at + SECONDS):
+                        self._is_stale = True
                     self.version += 1
         except Exception as error:
             traceback.print_exc()  # a bug, or a computer without memory: for the terminal, and a sentence for the page
