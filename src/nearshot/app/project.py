@@ -28,19 +28,12 @@ LONGEST_NAME = 80
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo of a project.
+    """A photo of a project."""
 
-    Attributes:
-        id: identifies it in addresses.
-        key: its path relative to the project; identifies it in `project.json`.
-        path: its file.
-        group: the name of the folder that it is in, or "" at the top.
-    """
-
-    id: str
-    key: str
+    id: str  # identifies it in addresses
+    key: str  # its path relative to the project; identifies it in `project.json`
     path: Path
-    group: str
+    group: str  # the name of the folder that it is in, or "" at the top
 
     @property
     def name(self) -> str:
@@ -49,15 +42,7 @@ class Photo:
 
 
 class Project:
-    """The photos, classes and labels of a folder. Every change is saved at once.
-
-    Attributes:
-        photos: the photos by identifier, in the order of their paths.
-        classes: the names of the classes, in the order of the user.
-        labels: the class of each labelled photo, by its key.
-        confirmed: the keys of photos whose labels the user has confirmed.
-        removed: the keys of photos that the user has taken out.
-    """
+    """The photos, classes and labels of a folder. Every change is saved at once."""
 
     def __init__(self, folder: Path, photo_folders: Iterable[Path] = ()) -> None:
         self.folder = folder.absolute()
@@ -69,13 +54,13 @@ class Project:
         saved: dict[str, Any] = read_json(path) if path.exists() else {"format": FORMAT, "version": VERSION}
         if (saved.get("format"), saved.get("version")) != (FORMAT, VERSION):
             raise FileFormatError(f"{path} is not a project, or of another version of nearshot. Start a new project.")
-        self.classes: list[str] = saved.get("classes", [])
-        self.labels: dict[str, str] = saved.get("labels", {})
-        self.confirmed: set[str] = set(saved.get("confirmed", []))
-        self.removed: set[str] = set(saved.get("removed", []))
+        self.classes: list[str] = saved.get("classes", [])  # in the order of the user
+        self.labels: dict[str, str] = saved.get("labels", {})  # the class of each labelled photo, by its key
+        self.confirmed: set[str] = set(saved.get("confirmed", []))  # keys of photos whose labels are right
+        self.removed: set[str] = set(saved.get("removed", []))  # keys of photos that the user has taken out
         new = [_relative(one, self.folder) for one in photo_folders]
         self.folders: list[str] = list(dict.fromkeys([*saved.get("folders", []), *new]))
-        self.photos: dict[str, Photo] = {}
+        self.photos: dict[str, Photo] = {}  # by identifier, in the order of their paths
         for one in [*self.folders, "photos"]:
             self._find(self.folder / one, required=one in new)
         self.save()

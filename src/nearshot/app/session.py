@@ -45,26 +45,17 @@ class Guess(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """A classifier and everything that the page shows of it.
+    """A classifier and everything that the page shows of it. Photos are given by their identifiers."""
 
-    Attributes:
-        classifier: classifies features; None if there are too few labels.
-        guesses: the answers for unlabelled photos, by identifier.
-        estimate: the expected accuracy, or a sentence that says what is missing.
-        label_next: the photos to label next.
-        suspicious: the photos whose labels look wrong, each with the answer that it gets when it is held out.
-        confusion: held-out labelled photos by label and answer, (class, class).
-        held_out: the probabilities (class,) that labelled photos get when they are held out, by identifier.
-    """
-
-    classifier: FewShotClassifier | None = None
+    classifier: FewShotClassifier | None = None  # of features; None if there are too few labels
     support: tuple[str, ...] = ()
-    guesses: Mapping[str, Guess] = field(default_factory=dict)
+    guesses: Mapping[str, Guess] = field(default_factory=dict)  # of unlabelled photos
+    # The expected accuracy, or a sentence that says what is missing.
     estimate: AccuracyEstimate | str = "Label a few photos of two classes to see how accurate this is."
     label_next: tuple[str, ...] = ()
-    suspicious: Mapping[str, Guess] = field(default_factory=dict)
-    confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    held_out: Mapping[str, Floats] = field(default_factory=dict)
+    suspicious: Mapping[str, Guess] = field(default_factory=dict)  # labels that look wrong, with held-out answers
+    confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))  # (label, answer)
+    held_out: Mapping[str, Floats] = field(default_factory=dict)  # probabilities (class,) of held-out labelled photos
 
 
 def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **settings: Any) -> Model:
@@ -114,28 +105,19 @@ def _guesses(
 
 
 class Session:
-    """A project at work: one thread embeds its photos and fits the classifier whenever a label has changed.
-
-    Attributes:
-        version: increases with every change that the page should show.
-        features: the embedded photos by identifier.
-        errors: the sentences about photos that cannot be read, by identifier.
-        model: the latest classifier and its answers.
-        lock: held while the project changes.
-        failure: the error that ended the thread, if any.
-    """
+    """A project at work: one thread embeds its photos and fits the classifier whenever a label has changed."""
 
     def __init__(self, project: Project, embedder: Embedder, unknown_rate: float = 0.05) -> None:
         self.project, self.embedder, self.unknown_rate = project, embedder, unknown_rate
-        self.version = 1
-        self.features: dict[str, Floats] = {}
-        self.errors: dict[str, str] = {}
+        self.version = 1  # increases with every change that the page should show
+        self.features: dict[str, Floats] = {}  # of embedded photos, by identifier
+        self.errors: dict[str, str] = {}  # a sentence for every photo that cannot be read, by identifier
         self.model = Model()
-        self.failure = ""
+        self.failure = ""  # the error that ended the thread
         self._is_stale = True
         self._is_working = False
         self._is_ended = False
-        self.lock = threading.Condition()
+        self.lock = threading.Condition()  # held while the project changes
         self._thread = threading.Thread(target=self._work, name="nearshot", daemon=True)
 
     def start(self) -> None:

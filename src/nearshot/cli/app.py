@@ -65,7 +65,9 @@ class App:
 
         if not 0 < self.unknown_rate < 1:
             raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {self.unknown_rate}).")
-        project = Project(self._project_folder(), [] if self.folder is None else [self.folder])
+        photos = None if self.folder is None else self.folder.absolute()
+        beside = UNTITLED if photos is None else photos.with_name(f"{photos.name}-nearshot")
+        project = Project(self.project or beside, [] if photos is None else [photos])
         cache = data_folder() / "embeddings"
         backbone = weights_of(self.backbone)
         embedder = Embedder(backbone, device=self.device, cache_dir=cache, input_size=self.input_size)
@@ -80,11 +82,3 @@ class App:
             serve(session, port=self.port, open_browser=not self.no_browser, tell=tell)
         except KeyboardInterrupt:
             console.print("Stopped. The same command opens the project again.")
-
-    def _project_folder(self) -> Path:
-        if self.project is not None:
-            return self.project
-        if self.folder is None:
-            return UNTITLED
-        folder = self.folder.absolute()
-        return folder.with_name(f"{folder.name}-nearshot")

@@ -30,17 +30,11 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Content:
-    """The content of an image before it is decoded.
+    """The content of an image before it is decoded."""
 
-    Attributes:
-        name: its name in messages.
-        digest: a SHA-256 of its file or pixels.
-        image: decodes it; its argument is the number of pixels that the shorter side should keep, if it has as many.
-    """
-
-    name: str
-    digest: str
-    image: Callable[[int], Image.Image]
+    name: str  # in messages
+    digest: str  # a SHA-256 of its file or pixels
+    image: Callable[[int], Image.Image]  # decodes it; its shorter side keeps that many pixels, if it has as many
 
     def square(self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0) -> Pixels:
         """Return its centre as (side, side, 3) uint8 RGB: upright, on white, the first frame of an animation.
