@@ -307,28 +307,3 @@ def test_thousands_of_photos_make_few_elements(
     page.wait_for(f"Boolean({tile('4999.png')})")
     assert page.ask("document.querySelectorAll('.tile').length") < 120
     assert page.ask("document.querySelector('.tile[aria-selected=true]').getAttribute('aria-posinset')") == "5000"
-
-
-def test_photos_that_cannot_be_read_are_listed(browser: Browser, tmp_path: Path, photos: Path) -> None:
-    (photos / "broken.png").write_bytes(b"x")
-    session = Session(Project(tmp_path / "p", [photos]), Embedder(conv4()))
-    session.start()
-    wait_until_idle(session)
-    with opened(browser, session):
-        click(browser, "Cannot be read", "nav")
-        browser.wait_for("document.querySelectorAll('.tile').length == 1")
-        assert "not an image" in tiles(browser)["broken.png"]
-
-
-def test_every_control_has_a_name(page: Browser, session: Session) -> None:
-    for name in CLASSES:
-        label(session, name, 0, 1)
-    wait_until_idle(session)
-    page.wait_for("document.querySelectorAll('#classes li').length == 3")
-    page.ask("document.querySelector('.tile').click()")
-    controls = "button, input, select, dialog, nav, [role=listbox], [role=option], [role=toolbar]"
-    nameless = f"""[...document.querySelectorAll('{controls}')].filter(
-        (one) => !(one.getAttribute('aria-label') || one.textContent.trim() || one.labels?.length)
-    ).map((one) => one.outerHTML)"""
-    assert page.ask(nameless) == []
-    assert page.ask("document.documentElement.lang") == "en"

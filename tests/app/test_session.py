@@ -14,7 +14,7 @@ from PIL import Image
 from nearshot.app.project import Project
 from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, version_of
 from nearshot.errors import FileFormatError, InputError
-from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
+from nearshot.estimator import Embedder, FewShotClassifier
 from small_project import label, wait_until_idle
 
 
@@ -50,16 +50,6 @@ def test_with_few_labels_there_is_what_can_be(n_labelled: int) -> None:
     assert isinstance(model.estimate, str)
     assert len(model.guesses) == (len(features) - n_labelled if n_labelled > 1 else 0)
     assert fit_model({}, {}, unknown_rate=0.05).label_next == ()
-
-
-def test_everything_labelled(session: Session) -> None:
-    for name in ("ant", "bee", "cat"):
-        label(session, name, *range(6))
-    wait_until_idle(session)
-    assert session.model.guesses == {}
-    assert session.model.label_next == ()
-    assert isinstance(session.model.estimate, AccuracyEstimate)
-    assert session.model.estimate.mean == 1
 
 
 def test_a_labelled_photo_is_explained_by_the_others(session: Session) -> None:

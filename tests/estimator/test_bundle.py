@@ -88,8 +88,8 @@ def test_a_function_is_given_again(tmp_path: Path) -> None:
         FewShotClassifier.load(path)
     with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 3\)"):
         FewShotClassifier.load(path, backbone=lambda images: images.mean((1, 2))).predict(pictures)
-    with pytest.raises(InputError, match="backbone must return 2 numbers .*got 32"):
-        FewShotClassifier.load(path, backbone=conv4())
+    with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 32\)"):
+        FewShotClassifier.load(path, backbone=conv4()).predict(pictures)
 
 
 def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:

@@ -213,19 +213,6 @@ def test_one_thread_learns_and_forgets_while_others_ask() -> None:
     assert seen == {"c"}
 
 
-def test_tensors_that_want_gradients() -> None:
-    drawn = clouds(0)
-    support, query = (torch.tensor(values, requires_grad=True) for values in (drawn.support, drawn.query))
-    expected = FewShotClassifier(centre=np.zeros(16)).fit(drawn.support, drawn.labels).predict(drawn.query)
-    model = FewShotClassifier(centre=torch.zeros(16, requires_grad=True)).fit(support, drawn.labels)
-    for same in (query, list(query), query.bfloat16()):
-        np.testing.assert_array_equal(model.predict(same), expected)
-    by_colour = FewShotClassifier(lambda pictures: torch.tensor(colours(pictures), requires_grad=True))
-    by_colour.fit([tinted(0, 0), tinted(1, 2)], ["red", "blue"])
-    pictures = torch.from_numpy(np.stack([tinted(2, 2), tinted(3, 0)]))
-    assert by_colour.predict(pictures).tolist() == by_colour.predict(list(pictures)).tolist() == ["blue", "red"]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_explanations(name: Any) -> None:
     drawn = clouds(4, spread=0.8)
@@ -319,8 +306,3 @@ def test_a_backbone_centres_by_its_training_set(tmp_path: Path) -> None:
     assert FewShotClassifier(backbone).fit(pictures, labels).centre_ is None
     with_features = FewShotClassifier(centre=mean.numpy()).fit(model.support_features_, labels)
     np.testing.assert_array_equal(with_features.predict_proba(model.support_features_), model.predict_proba(pictures))
-
-
-def test_pictures_want_a_backbone() -> None:
-    with pytest.raises(InputError, match="backbone is None"):
-        FewShotClassifier(None).fit(["a.jpg", "b.jpg"], ["cat", "dog"])

@@ -23,7 +23,6 @@ from clouds import conv4
 from layouts import write_folder
 from locks import locked
 from PIL import Image
-from rich.cells import cell_len
 
 from nearshot.cli import main
 from nearshot.estimator import FewShotClassifier
@@ -117,12 +116,9 @@ def test_odd_support_is_told(folder: Path, capsys: Captured) -> None:
     assert "support/ant/0.png in 'ant' and support/bee/oops.png in 'bee'" in err
     for label in ("ant", "bee"):
         (folder / "support" / label).rename(folder / label)
-    assert predict("new/ant0.png") == 0
-    out, err = capsys.readouterr()
-    assert "There is one class only, 'cat'" in err
-    assert out.splitlines()[1].split()[1] == "cat"
-    assert predict("new/ant0.png", "--unknown-rate", "0.05") == 0  # some may then be of none
-    assert "There is one class only" not in capsys.readouterr().err
+    for options, is_told in (((), True), (("--unknown-rate", "0.05"), False)):  # some may then be of none
+        assert predict("new/ant0.png", *options) == 0
+        assert ("There is one class only, 'cat'" in capsys.readouterr().err) == is_told
 
 
 def test_a_bundle_is_a_support(folder: Path, capsys: Captured) -> None:
@@ -167,14 +163,13 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
         ("predict --support torn new", "torn/ant/torn.png is damaged"),
         ("predict --support hidden new", r"hidden/dog has no images \(it is empty\)"),
-        ("predict --support zoo.onnx new", "support must be a folder or a .safetensors bundle"),
         ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),
         ("export support nowhere/zoo.safetensors", "nowhere does not exist"),
         ("show support --output support.pdf", "got 'support.pdf'"),
     ],
 )
 def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, capsys: Captured) -> None:
-    write_folder(folder, {"torn/ant/torn.png": pattern(0, 9)[:-300], "hidden/dog/.hidden": b"", "zoo.onnx": b"x"})
+    write_folder(folder, {"torn/ant/torn.png": pattern(0, 9)[:-300], "hidden/dog/.hidden": b""})
     given = [] if "--backbone" in arguments else ["--backbone", WEIGHTS]
     assert run(*arguments.split(), *given) == 1
     assert re.search(f"^nearshot: .*{message}", " ".join(capsys.readouterr().err.splitlines()))
@@ -193,32 +188,6 @@ def test_a_command_brings_in_no_training(folder: Path) -> None:
     done = run_program("", slow, "predict", "--support", "support", "new/ant0.png", "--backbone", WEIGHTS)
     assert done.returncode == 0, done.stderr
     assert " ant " in done.stdout
-
-
-@pytest.mark.skipif(os.name != "posix", reason="limits as POSIX has them")
-def test_a_file_over_the_limit_is_named(folder: Path) -> None:
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
-    done = run_program(limit, "", "export", "support", "s.safetensors", "--backbone", WEIGHTS)
-    assert done.returncode == 1
-    assert done.stderr == f"nearshot: File too large: {Path('s.safetensors').resolve()}\n"
-    assert not list(folder.rglob("*.partial"))
-    assert not Path("s.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_names_that_the_output_cannot_encode(folder: Path) -> None:
-    odd = os.fsdecode(b"new/\xff.png")  # no UTF-8, as on an old disk
-    for name in ("日本.png", odd.removeprefix("new/")):
-        (folder / "new" / name).write_bytes(pattern(0, 50))
-    command = [sys.executable, "-m", "nearshot", "predict", "--support", "support", "new", "--backbone", WEIGHTS]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    table, entries = (
-        subprocess.run([*command, "--format", form], check=True, capture_output=True, env=environment).stdout.decode()
-        for form in ("table", "json")
-    )
-    assert {"new/日本.png", odd} < {entry["image"] for entry in json.loads(entries)}
-    assert r"new/\xff.png" in table
-    assert r"new/\u65e5\u672c.png" in table
 
 
 def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(folder: Path, capsys: Captured) -> None:
@@ -288,14 +257,6 @@ def test_letters_of_other_scripts_are_drawn_or_named(folder: Path, capsys: Captu
     err = capsys.readouterr().err
     assert all(line.startswith("nearshot: warning: No installed font has") for line in err.splitlines())
     assert len(err.splitlines()) <= 1
-
-
-def test_wide_letters_take_two_columns(folder: Path, capsys: Captured) -> None:
-    write_folder(folder, {"new/日本の写真.png": pattern(0, 60)})
-    Path("support/bee").rename("support/蜂")
-    assert predict("new") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert {cell_len(line[: line.index("support/")]) for line in lines[1:]} == {lines[0].index("nearest labelled")}
 
 
 def test_images_are_copied_by_label_and_never_over_others(folder: Path, capsys: Captured) -> None:
@@ -385,8 +346,6 @@ def test_suggest_checks_labels_alone_and_reads_bundles(folder: Path, capsys: Cap
     assert run("suggest", "--support", "zoo.safetensors", "new", "--count", "2") == 0
     out = capsys.readouterr().out
     assert out.count("new/") == 2
-    for wrong in (["--count", "0"], ["gone/*.png"]):
-        assert run("suggest", "--support", "support", "new", *wrong, "--backbone", WEIGHTS) == 1
 
 
 def test_the_app_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from nearshot.data.augment import centre_crop, normalise_images
 from nearshot.data.views import view_of
-from nearshot.errors import FileFormatError, InputError, LeakError, NearshotError
+from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.estimator import Embedder
 from nearshot.estimator.embedder import EmbeddingCache
 from nearshot.models import Backbone, build_backbone, save_backbone
@@ -91,7 +91,6 @@ def test_other_networks_and_functions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        (3, {}, "got 3"),
         ("nowhere.safetensors", {}, "no weights file"),
         (Means().eval(), {"device": "gpu"}, "'gpu'"),
         (lambda images: np.zeros(3), {}, r"\(1, dim\) .*got \(3,\)"),
@@ -101,13 +100,6 @@ def test_other_networks_and_functions(tmp_path: Path) -> None:
 def test_what_cannot_embed_is_refused(given: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Embedder(given, **options)([picture(0)])
-
-
-def test_a_network_in_training_mode_or_no_image_is_refused(backbone: Backbone) -> None:
-    with pytest.raises(InputError, match="at least 1 image"):
-        Embedder(backbone)([])
-    with pytest.raises(LeakError, match="training mode"):
-        Embedder(backbone.train())
 
 
 def test_bad_pictures_do_not_stop_the_others(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:

@@ -50,18 +50,6 @@ def test_opened_images_and_arrays_of_other_modes(made: Any, expected: int) -> No
     assert result[3, 5].tolist() == [expected] * 3
 
 
-def test_an_opened_image_is_turned_by_its_exif() -> None:
-    left_white = np.zeros((SIDE, SIDE, 3), np.uint8)
-    left_white[:, : SIDE // 2] = 255
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees clockwise: what was left is then on top
-    file = io.BytesIO()
-    Image.fromarray(left_white).save(file, "PNG", exif=exif)
-    result = square(Image.open(file))
-    assert result[0].min() > 200
-    assert result[-1].max() < 50
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -88,13 +76,6 @@ def test_what_is_no_picture(bad: Any, message: str) -> None:
 def test_what_is_no_list_of_pictures(bad: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         image_list(bad)
-
-
-def test_lists_of_pictures() -> None:
-    for shape in ((5, 30, 40, 3), (5, 30, 40)):  # the latter are grey
-        assert len(image_list(np.zeros(shape, np.uint8))) == len(image_list(torch.zeros(shape).byte())) == 5
-    for names in (["a.jpg", "b.jpg"], [Path("a.jpg"), Path("b.jpg")]):
-        assert image_list(np.array(names)) == image_list(iter(names)) == names
 
 
 def test_a_long_thin_picture_is_refused_before_it_is_enlarged(tmp_path: Path) -> None:

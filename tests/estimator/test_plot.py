@@ -113,19 +113,6 @@ def test_the_plane_shows_decisions_and_numbers(scene: Scene) -> None:
     assert "the first 24 by number" in plane.get_title()
 
 
-def test_support_images_that_are_gone_and_many_classes(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    pictures = [np.full((20, 20, 3), rng.integers(0, 256, 3), np.uint8) for _ in range(60)]
-    classifier = FewShotClassifier(mean_colours).fit(pictures, [f"class {number:02}" for number in range(60)])
-    scene = make_scene(classifier, [])  # "image 0" and so on are no files
-    assert all(seen.thumbnail is None for group in scene.support.values() for seen in group)
-    for name in ("many.html", "many.png"):
-        draw(scene, tmp_path / name)
-    assert "cannot be read any more" in (tmp_path / "many.html").read_text(encoding="utf-8")
-    figure = make_figure(make_scene(classifier, pictures[:30]))
-    assert figure.get_figheight() < 25  # 24 queries are shown, and the others named
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
 def test_a_browser_shows_it(scene: Scene, tmp_path: Path) -> None:
     draw(scene, tmp_path / "page.html")

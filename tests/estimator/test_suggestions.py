@@ -80,14 +80,6 @@ def test_held_out_answers_are_those_of_classifiers_without_the_image() -> None:
     assert right.mean() == pytest.approx(model.estimate_accuracy().mean)
 
 
-def test_images_that_cannot_be_held_out_are_missing() -> None:
-    drawn = clouds(5, n_shot=1)
-    images, probabilities = held_out_probabilities(FewShotClassifier().fit(drawn.support, drawn.labels))
-    assert images.shape == (0,)
-    assert probabilities.shape == (0, 5)
-    assert suspicious_labels(probabilities, images).tolist() == []
-
-
 def test_wrong_labels_are_found() -> None:
     drawn = clouds(6, n_shot=10)
     labels = drawn.labels.copy()
@@ -98,12 +90,3 @@ def test_wrong_labels_are_found() -> None:
     found = suspicious_labels(probabilities, model.support_labels_[images])
     assert sorted(images[found]) == wrong
     assert (model.classes_[probabilities[found].argmax(1)] == drawn.labels[images[found]]).all()
-
-
-def test_suspicious_labels_against_a_loop() -> None:
-    generator = np.random.default_rng(7)
-    probabilities, codes = generator.dirichlet(np.full(4, 0.4), 50), generator.integers(0, 4, 50)
-    others = [max(row[code] for code in range(4) if code != own) for row, own in zip(probabilities, codes, strict=True)]
-    expected = sorted((image for image in range(50) if others[image] >= 0.6), key=lambda image: -others[image])
-    assert 3 < len(expected) < 50
-    assert suspicious_labels(probabilities, codes, 0.6).tolist() == expected

@@ -167,13 +167,6 @@ class Project:
         except KeyError as error:
             raise InputError(f"There is no photo {error}.") from None
 
-    def thumbnail_path(self, photo: Photo) -> Path:
-        """Return where the small version of a photo is; a photo that has changed has another."""
-        state = photo.path.stat()
-        folder = self.folder / "thumbnails"
-        folder.mkdir(exist_ok=True)
-        return folder / f"{photo.id}-{state.st_size:x}-{state.st_mtime_ns:x}.jpg"
-
     def save(self) -> None:
         """Write `project.json`, atomically."""
         content = {

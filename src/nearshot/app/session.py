@@ -239,9 +239,10 @@ def smaller_jpeg(data: bytes, name: str, side: int) -> bytes:
 
 
 def version_of(project: Project, photo: Photo, *, large: bool = False) -> bytes:
-    """Return a photo as a thumbnail, which is made once, or as large as a screen."""
+    """Return a photo as large as a screen, or as a thumbnail, which is made once for each content of the file."""
     try:
-        path = project.thumbnail_path(photo)
+        state = photo.path.stat()
+        path = project.folder / "thumbnails" / f"{photo.id}-{state.st_size:x}-{state.st_mtime_ns:x}.jpg"
         if path.exists() and not large:
             return path.read_bytes()
         data = photo.path.read_bytes()
@@ -250,6 +251,7 @@ def version_of(project: Project, photo: Photo, *, large: bool = False) -> bytes:
     if large:
         return smaller_jpeg(data, photo.name, LARGE_SIDE)
     small = smaller_jpeg(data, photo.name, THUMBNAIL_SIDE)
+    path.parent.mkdir(exist_ok=True)
     with atomic_write(path, durable=False) as file:
         file.write(small)
     return small

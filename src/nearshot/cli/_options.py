@@ -66,8 +66,6 @@ class ClassifierOptions:
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
         given = {name: getattr(self, name) for name in SAVED if getattr(self, name) is not None}
-        if support.suffix.lower() == ".onnx":
-            raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
         if support.suffix.lower() == ".safetensors" or support.is_file():
             if given:
                 raise InputError(f"{next(iter(given))} is saved in the bundle {support}. To change it, export again.")

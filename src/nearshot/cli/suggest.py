@@ -16,7 +16,7 @@ from rich.console import Console
 
 from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
 from nearshot.cli._tables import padded
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import NearshotError
 from nearshot.text import counted, print_message, printable
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ class Suggest:
         """Print the suggestions."""
         from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
 
-        if self.count < 1:
-            raise InputError(f"count must be at least 1 (got {self.count}).")
         paths, locked = find_images(self.images)
         options = self.options
         if options.unknown_rate is None and self.support.is_dir():

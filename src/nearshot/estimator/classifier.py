@@ -211,11 +211,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not needs_backbone and backbone is not None:
             raise InputError(f"backbone must be None: {path} needs none but its own.")
         model = cls(saved or backbone or AUTO, device=device, cache_dir=cache_dir, **parameters)
-        embedder, dim = model._make_embedder(None, copy=backbone is not None), learnt["features"].shape[1]
+        embedder = model._make_embedder(None, copy=backbone is not None)
         if embedder is not None:
-            if embedder.dim not in (None, dim):
-                raise InputError(f"backbone must return {dim} numbers per image, as for {path} (got {embedder.dim}).")
-            embedder.dim = dim  # unknown for a function until it is called
+            embedder.dim = learnt["features"].shape[1]  # other embeddings will be refused
         return model._set(Fitted(model._settings().check(), embedder, **learnt))
 
     def __sklearn_is_fitted__(self) -> bool:

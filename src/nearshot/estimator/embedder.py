@@ -84,8 +84,6 @@ class Embedder:
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):
             backbone, copy, input_size = load_backbone(backbone, input_size=input_size), False, None
-        if not callable(backbone):
-            raise InputError(f"backbone must be a path, a name, a network or a function (got {backbone!r}).")
         most = math.inf if isinstance(backbone, nn.Module) else 1
         if not is_integer(n_views) or not 1 <= n_views <= most:
             raise InputError(f"n_views must be a whole number of at least 1, and 1 for a function (got {n_views!r}).")
