@@ -32,6 +32,7 @@ from nearshot.app.session import Guess, Session, smaller_jpeg, version_of
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import AccuracyEstimate, export_onnx
 from nearshot.io import readable
+from nearshot.models.recommended import advice_on
 
 HOST = "127.0.0.1"
 MOST_BYTES = 64 << 20  # of an uploaded photo
@@ -177,9 +178,11 @@ def page_state(session: Session) -> dict[str, Any]:
     version, model, errors, project = session.version, session.model, session.errors, session.project
     names = [] if model.classifier is None else model.classifier.classes_.tolist()
     estimate: dict[str, Any] = {"missing": model.estimate}
+    advice = ""
     if isinstance(model.estimate, AccuracyEstimate):
-        low, high = model.estimate.interval
-        estimate = {"mean": model.estimate.mean, "low": low, "high": high, "n": model.estimate.n}
+        mean, (low, high) = model.estimate.mean, model.estimate.interval
+        estimate = {"mean": mean, "low": low, "high": high, "n": model.estimate.n}
+        advice = advice_on(session.embedder.backbone, mean)
     with session.lock:
         codes = {name: code for code, name in enumerate(project.classes)}
         photos = []
@@ -207,7 +210,7 @@ def page_state(session: Session) -> dict[str, Any]:
             "suspicious": suspicious,
             "confusion": {"classes": names, "counts": model.confusion.tolist()},
             "estimate": estimate,
-            "advice": session.advice,
+            "advice": advice,
             "can_export": model.classifier is not None,
             "failure": session.failure,
         }
@@ -272,7 +275,7 @@ def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:
     return server, f"http://{HOST}:{port}/?token={token}"
 
 
-def serve(session: Session, *, port: int = 0, open_browser: bool = True, tell: Callable[[str], None]) -> None:
+def serve(session: Session, port: int, open_browser: bool, tell: Callable[[str], None]) -> None:
     """Serve the app until Ctrl-C; `tell` gets the address."""
     with socket.create_server((HOST, port)) as listener:  # a browser may connect before the server answers
         server, address = make_server(session, listener.getsockname()[1])

@@ -25,7 +25,6 @@ from nearshot.estimator.suggestions import (
     suspicious_labels,
 )
 from nearshot.io import atomic_write, readable
-from nearshot.models.recommended import advice_on
 
 BATCH_SIZE = 16  # photos embedded before labels are looked at again
 SECONDS = 2.0  # between two fits while photos are embedded; a label is fitted at once
@@ -114,9 +113,7 @@ class Session:
         self.errors: dict[str, str] = {}  # a sentence for every photo that cannot be read, by identifier
         self.model = Model()
         self.failure = ""  # the error that ended the thread
-        self._is_stale = True
-        self._is_working = False
-        self._is_ended = False
+        self._is_stale, self._is_working, self._is_ended = True, False, False
         self.lock = threading.Condition()  # held while the project changes
         self._thread = threading.Thread(target=self._work, name="nearshot", daemon=True)
 
@@ -129,8 +126,7 @@ class Session:
         with self.lock:
             self._is_ended = True
             self.lock.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
         self.project.close()
 
     def change(self, change: Callable[[Project], Any]) -> Any:
@@ -148,12 +144,6 @@ class Session:
         with self.lock:
             return self._is_working or self._is_stale or bool(self._waiting())
 
-    @property
-    def advice(self) -> str:
-        """A recommendation of a better backbone if the expected accuracy is low; empty otherwise."""
-        estimate = self.model.estimate
-        return "" if isinstance(estimate, str) else advice_on(self.embedder.backbone, estimate.mean)
-
     def classifier(self) -> FewShotClassifier:
         """Return a classifier of images from all labelled photos, to export."""
         with self.lock:
@@ -162,10 +152,8 @@ class Session:
         if len(labelled) < 2:
             raise InputError("Label at least 2 photos first.")
         cache = None if self.embedder.cache is None else self.embedder.cache.folder.parent
-        where: dict[str, Any] = {"device": self.embedder.device, "cache_dir": cache}
-        model = FewShotClassifier(
-            self.embedder.backbone, unknown_rate=self.unknown_rate, unknown_label=UNKNOWN, **where
-        )
+        model = FewShotClassifier(self.embedder.backbone, device=self.embedder.device, cache_dir=cache)
+        model.set_params(unknown_rate=self.unknown_rate, unknown_label=UNKNOWN)
         return model.fit([str(photo.path) for photo in labelled], [labels[photo] for photo in labelled])
 
     def explain(self, photo: Photo) -> dict[str, Any]:

@@ -73,10 +73,8 @@ class App:
         known = f"{counted(len(project.present), 'photo')}, {len(project.labels):,} labelled."
         console.print(f"Project {printable(project.folder)}: {known}")
 
-        def tell(address: str) -> None:
-            console.print(f"Open {address}\nPress Ctrl-C to stop. Labels are saved at once.")
-
+        about = "Press Ctrl-C to stop. Labels are saved at once."
         try:
-            serve(session, port=self.port, open_browser=not self.no_browser, tell=tell)
+            serve(session, self.port, not self.no_browser, lambda address: console.print(f"Open {address}\n{about}"))
         except KeyboardInterrupt:
             console.print("Stopped. The same command opens the project again.")

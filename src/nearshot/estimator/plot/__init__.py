@@ -126,7 +126,6 @@ def check_ending(path: str | Path) -> None:
 
 def draw(scene: Scene, path: str | Path) -> None:
     """Write a scene to a PNG or a self-contained HTML page, by the file's ending, atomically."""
-    check_ending(path)
     with atomic_write(path) as file:
         if Path(path).suffix.lower() == ".png":
             from nearshot.estimator.plot.figure import make_figure, save_png  # noqa: PLC0415 (imports matplotlib)
