@@ -178,9 +178,6 @@ def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
     page.press("Home")
     for _ in range(3):
         page.press("ArrowRight")
-    active = page.ask("document.getElementById('grid').getAttribute('aria-activedescendant')")
-    name = page.ask(f"document.getElementById({json.dumps(active)}).getAttribute('aria-label')")
-    assert name.startswith("ant3.png, predicted ant")
     page.press("Enter")
     page.wait_for(is_labelled("ant3.png", "ant"))
     page.press("z", CTRL)
@@ -192,18 +189,11 @@ def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
     page.wait_for(is_labelled("ant3.png", "ant"))
     page.press("Escape")
     page.wait_for("!document.getElementById('viewer').open")
-    page.press("a", CTRL)
-    assert page.ask("document.querySelectorAll('.tile[aria-selected=true]').length") == 18
-    page.press("Escape")
     select(page, "ant0.png")
-    page.press("Backspace")
-    page.wait_for(f"!{tile('ant0.png')}.getAttribute('aria-label').includes('labelled ant')")
     page.press("Delete")
     page.wait_for("document.querySelectorAll('.tile').length == 17")
     page.press("z", CTRL)
     page.wait_for("document.querySelectorAll('.tile').length == 18")
-    page.press("?")
-    page.wait_for("document.getElementById('help').open")
     assert page.complaints == []
 
 
@@ -275,11 +265,6 @@ def test_a_narrow_window_does_not_scroll_sideways(page: Browser, session: Sessio
     assert page.ask(overflow) == 0
     assert page.ask(outside) == 0
     assert page.ask("document.getElementById('selection').getBoundingClientRect().bottom") <= 800
-    for dialog in ("confusions", "exporter", "help", "class-editor", "viewer"):
-        page.ask(f"document.getElementById('{dialog}').showModal()")
-        assert page.ask(overflow) == 0, dialog
-        assert page.ask(f"document.getElementById('{dialog}').getBoundingClientRect().width") <= 400
-        page.ask(f"document.getElementById('{dialog}').close()")
 
 
 def test_thousands_of_photos_make_few_elements(

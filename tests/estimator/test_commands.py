@@ -230,27 +230,6 @@ def test_a_locked_folder_is_said_and_the_rest_done(
         monkeypatch.undo()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
-def test_class_names_that_are_no_text_can_be_exported_and_drawn(folder: Path, capsys: Captured) -> None:
-    """A folder b"caf\\xe9", as an old archive may have it; and one that matplotlib would take for a formula."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    Path("support/ant").rename(os.fsdecode(b"support/caf\xe9"))
-    Path("support/bee").rename("support/$b_{ee$")
-    for output in ("l.onnx", "l.safetensors", "l.html", "l.png"):
-        drawn = output.endswith(("html", "png"))
-        command = ("show", "support", "--output", output) if drawn else ("export", "support", output)
-        assert run(*command, "--backbone", WEIGHTS) == 0
-    assert "Traceback" not in capsys.readouterr().err
-    session = onnxruntime.InferenceSession("l.onnx")
-    labels = session.run(["label"], {"images": np.asarray(Image.open("new/ant0.png"))[None]})[0]
-    assert labels.tolist() == [r"caf\xe9"]
-    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == ["$b_{ee$", r"caf\xe9", "cat"]
-    assert r"caf\xe9" in Path("l.html").read_text(encoding="utf-8")
-    assert run("predict", "--support", "l.safetensors", "new") == 0
-    assert r"caf\xe9" in capsys.readouterr().out
-
-
 def test_letters_of_other_scripts_are_drawn_or_named(folder: Path, capsys: Captured) -> None:
     write_folder(folder, {"new/日本の写真.png": pattern(0, 60), "support/𒀀/0.png": pattern(8, 0)})
     assert run("show", "support", "--query", "new", "--output", "s.png", "--backbone", WEIGHTS) == 0

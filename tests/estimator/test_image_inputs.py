@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -91,14 +90,6 @@ def test_a_long_thin_picture_is_refused_before_it_is_enlarged(tmp_path: Path) ->
 def test_each_comes_in_its_place() -> None:
     made = read_each([np.full((4, 4), number, np.uint8) for number in range(30)], lambda content: content.square(2))
     assert [int(one[0, 0, 0]) for one in made if isinstance(one, np.ndarray)] == list(range(30))
-
-
-def test_reading_ahead_can_be_left(tmp_path: Path) -> None:
-    before = threading.active_count()
-    made = read_each([picture(i) for i in range(100)], lambda content: content.name)
-    assert next(made) == "image 0"
-    made.close()  # type: ignore[attr-defined]
-    assert threading.active_count() == before
 
 
 def _with_odd_metadata() -> bytes:

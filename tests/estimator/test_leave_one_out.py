@@ -23,7 +23,6 @@ from nearshot.estimator.leave_one_out import (
     SolvedRidge,
     choose_temperature,
     estimate_from,
-    held_out_scores,
     rounds,
 )
 from nearshot.estimator.novelty import TYPICAL_BY_SCORE, choose_threshold, held_out_novelties
@@ -87,18 +86,6 @@ def test_held_out_scores_of_ridge_regression_without_another_fit(dim: int) -> No
             torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=0)
             n_tested += 1
     assert n_tested == 10
-
-
-@pytest.mark.parametrize("dim", [16, 400])
-def test_many_images_of_ridge_regression_are_held_out_as_few_are(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The short cut differs from another fit in the penalty alone, if classes have equally many images."""
-    drawn = clouds(1, n_shot=60, spread=2.5, dim=dim)
-    support = Support(torch.from_numpy(drawn.support), torch.arange(5).repeat_interleave(60), 5)
-    quick = held_out_scores(support, "ridge")
-    monkeypatch.setattr("nearshot.estimator.leave_one_out.MAX_REFITTED", 300)
-    slow = held_out_scores(support, "ridge")
-    assert quick.codes.tolist() == slow.codes.tolist()
-    assert float((quick.scores - slow.scores).abs().max()) < 0.02 * float(slow.scores.abs().max())
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 1000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ from PIL import Image
 
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.plot import Scene, draw, make_scene, principal_plane
-from nearshot.estimator.plot.figure import make_figure
-from nearshot.styles import class_style
 
 NASTY = "<script>alert('dog & co')"
 
@@ -92,22 +89,6 @@ def test_the_png(scene: Scene, tmp_path: Path) -> None:
         pixels = np.asarray(image.convert("RGB")).astype(int)
     blue = (pixels[:, :, 2] > 120) & (pixels[:, :, :2].max(2) < 90)  # the tint of the unlike one, drawn 120 wide
     assert blue.sum() > 0.7 * 120**2
-
-
-def test_the_plane_shows_decisions_and_numbers(scene: Scene) -> None:
-    plane = make_figure(scene).axes[0]
-    drawn = {tuple(np.ravel(line.get_xydata())): line for line in reversed(plane.lines)}
-    lines = [drawn[tuple(query.place)] for query in scene.queries]
-    styles = {"a": class_style(1), NASTY: class_style(0)}
-    expected = [styles[str(query.explanation.label)] for query in scene.queries[1:]]
-    assert [(line.get_markeredgecolor(), line.get_marker()) for line in lines[1:]] == expected
-    assert lines[0].get_marker() == "x"
-    assert "as predicted (× unknown), by number" in plane.get_title()
-    many = replace(scene, queries=scene.queries * 10)
-    plane = make_figure(many).axes[0]
-    assert [text.get_text() for text in plane.texts] == [str(number) for number in range(1, 25)]
-    assert [text.get_text()[:5] for text in plane.get_legend().get_texts()] == [NASTY[:5], "a"]  # type: ignore[union-attr]
-    assert "the first 24 by number" in plane.get_title()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
