@@ -63,6 +63,8 @@ class Project:
         self.photos: dict[str, Photo] = {}  # by identifier, in the order of their paths
         for one in [*self.folders, "photos"]:
             self._find(self.folder / one, required=one in new)
+        if len(self.photos) > MOST_PHOTOS:
+            raise InputError(f"A project has at most {MOST_PHOTOS:,} photos (got {len(self.photos):,}). Split them.")
         self.save()
 
     def close(self) -> None:

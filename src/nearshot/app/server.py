@@ -173,6 +173,17 @@ class Server:
         return self.session.project.find([request.path_params["id"]])[0]
 
 
+def answers_of(session: Session) -> list[tuple[Photo, str, str, Guess]]:
+    """Return every photo with its label, its answer (both "" if there is none), and more about the answer."""
+    found, guesses = [], session.model.guesses
+    with session.lock:
+        for photo in session.project.present:
+            guess = guesses.get(photo.id, Guess())
+            answer = UNKNOWN if guess.is_novel else guess.label
+            found.append((photo, session.project.label_of(photo) or "", answer, guess))
+    return found
+
+
 def page_state(session: Session) -> dict[str, Any]:
     """Return what the page shows. Classes are indices; a guess of −1 is none, and −2 is "none of these"."""
     version, model, errors, project = session.version, session.model, session.errors, session.project
@@ -184,12 +195,10 @@ def page_state(session: Session) -> dict[str, Any]:
         estimate = {"mean": mean, "low": low, "high": high, "n": model.estimate.n}
         advice = advice_on(session.embedder.backbone, mean)
     with session.lock:
-        codes = {name: code for code, name in enumerate(project.classes)}
-        photos = []
-        for photo in project.present:
-            label, guess = project.label_of(photo), model.guesses.get(photo.id, Guess())
-            answer = -2 if guess.is_novel else codes.get(guess.label, -1)
-            about = [photo.id, photo.name, photo.group, codes.get(label or "", -1), answer]
+        codes = {"": -1, UNKNOWN: -2} | {name: code for code, name in enumerate(project.classes)}
+        photos, present = [], project.present
+        for photo, label, answer, guess in answers_of(session):
+            about = [photo.id, photo.name, photo.group, codes.get(label, -1), codes.get(answer, -1)]
             photos.append([*about, round(guess.confidence, 3), round(guess.doubt, 3)])
         suspicious = {
             one: [codes[guess.label], round(guess.confidence, 3)]
@@ -204,8 +213,8 @@ def page_state(session: Session) -> dict[str, Any]:
             "project": readable(str(project.folder)),
             "classes": list(project.classes),
             "photos": photos,
-            "n_done": sum(photo.id in session.features or photo.id in errors for photo in project.present),
-            "errors": [[one, errors[one]] for one in (photo.id for photo in project.present) if one in errors],
+            "n_done": sum(photo.id in session.features or photo.id in errors for photo in present),
+            "errors": [[photo.id, errors[photo.id]] for photo in present if photo.id in errors],
             "next": [one for one in model.label_next if project.label_of(project.photos[one]) is None],
             "suspicious": suspicious,
             "confusion": {"classes": names, "counts": model.confusion.tolist()},
@@ -216,21 +225,10 @@ def page_state(session: Session) -> dict[str, Any]:
         }
 
 
-def answers_of(session: Session) -> list[tuple[Path, str, str, float]]:
-    """Return the path of every photo, its label, its answer (both "" if there is none) and the answer's confidence."""
-    rows, guesses = [], session.model.guesses
-    with session.lock:
-        for photo in session.project.present:
-            guess = guesses.get(photo.id, Guess())
-            answer = UNKNOWN if guess.is_novel else guess.label
-            rows.append((photo.path, session.project.label_of(photo) or "", answer, guess.confidence))
-    return rows
-
-
 def copy_photos(session: Session, predicted: bool) -> dict[str, Any]:
     """Copy the photos into `sorted/` of the project, by class: the labelled ones, and if wanted by prediction."""
     folder = session.project.folder / "sorted"
-    chosen = [(path, label or (answer if predicted else "")) for path, label, answer, _ in answers_of(session)]
+    chosen = [(photo.path, label or (answer if predicted else "")) for photo, label, answer, _ in answers_of(session)]
     done = copy_into_classes([(path, label) for path, label in chosen if label], folder)
     return {
         "folder": readable(str(folder)),
@@ -246,8 +244,8 @@ def exported(session: Session, name: str) -> bytes:
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\r\n")
         writer.writerow(["photo", "label", "predicted", "confidence"])
-        for path, label, answer, confidence in answers_of(session):
-            cells = [str(path), label, answer, f"{confidence:.4f}" if answer else ""]
+        for photo, label, answer, guess in answers_of(session):
+            cells = [str(photo.path), label, answer, f"{guess.confidence:.4f}" if answer else ""]
             writer.writerow(map(_plain_cell, cells))
         return file.getvalue().encode("utf-8-sig")  # with a mark, without which Excel misreads letters
     classifier = session.classifier()

@@ -77,21 +77,19 @@ def label_next(directions: Floats, n: int, doubt: Floats | None = None) -> Indic
 
 def k_centres(points: Floats, n: int) -> Indices:
     """Choose up to n points: the first, then always the one farthest from those already chosen; ties to the first."""
-    chosen = [0]
-    distances = np.square(points - points[0]).sum(1)
+    chosen, distances = [0], np.full(len(points), np.inf)
     while len(chosen) < min(n, len(points)):
-        distances[chosen[-1]] = -1  # never again, even if all other points are equal to it
-        chosen.append(int(distances.argmax()))
         distances = np.minimum(distances, np.square(points - points[chosen[-1]]).sum(1))
-        distances[chosen] = -1
+        distances[chosen] = -1  # never again, even if all other points are equal to it
+        chosen.append(int(distances.argmax()))
     return np.array(chosen, dtype=np.int64)
 
 
-def suspicious_labels(probabilities: Floats, codes: Indices, sure: float = SURE) -> Indices:
+def suspicious_labels(probabilities: Floats, codes: Indices) -> Indices:
     """Return the images whose label looks wrong, the most suspicious first.
 
     `probabilities` (image, class) are those of held-out images with labels `codes`. A label is suspicious if another
-    class has a probability of at least `sure`.
+    class has a probability of at least 0.7.
 
     >>> suspicious_labels(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 0, 1]))
     array([1])
@@ -100,4 +98,4 @@ def suspicious_labels(probabilities: Floats, codes: Indices, sure: float = SURE)
     others[np.arange(len(codes)), codes] = 0
     best = others.max(1, initial=0)
     order = np.argsort(-best, kind="stable")
-    return np.asarray(order[best[order] >= sure])
+    return np.asarray(order[best[order] >= SURE])
