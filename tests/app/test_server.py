@@ -18,7 +18,7 @@ from PIL import Image
 from nearshot.app.project import Project
 from nearshot.app.session import Session
 from nearshot.estimator import Embedder, FewShotClassifier
-from small_project import label, pattern, wait_until_idle
+from small_project import label, label_all, pattern, wait_until_idle
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
@@ -250,9 +250,7 @@ def test_labels_make_predictions_and_corrections_change_them(client: TestClient,
 
 def test_exports(client: TestClient, session: Session, tmp_path: Path) -> None:
     assert client.get("/export/classifier.safetensors").status_code == 400  # nothing is labelled
-    for name in ("ant", "bee", "cat"):
-        label(session, name, 0, 1, 2)
-    wait_until_idle(session)
+    label_all(session, 0, 1, 2)
     answer = client.get("/export/classifier.safetensors")
     assert answer.headers["content-disposition"] == 'attachment; filename="classifier.safetensors"'
     (tmp_path / "c.safetensors").write_bytes(answer.content)
@@ -275,9 +273,7 @@ def test_exports(client: TestClient, session: Session, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_exported_onnx_file_gives_the_same_answers(session: Session, photos: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    for name in ("ant", "bee", "cat"):
-        label(session, name, 0, 1, 2)
-    wait_until_idle(session)
+    label_all(session, 0, 1, 2)
     network = onnxruntime.InferenceSession(exported(session, "classifier.onnx"))
     found = network.run(["label"], {"images": np.asarray(Image.open(photos / "cat4.png"))[None]})[0]
     assert found.tolist() == ["cat"]

@@ -14,7 +14,7 @@ from nearshot.app.project import Project
 from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, version_of
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import Embedder, FewShotClassifier
-from small_project import label, wait_until_idle
+from small_project import label, label_all, wait_until_idle
 
 
 def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
@@ -98,9 +98,7 @@ def test_a_failure_ends_the_thread_and_is_shown(
 def test_the_exported_classifier_gives_the_same_answers(session: Session) -> None:
     with pytest.raises(InputError):
         session.classifier()
-    for name in ("ant", "bee", "cat"):
-        label(session, name, 0, 1, 2)
-    wait_until_idle(session)
+    label_all(session, 0, 1, 2)
     classifier = session.classifier()
     for photo in session.project.present:
         if photo.id in session.model.guesses:

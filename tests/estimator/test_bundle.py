@@ -86,8 +86,6 @@ def test_a_function_is_given_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
     with pytest.raises(InputError, match="backbone is required"):
         FewShotClassifier.load(path)
-    with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 3\)"):
-        FewShotClassifier.load(path, backbone=lambda images: images.mean((1, 2))).predict(pictures)
     with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 32\)"):
         FewShotClassifier.load(path, backbone=conv4()).predict(pictures)
 
@@ -121,11 +119,9 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
     "damage",
     [
         {"classes": "gone"},
-        {"classes": "abc"},
         {"classes": ["a", "b"]},
         {"classes_type": "O"},
         {"classes_type": "<U500000000"},
-        {"temperature": "hot"},
         {"names": []},
         {"parameters": 3},
         {"backbone": {"name": "conv4"}},
@@ -146,7 +142,6 @@ def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
     save_backbone(conv4(), tmp_path / "weights.safetensors")
     whole = file.read_bytes()
     for content, message in (
-        (b"", "not a safetensors file, or is damaged"),
         (whole[: len(whole) // 2], "not a safetensors file, or is damaged"),
         ((tmp_path / "weights.safetensors").read_bytes(), "not a classifier saved by nearshot"),
         (whole.replace(b'"version":"1"', b'"version":"9"').replace(b'"crc32"', b'"other"'), "version '9'"),
@@ -154,8 +149,3 @@ def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
         file.write_bytes(content)
         with pytest.raises(FileFormatError, match=message):
             FewShotClassifier.load(file)
-
-
-def test_parameters_of_another_time_are_ignored(file: Path) -> None:
-    rewritten(file, parameters={"classifier": "centroid", "unknown_label": "class 3", "left_handed": True})
-    assert FewShotClassifier.load(file).get_params()["unknown_label"] == "class 3"  # where nothing is rejected

@@ -230,14 +230,6 @@ def test_a_locked_folder_is_said_and_the_rest_done(
         monkeypatch.undo()
 
 
-def test_letters_of_other_scripts_are_drawn_or_named(folder: Path, capsys: Captured) -> None:
-    write_folder(folder, {"new/日本の写真.png": pattern(0, 60), "support/𒀀/0.png": pattern(8, 0)})
-    assert run("show", "support", "--query", "new", "--output", "s.png", "--backbone", WEIGHTS) == 0
-    err = capsys.readouterr().err
-    assert all(line.startswith("nearshot: warning: No installed font has") for line in err.splitlines())
-    assert len(err.splitlines()) <= 1
-
-
 def test_images_are_copied_by_label_and_never_over_others(folder: Path, capsys: Captured) -> None:
     write_folder(
         folder, {"new/more/ant0.png": pattern(0, 70), "new/zebra.png": pattern(77, 0), "sorted/ant/ant1.png": b"x"}
