@@ -84,16 +84,13 @@ def _query(axes: Axes, scene: Scene, query: Query, number: int) -> None:
     answer, near = query.explanation, query.explanation.neighbours[0]
     _tile(axes, query, dashed=answer.is_unknown)
     _tile(axes.inset_axes((1.08, 0.2, 0.44, 0.44)), scene.images[near.index])
-    sure = f"{_cut(str(answer.label), 26)} {100 * answer.probability:.0f} %"
-    for x, y, text, size, colour in (
-        (1.08, 1.0, str(answer.label) if answer.is_unknown else sure, 11 if len(sure) <= 20 else 8, INK),
-        (1.08, 0.83, f"novelty {query.novelty}", 9, FAINT),
-        (1.58, 0.62, f"nearest, {near.distance:.2f}", 8, FAINT),
-        (1.58, 0.46, _cut(f"{near.label}: {PurePath(near.name).name}", 22), 8, INK),
-        (1.08, 0.12, _cut(f"{number} · {PurePath(query.name).name}", 30), 8, FAINT),
-    ):
-        weight = "bold" if y == 1 else "normal"
-        axes.text(x, y, text, va="top", transform=axes.transAxes, fontsize=size, color=colour, weight=weight)
+    sure = "" if answer.is_unknown else f" {100 * answer.probability:.0f} %"
+    place: dict[str, Any] = {"va": "top", "transform": axes.transAxes}
+    axes.text(1.08, 1.0, f"{_cut(str(answer.label), 20)}{sure}", fontsize=11, color=INK, weight="bold", **place)
+    axes.text(1.08, 0.83, f"novelty {query.novelty}", fontsize=9, color=FAINT, **place)
+    nearest = _cut(f"{near.label}: {PurePath(near.name).name}", 22)
+    axes.text(1.58, 0.62, f"nearest, {near.distance:.2f}\n{nearest}", fontsize=8, color=INK, **place)
+    axes.text(1.08, 0.12, _cut(f"{number} · {PurePath(query.name).name}", 30), fontsize=8, color=FAINT, **place)
 
 
 def _tile(axes: Axes, seen: Seen, *, dashed: bool = False) -> None:
