@@ -213,6 +213,15 @@ def test_one_thread_learns_and_forgets_while_others_ask() -> None:
     assert seen == {"c"}
 
 
+def test_tensors_that_want_gradients() -> None:
+    drawn = clouds(0)
+    support, query = (torch.tensor(values, requires_grad=True) for values in (drawn.support, drawn.query))
+    expected = FewShotClassifier().fit(drawn.support, drawn.labels).predict(drawn.query)
+    model = FewShotClassifier().fit(support, drawn.labels)
+    for same in (query, list(query), query.bfloat16()):
+        np.testing.assert_array_equal(model.predict(same), expected)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_explanations(name: Any) -> None:
     drawn = clouds(4, spread=0.8)

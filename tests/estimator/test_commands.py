@@ -175,19 +175,23 @@ def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, cap
     assert re.search(f"^nearshot: .*{message}", " ".join(capsys.readouterr().err.splitlines()))
 
 
-def run_program(before: str, after: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own, with code before and after it."""
-    program = f"import sys; from nearshot.cli import main; {before}\nstatus = main(sys.argv[1:])\n{after}\nexit(status)"
-    command = [sys.executable, "-W", "error", "-c", program, *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
-
-
 def test_a_command_brings_in_no_training(folder: Path) -> None:
     """It would take seconds to import."""
-    slow = "assert not {'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'} & set(sys.modules)"
-    done = run_program("", slow, "predict", "--support", "support", "new/ant0.png", "--backbone", WEIGHTS)
-    assert done.returncode == 0, done.stderr
+    arguments = ["predict", "--support", "support", "new/ant0.png", "--backbone", WEIGHTS]
+    slow = "{'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'}"
+    program = f"import sys; from nearshot.cli import main; main({arguments}); assert not {slow} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
     assert " ant " in done.stdout
+
+
+def test_letters_of_other_scripts_are_drawn_or_named(folder: Path, capsys: Captured) -> None:
+    write_folder(folder, {"new/日本の写真.png": pattern(0, 60), "support/𒀀/0.png": pattern(8, 0)})
+    (folder / "support" / "bee").rename(folder / "support" / "$b_{ee$")  # no formula
+    assert run("show", "support", "--query", "new", "--output", "s.png", "--backbone", WEIGHTS) == 0
+    err = capsys.readouterr().err
+    assert all(line.startswith("nearshot: warning: No installed font has") for line in err.splitlines())
+    assert len(err.splitlines()) <= 1
 
 
 def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(folder: Path, capsys: Captured) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from nearshot.data.views import view_of
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.estimator import Embedder
 from nearshot.estimator.embedder import EmbeddingCache
-from nearshot.models import Backbone, build_backbone, save_backbone
+from nearshot.models import Backbone, build_backbone
 
 SIDE = 16
 
@@ -173,20 +171,3 @@ def test_a_cache_that_cannot_be_written_does_not_stop(backbone: Backbone, folder
     (tmp_path / "file").write_text("not a folder")
     with pytest.warns(UserWarning, match="not cached"):
         assert len(Embedder(backbone, cache_dir=tmp_path / "file")(folder)) == 7
-
-
-@pytest.mark.slow
-def test_processes_share_a_cache(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
-    save_backbone(backbone, tmp_path / "w.safetensors")
-    program = (
-        "import sys; from nearshot.estimator import Embedder; "
-        "e = Embedder(sys.argv[1], cache_dir=sys.argv[2], device='cpu'); [e(sys.argv[3:]) for _ in range(3)]"
-    )
-    arguments = [str(tmp_path / "w.safetensors"), str(tmp_path / "c"), *map(str, folder)]
-    processes = [subprocess.Popen([sys.executable, "-W", "error", "-c", program, *arguments]) for _ in range(2)]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
-    embedder = Embedder(tmp_path / "w.safetensors", cache_dir=tmp_path / "c")
-    embedded = counting(embedder)
-    np.testing.assert_allclose(embedder(folder), Embedder(backbone)(folder), rtol=1e-4, atol=1e-5)
-    assert embedded() == 0
-    assert not list((tmp_path / "c").rglob("*.partial"))

@@ -9,7 +9,6 @@ from clouds import clouds
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.suggestions import (
     POOL,
-    doubt_of,
     held_out_probabilities,
     k_centres,
     label_next,
@@ -53,16 +52,6 @@ def test_without_labels_every_cluster_is_visited() -> None:
     directions = np.repeat(centres, 10, axis=0) + np.random.default_rng(1).normal(size=(50, 5)) / 10
     assert sorted(image // 10 for image in label_next(directions, 5)) == [0, 1, 2, 3, 4]
     assert label_next(directions[:0], 5).tolist() == []
-
-
-def test_doubt_is_the_margin_and_novelty() -> None:
-    generator = np.random.default_rng(2)
-    probabilities, novel = generator.dirichlet(np.ones(4), 30), generator.random(30) < 0.3
-    for row, is_novel, doubt in zip(probabilities, novel, doubt_of(probabilities, novel), strict=True):
-        best = max(row)
-        second = max(value for value in row if value != best)
-        assert doubt == pytest.approx(1 - best + second + is_novel)
-    assert doubt_of(np.ones((2, 1)), np.array([True, False])).tolist() == [1, 0]
 
 
 def test_held_out_answers_are_those_of_classifiers_without_the_image() -> None:
