@@ -17,7 +17,7 @@ from typing import Any
 from nearshot.app.copies import safe_name, write_new
 from nearshot.data.readers import is_image
 from nearshot.errors import FileFormatError, InputError
-from nearshot.estimator.folders import find_images
+from nearshot.estimator.image_inputs import find_images
 from nearshot.io import FileLock, read_json, readable, write_json
 
 FORMAT, VERSION = "nearshot-project", 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import mimetypes
 import secrets
 import socket
 import tempfile
@@ -50,6 +51,7 @@ HEADERS = {
     "cache-control": "no-store",
 }
 REFUSED = "Open the address that nearshot app printed in the terminal: it has a secret part that this one lacks.\n"
+mimetypes.add_type("text/javascript", ".js")  # Windows may say text/plain, which browsers refuse
 
 
 class Guard:

@@ -73,7 +73,7 @@ class Predict:
 
     def run(self, console: Console) -> None:
         """Classify images one by one."""
-        from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
+        from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
 
         paths, locked = find_images(self.images)
         if not paths:

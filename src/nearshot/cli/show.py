@@ -37,7 +37,7 @@ class Show:
 
     def run(self, console: Console) -> None:
         """Write the drawing."""
-        from nearshot.estimator.folders import find_images  # noqa: PLC0415 (takes seconds to import)
+        from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (takes seconds to import)
         from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415
 
         check_ending(self.output)

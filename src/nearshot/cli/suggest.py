@@ -65,7 +65,7 @@ class Suggest:
 
     def run(self, console: Console) -> None:
         """Print the suggestions."""
-        from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
+        from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
 
         paths, locked = find_images(self.images)
         options = self.options

@@ -1,10 +1,13 @@
-"""Read images from paths, Pillow images and arrays, as uint8 squares."""
+"""Find images by files, folders and patterns, and read them, Pillow images and arrays as uint8 squares."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import os
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +18,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nearshot.data.images import Interpolation, Pixels, decode, fit_to_square, upright_rgb
+from nearshot.data.datasets.source import SPLITS
+from nearshot.data.images import FORMATS, Interpolation, Pixels, decode, fit_to_square, upright_rgb
+from nearshot.data.readers import is_image
+from nearshot.data.walk import Skipped, files_under
 from nearshot.errors import InputError, NearshotError
+from nearshot.text import counted
 
 THREADS = 4
 IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
@@ -26,6 +33,103 @@ HOLDS_PATHS = ("O", "U", "S", "T")  # NumPy's kinds of objects and strings
 FOR_FEATURES = "To classify features, set backbone=None."
 
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class SupportFolder:
+    """The labelled images of a folder with one folder per class.
+
+    Attributes:
+        paths: the images, class by class in alphabetical order.
+        labels: the class of each image.
+        ignored: files that are not images by their names, and files outside of the class folders.
+        linked: links to folders inside of a class folder, which are not followed; a class folder may be a link.
+    """
+
+    paths: tuple[Path, ...]
+    labels: tuple[str, ...]
+    ignored: tuple[Path, ...] = ()
+    linked: tuple[Path, ...] = ()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, sorted."""
+        return tuple(sorted(set(self.labels)))
+
+
+def read_support(folder: str | Path) -> SupportFolder:
+    """Find the labelled images of a folder: one folder per class, its name the label, with images at any depth.
+
+    No file is opened. A class without images, or a folder that cannot be read, is an error.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise InputError(f"The support folder {folder} {what}. Give a folder with one folder of images per class.")
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    classes = [path for path in inside if path.is_dir()]
+    if not classes:
+        raise InputError(f"{folder} has no folders; put the images of each class into a folder of its own.")
+    if {path.name for path in classes} <= set(SPLITS):
+        raise InputError(f"{folder} has splits, not classes: give {classes[0]}, or another one of them.")
+    paths, labels, skipped = list[Path](), list[str](), Skipped()
+    ignored = [path for path in inside if path not in classes]
+    for class_folder in classes:
+        images, others = _images_and_others(class_folder, skipped)
+        paths += images
+        labels += [class_folder.name] * len(images)
+        ignored += others
+    skipped.refuse_locked()
+    return SupportFolder(tuple(paths), tuple(labels), tuple(ignored), tuple(skipped.linked))
+
+
+def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
+    """Find files by paths, folders (all images in them, at any depth) and patterns (*.jpg).
+
+    Returns the files, each once, and the folders that could not be read, whose files are missing. A given path that
+    does not exist is included, so that reading it gives the error; so is a broken link. A pattern or folder without
+    images is an error. Skipped files and folders are warned about: files that are no images, locked folders, and links
+    to folders.
+    """
+    found, folders, skipped = list[Path](), set[Path](), Skipped()
+    for one in given:
+        path = Path(one).expanduser()
+        if os.path.isdir(path):  # noqa: PTH112 (Path's own raises if a folder above is locked)
+            images, others = _images_and_others(path, skipped)
+            if others:
+                what = f"{counted(len(others), 'file')} in {path} skipped"
+                warnings.warn(f"{what} ({_found_instead(others)}).", stacklevel=2)
+            folders.add(path)
+            found += images
+        elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
+            found.append(path)
+        else:
+            matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+            files = [match for match in matches if not match.is_dir() and not match.name.startswith(".")]
+            if not files:
+                raise InputError(f"No file matches {one}.")
+            found += sorted(files)
+    skipped.linked = [link for link in dict.fromkeys(skipped.linked) if link not in folders]
+    for sentence in skipped.sentences():
+        warnings.warn(sentence, stacklevel=2)
+    return list(dict.fromkeys(found)), list(skipped.locked)
+
+
+def _images_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list[Path]]:
+    """Return the images in a folder, at any depth, and its other files; a folder without images is an error."""
+    files = files_under(folder, skipped)
+    images, others = [one for one in files if is_image(one.name)], [one for one in files if not is_image(one.name)]
+    if not images:
+        skipped.refuse_locked()
+        links = [link for link in skipped.linked if link.is_relative_to(folder)]
+        what = f"{links[0]} is a link, and links are not followed" if links else _found_instead(others)
+        raise InputError(f"The folder {folder} has no images ({what}).")
+    return images, others
+
+
+def _found_instead(files: Sequence[Path]) -> str:
+    kinds = ", ".join(sorted({path.suffix.lower() or "no suffix" for path in files}))
+    return f"it has files of {kinds}, and {', '.join(FORMATS)} can be read" if kinds else "it is empty"
 
 
 @dataclass(frozen=True)
