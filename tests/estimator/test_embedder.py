@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nearshot.data.augment import centre_crop, normalise_images
 from nearshot.data.views import view_of
-from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.errors import FileFormatError, NearshotError
 from nearshot.estimator import Embedder
 from nearshot.estimator.embedder import EmbeddingCache
 from nearshot.models import Backbone, build_backbone
@@ -90,13 +90,14 @@ def test_other_networks_and_functions(tmp_path: Path) -> None:
     ("given", "options", "message"),
     [
         ("nowhere.safetensors", {}, "no weights file"),
+        (Means(), {}, "training mode"),
         (Means().eval(), {"device": "gpu"}, "'gpu'"),
         (lambda images: np.zeros(3), {}, r"\(1, dim\) .*got \(3,\)"),
         (lambda images: images.mean((1, 2)), {"n_views": 2}, "n_views.*function"),
     ],
 )
 def test_what_cannot_embed_is_refused(given: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(NearshotError, match=message):
         Embedder(given, **options)([picture(0)])
 
 
