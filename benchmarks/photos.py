@@ -295,7 +295,7 @@ def newness(models: dict[str, FewShotClassifier], images: Array) -> dict[str, Ar
         "distance to the nearest photo": torch.cdist(query, fitted.support.features).amin(1).numpy(),
         "highest probability": 1 - models["auto"].predict_proba(images).max(1),
         "highest score": -scores.amax(1).numpy(),
-        "energy": -(scores / fitted.learnt.temperature).logsumexp(1).numpy(),
+        "energy": -(scores / fitted.temperature).logsumexp(1).numpy(),
         "distance and score": models["auto"].novelty(images),
     }
 

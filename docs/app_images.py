@@ -8,6 +8,7 @@ Those in the repository show the training images of clothing-dataset-small (CC0 
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import tempfile
 import threading
@@ -18,7 +19,7 @@ from browser import Browser, open_browser
 from PIL import Image
 
 from nearshot.app.project import Project
-from nearshot.app.server import listen, make_server
+from nearshot.app.server import HOST, make_server
 from nearshot.app.session import Session
 from nearshot.data.store import data_folder
 from nearshot.estimator import Embedder
@@ -106,7 +107,7 @@ def main() -> None:
         embedder = Embedder("auto", cache_dir=data_folder() / "embeddings")
         session = Session(Project(Path(made) / "wardrobe-nearshot", [folder]), embedder)
         session.start()
-        listener = listen()
+        listener = socket.create_server((HOST, 0))
         server, address = make_server(session, listener.getsockname()[1])
         thread = threading.Thread(target=server.run, args=[[listener]])
         thread.start()

@@ -41,3 +41,10 @@ def label(session: Session, name: str, *numbers: int) -> None:
     wanted = {f"{name}{number}.png" for number in numbers}
     ids = [photo.id for photo in session.project.present if photo.name in wanted]
     session.change(lambda project: project.set_label(ids, name))
+
+
+def label_all(session: Session, *numbers: int) -> None:
+    """Label photos of every kind, and wait for the answers."""
+    for name in CLASSES:
+        label(session, name, *numbers)
+    wait_until_idle(session)

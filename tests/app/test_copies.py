@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearshot.app.copies import LONGEST, class_folders, copy_into_classes, safe_name, write_new
+from nearshot.app.copies import LONGEST, class_folders, copy_into_classes, safe_name
 
 HOSTILE = [
     "../../evil",
@@ -86,11 +86,3 @@ def test_a_missing_photo_and_a_broken_link_are_no_reason_to_stop(tmp_path: Path)
     assert "gone.jpg" in done.failures[0]
     assert not (tmp_path / "elsewhere").exists()
     assert (folder / "photo (2).jpg").read_bytes() == b"x"
-
-
-def test_times_are_kept(tmp_path: Path) -> None:
-    source = tmp_path / "photo.jpg"
-    source.write_bytes(b"x")
-    is_new, copy = write_new(b"x", tmp_path, "other.jpg", like=source)
-    assert is_new
-    assert copy.stat().st_mtime == source.stat().st_mtime

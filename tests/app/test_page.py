@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from small_project import CLASSES, label, pattern, wait_until, wait_until_idle
 
 pytest.importorskip("starlette")
 from nearshot.app.project import Project
-from nearshot.app.server import listen, make_server
+from nearshot.app.server import HOST, make_server
 from nearshot.app.session import Session
 from nearshot.estimator import Embedder
 
@@ -34,7 +35,7 @@ ATTACK = "<img src=x onerror=document.title='stolen'>"
 @contextmanager
 def opened(browser: Browser, session: Session) -> Iterator[Browser]:
     """Serve a session in a thread, as the command does, and open its page."""
-    listener = listen()
+    listener = socket.create_server((HOST, 0))
     server, address = make_server(session, listener.getsockname()[1])
     thread = threading.Thread(target=server.run, args=[[listener]])
     thread.start()
@@ -177,9 +178,6 @@ def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
     page.press("Home")
     for _ in range(3):
         page.press("ArrowRight")
-    active = page.ask("document.getElementById('grid').getAttribute('aria-activedescendant')")
-    name = page.ask(f"document.getElementById({json.dumps(active)}).getAttribute('aria-label')")
-    assert name.startswith("ant3.png, predicted ant")
     page.press("Enter")
     page.wait_for(is_labelled("ant3.png", "ant"))
     page.press("z", CTRL)
@@ -191,18 +189,11 @@ def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
     page.wait_for(is_labelled("ant3.png", "ant"))
     page.press("Escape")
     page.wait_for("!document.getElementById('viewer').open")
-    page.press("a", CTRL)
-    assert page.ask("document.querySelectorAll('.tile[aria-selected=true]').length") == 18
-    page.press("Escape")
     select(page, "ant0.png")
-    page.press("Backspace")
-    page.wait_for(f"!{tile('ant0.png')}.getAttribute('aria-label').includes('labelled ant')")
     page.press("Delete")
     page.wait_for("document.querySelectorAll('.tile').length == 17")
     page.press("z", CTRL)
     page.wait_for("document.querySelectorAll('.tile').length == 18")
-    page.press("?")
-    page.wait_for("document.getElementById('help').open")
     assert page.complaints == []
 
 
@@ -274,11 +265,6 @@ def test_a_narrow_window_does_not_scroll_sideways(page: Browser, session: Sessio
     assert page.ask(overflow) == 0
     assert page.ask(outside) == 0
     assert page.ask("document.getElementById('selection').getBoundingClientRect().bottom") <= 800
-    for dialog in ("confusions", "exporter", "help", "class-editor", "viewer"):
-        page.ask(f"document.getElementById('{dialog}').showModal()")
-        assert page.ask(overflow) == 0, dialog
-        assert page.ask(f"document.getElementById('{dialog}').getBoundingClientRect().width") <= 400
-        page.ask(f"document.getElementById('{dialog}').close()")
 
 
 def test_thousands_of_photos_make_few_elements(
@@ -306,28 +292,3 @@ def test_thousands_of_photos_make_few_elements(
     page.wait_for(f"Boolean({tile('4999.png')})")
     assert page.ask("document.querySelectorAll('.tile').length") < 120
     assert page.ask("document.querySelector('.tile[aria-selected=true]').getAttribute('aria-posinset')") == "5000"
-
-
-def test_photos_that_cannot_be_read_are_listed(browser: Browser, tmp_path: Path, photos: Path) -> None:
-    (photos / "broken.png").write_bytes(b"x")
-    session = Session(Project(tmp_path / "p", [photos]), Embedder(conv4()))
-    session.start()
-    wait_until_idle(session)
-    with opened(browser, session):
-        click(browser, "Cannot be read", "nav")
-        browser.wait_for("document.querySelectorAll('.tile').length == 1")
-        assert "not an image" in tiles(browser)["broken.png"]
-
-
-def test_every_control_has_a_name(page: Browser, session: Session) -> None:
-    for name in CLASSES:
-        label(session, name, 0, 1)
-    wait_until_idle(session)
-    page.wait_for("document.querySelectorAll('#classes li').length == 3")
-    page.ask("document.querySelector('.tile').click()")
-    controls = "button, input, select, dialog, nav, [role=listbox], [role=option], [role=toolbar]"
-    nameless = f"""[...document.querySelectorAll('{controls}')].filter(
-        (one) => !(one.getAttribute('aria-label') || one.textContent.trim() || one.labels?.length)
-    ).map((one) => one.outerHTML)"""
-    assert page.ask(nameless) == []
-    assert page.ask("document.documentElement.lang") == "en"

@@ -86,10 +86,8 @@ def test_a_function_is_given_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
     with pytest.raises(InputError, match="backbone is required"):
         FewShotClassifier.load(path)
-    with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 3\)"):
-        FewShotClassifier.load(path, backbone=lambda images: images.mean((1, 2))).predict(pictures)
-    with pytest.raises(InputError, match="backbone must return 2 numbers .*got 32"):
-        FewShotClassifier.load(path, backbone=conv4())
+    with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 32\)"):
+        FewShotClassifier.load(path, backbone=conv4()).predict(pictures)
 
 
 def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
@@ -99,13 +97,6 @@ def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
     assert model.predict(answers["query"]).tolist() == answers["labels"]
     np.testing.assert_allclose(model.predict_proba(answers["query"]), answers["probabilities"], atol=1e-12)
     np.testing.assert_allclose(model.novelty(answers["query"]), answers["novelty"], rtol=1e-12)
-
-
-def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    model = FewShotClassifier(unknown_label=("un", "known")).fit([[1.0], [-1.0]], [0, 1])
-    with pytest.raises(InputError, match="labels must be strings or numbers"):
-        model.save(tmp_path / "model.safetensors")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -128,27 +119,14 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
     "damage",
     [
         {"classes": "gone"},
-        {"classes": "abc"},
         {"classes": ["a", "b"]},
-        {"classes": ["a", "a", "b", "c", "d"]},
         {"classes_type": "O"},
         {"classes_type": "<U500000000"},
-        {"temperature": 0},
-        {"temperature": "hot"},
-        {"threshold": -1},
         {"names": []},
-        {"parameters": {"temperature": -1}},
         {"parameters": 3},
-        {"parameters": {"unknown_label": ["un", "known"]}},
-        {"parameters": {"unknown_label": "class 3"}, "threshold": 2.0},
         {"backbone": {"name": "conv4"}},
-        {"feature_names": ["a"]},
         {"tensors": {"support_features": None}},
-        {"tensors": {"support_features": torch.ones(25)}},
-        {"tensors": {"support_features": torch.full((25, 16), torch.nan)}},
         {"tensors": {"support_labels": torch.zeros(25, dtype=torch.long)}},
-        {"tensors": {"support_labels": torch.zeros(25)}},
-        {"tensors": {"centre": torch.ones(3)}},
     ],
     ids=str,
 )
@@ -164,7 +142,6 @@ def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
     save_backbone(conv4(), tmp_path / "weights.safetensors")
     whole = file.read_bytes()
     for content, message in (
-        (b"", "not a safetensors file, or is damaged"),
         (whole[: len(whole) // 2], "not a safetensors file, or is damaged"),
         ((tmp_path / "weights.safetensors").read_bytes(), "not a classifier saved by nearshot"),
         (whole.replace(b'"version":"1"', b'"version":"9"').replace(b'"crc32"', b'"other"'), "version '9'"),
@@ -172,8 +149,3 @@ def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
         file.write_bytes(content)
         with pytest.raises(FileFormatError, match=message):
             FewShotClassifier.load(file)
-
-
-def test_parameters_of_another_time_are_ignored(file: Path) -> None:
-    rewritten(file, parameters={"classifier": "centroid", "unknown_label": "class 3", "left_handed": True})
-    assert FewShotClassifier.load(file).get_params()["unknown_label"] == "class 3"  # where nothing is rejected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -84,18 +83,3 @@ def test_what_cannot_be_exported_or_scored_is_refused(drawn: Clouds, tmp_path: P
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match=r"'wrong' must return scores of shape \(\d+, 5\)"):
         FewShotClassifier(classifier="wrong").fit(drawn.support, drawn.labels)
-
-
-def test_an_unknown_name_is_an_error_everywhere(drawn: Clouds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model: Any = FewShotClassifier(classifier="farthest").fit(drawn.support, drawn.labels)
-    model.save(tmp_path / "model.safetensors")
-    monkeypatch.delitem(CLASSIFIERS, "farthest")
-    for use in (
-        lambda: FewShotClassifier(classifier="farthest").fit(drawn.support, drawn.labels),
-        lambda: FewShotClassifier.load(tmp_path / "model.safetensors"),
-        lambda: model.predict(drawn.query),
-        lambda: export_onnx(model, tmp_path / "model.onnx"),
-    ):
-        with pytest.raises(InputError, match="There is no classifier 'farthest'; choose one of 'centroid'"):
-            use()
-    assert not (tmp_path / "model.onnx").exists()

@@ -9,7 +9,7 @@ from unittest import SkipTest
 import joblib
 import numpy as np
 import pytest
-from clouds import Brightness, clouds, conv4
+from clouds import Brightness, clouds
 from layouts import picture
 from sklearn.base import clone
 from sklearn.decomposition import PCA
@@ -18,7 +18,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from nearshot import FewShotClassifier
-from nearshot.models import save_backbone
 
 ESTIMATORS = [
     FewShotClassifier(),
@@ -47,16 +46,12 @@ def test_scikit_learns_own_checks(estimator: FewShotClassifier) -> None:
     assert n_passed > 45
 
 
-def test_in_a_pipeline_and_in_cross_validation() -> None:
-    drawn = clouds(0)
-    pipeline = make_pipeline(PCA(8), FewShotClassifier(classifier="soft"))
-    assert cross_val_score(pipeline, drawn.support, drawn.labels, cv=5).mean() > 0.9
-
-
-def test_grid_search_over_its_settings() -> None:
+def test_grid_search_over_its_settings_in_a_pipeline() -> None:
     drawn = clouds(1, n_shot=6)
     grid = {"classifier": ["centroid", "soft", "knn"], "normalise": [True, False], "n_neighbors": [None, 3]}
-    search = GridSearchCV(FewShotClassifier(), grid, scoring="neg_log_loss", cv=3, error_score="raise")
+    grid = {f"fewshotclassifier__{name}": values for name, values in grid.items()}
+    pipeline = make_pipeline(PCA(8), FewShotClassifier())
+    search = GridSearchCV(pipeline, grid, scoring="neg_log_loss", cv=3, error_score="raise")
     search.fit(drawn.support, drawn.labels)
     assert search.score(drawn.query, drawn.query_labels) > -0.5
     assert search.best_estimator_.classes_.tolist() == sorted(set(drawn.labels))
@@ -79,15 +74,3 @@ def test_copies(tmp_path: Path) -> None:
     joblib.dump(fitted, tmp_path / "model.joblib")
     for copied in (joblib.load(tmp_path / "model.joblib"), pickle.loads(pickle.dumps(fitted))):
         np.testing.assert_array_equal(copied.predict(drawn.strangers), fitted.predict(drawn.strangers))
-
-
-def test_a_copy_holds_the_backbone_once(tmp_path: Path) -> None:
-    weights, bundle, copied = (tmp_path / name for name in ("weights.safetensors", "model.safetensors", "model.joblib"))
-    save_backbone(conv4(), weights)
-    pictures = [picture(seed, 16) for seed in range(4)]
-    fitted = FewShotClassifier(weights, device="cpu").fit(pictures, ["cat", "cat", "dog", "dog"])
-    fitted.save(bundle)
-    for model in (fitted, FewShotClassifier.load(bundle, device="cpu")):
-        joblib.dump(model, copied)
-        assert copied.stat().st_size < 1.5 * bundle.stat().st_size
-        np.testing.assert_array_equal(joblib.load(copied).predict_proba(pictures), fitted.predict_proba(pictures))

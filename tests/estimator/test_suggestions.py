@@ -9,7 +9,6 @@ from clouds import clouds
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.suggestions import (
     POOL,
-    doubt_of,
     held_out_probabilities,
     k_centres,
     label_next,
@@ -55,16 +54,6 @@ def test_without_labels_every_cluster_is_visited() -> None:
     assert label_next(directions[:0], 5).tolist() == []
 
 
-def test_doubt_is_the_margin_and_novelty() -> None:
-    generator = np.random.default_rng(2)
-    probabilities, novel = generator.dirichlet(np.ones(4), 30), generator.random(30) < 0.3
-    for row, is_novel, doubt in zip(probabilities, novel, doubt_of(probabilities, novel), strict=True):
-        best = max(row)
-        second = max(value for value in row if value != best)
-        assert doubt == pytest.approx(1 - best + second + is_novel)
-    assert doubt_of(np.ones((2, 1)), np.array([True, False])).tolist() == [1, 0]
-
-
 def test_held_out_answers_are_those_of_classifiers_without_the_image() -> None:
     """With two images per class, each round keeps one image of every class."""
     drawn = clouds(4, n_shot=2, spread=0.9)
@@ -80,14 +69,6 @@ def test_held_out_answers_are_those_of_classifiers_without_the_image() -> None:
     assert right.mean() == pytest.approx(model.estimate_accuracy().mean)
 
 
-def test_images_that_cannot_be_held_out_are_missing() -> None:
-    drawn = clouds(5, n_shot=1)
-    images, probabilities = held_out_probabilities(FewShotClassifier().fit(drawn.support, drawn.labels))
-    assert images.shape == (0,)
-    assert probabilities.shape == (0, 5)
-    assert suspicious_labels(probabilities, images).tolist() == []
-
-
 def test_wrong_labels_are_found() -> None:
     drawn = clouds(6, n_shot=10)
     labels = drawn.labels.copy()
@@ -98,12 +79,3 @@ def test_wrong_labels_are_found() -> None:
     found = suspicious_labels(probabilities, model.support_labels_[images])
     assert sorted(images[found]) == wrong
     assert (model.classes_[probabilities[found].argmax(1)] == drawn.labels[images[found]]).all()
-
-
-def test_suspicious_labels_against_a_loop() -> None:
-    generator = np.random.default_rng(7)
-    probabilities, codes = generator.dirichlet(np.full(4, 0.4), 50), generator.integers(0, 4, 50)
-    others = [max(row[code] for code in range(4) if code != own) for row, own in zip(probabilities, codes, strict=True)]
-    expected = sorted((image for image in range(50) if others[image] >= 0.6), key=lambda image: -others[image])
-    assert 3 < len(expected) < 50
-    assert suspicious_labels(probabilities, codes, 0.6).tolist() == expected

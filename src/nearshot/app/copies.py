@@ -20,17 +20,11 @@ RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # 
 
 @dataclass
 class Copies:
-    """What was copied.
-
-    Attributes:
-        n_new: the number of new files.
-        n_same: the number of photos that the folder had already.
-        failures: a sentence for every photo that could not be copied.
-    """
+    """What was copied."""
 
     n_new: int = 0
-    n_same: int = 0
-    failures: list[str] = field(default_factory=list)
+    n_same: int = 0  # photos that the folder had already
+    failures: list[str] = field(default_factory=list)  # a sentence for every photo that could not be copied
 
 
 def safe_name(text: str) -> str:

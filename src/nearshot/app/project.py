@@ -16,49 +16,33 @@ from typing import Any
 
 from nearshot.app.copies import safe_name, write_new
 from nearshot.data.readers import is_image
-from nearshot.errors import FileFormatError, InputError, NearshotError
-from nearshot.estimator.folders import find_images
+from nearshot.errors import FileFormatError, InputError
+from nearshot.estimator.image_inputs import find_images
 from nearshot.io import FileLock, read_json, readable, write_json
 
 FORMAT, VERSION = "nearshot-project", 1
 UNKNOWN = "unknown"  # the label of photos that are like no class
 MOST_PHOTOS = 20_000
-MOST_CLASSES = 200
 LONGEST_NAME = 80
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo of a project.
+    """A photo of a project."""
 
-    Attributes:
-        id: identifies it in addresses.
-        key: its path relative to the project; identifies it in `project.json`.
-        path: its file.
-        group: the name of the folder that it is in, or "" at the top.
-    """
-
-    id: str
-    key: str
+    id: str  # identifies it in addresses
+    key: str  # its path relative to the project; identifies it in `project.json`
     path: Path
-    group: str
+    group: str  # the name of the folder that it is in, or "" at the top
 
     @property
     def name(self) -> str:
-        """Its file name, for people."""
+        """Its file name, as text."""
         return readable(self.path.name)
 
 
 class Project:
-    """The photos, classes and labels of a folder. Every change is saved at once.
-
-    Attributes:
-        photos: the photos by identifier, in the order of their paths.
-        classes: the names of the classes, in the order of the user.
-        labels: the class of each labelled photo, by its key.
-        confirmed: the keys of photos whose labels the user has confirmed.
-        removed: the keys of photos that the user has taken out.
-    """
+    """The photos, classes and labels of a folder. Every change is saved at once."""
 
     def __init__(self, folder: Path, photo_folders: Iterable[Path] = ()) -> None:
         self.folder = folder.absolute()
@@ -66,14 +50,17 @@ class Project:
         self._lock = FileLock(self.folder / ".lock")
         if not self._lock.acquire():
             raise InputError(f"The project {folder} is open in another nearshot app. Close it, or use that one.")
-        saved = self._read()
-        self.classes: list[str] = saved.get("classes", [])
-        self.labels: dict[str, str] = saved.get("labels", {})
-        self.confirmed: set[str] = set(saved.get("confirmed", []))
-        self.removed: set[str] = set(saved.get("removed", []))
+        path = self.folder / "project.json"
+        saved: dict[str, Any] = read_json(path) if path.exists() else {"format": FORMAT, "version": VERSION}
+        if (saved.get("format"), saved.get("version")) != (FORMAT, VERSION):
+            raise FileFormatError(f"{path} is not a project, or of another version of nearshot. Start a new project.")
+        self.classes: list[str] = saved.get("classes", [])  # in the order of the user
+        self.labels: dict[str, str] = saved.get("labels", {})  # the class of each labelled photo, by its key
+        self.confirmed: set[str] = set(saved.get("confirmed", []))  # keys of photos whose labels are right
+        self.removed: set[str] = set(saved.get("removed", []))  # keys of photos that the user has taken out
         new = [_relative(one, self.folder) for one in photo_folders]
         self.folders: list[str] = list(dict.fromkeys([*saved.get("folders", []), *new]))
-        self.photos: dict[str, Photo] = {}
+        self.photos: dict[str, Photo] = {}  # by identifier, in the order of their paths
         for one in [*self.folders, "photos"]:
             self._find(self.folder / one, required=one in new)
         if len(self.photos) > MOST_PHOTOS:
@@ -102,8 +89,6 @@ class Project:
             raise InputError(f"Choose another name than {UNKNOWN!r}: it is that of photos that are like no class.")
         if name in self.classes:
             raise InputError(f"There is a class {name!r} already.")
-        if len(self.classes) >= MOST_CLASSES:
-            raise InputError(f"A project has at most {MOST_CLASSES} classes.")
         self.classes.append(name)
         self.save()
         return name
@@ -184,13 +169,6 @@ class Project:
         except KeyError as error:
             raise InputError(f"There is no photo {error}.") from None
 
-    def thumbnail_path(self, photo: Photo) -> Path:
-        """Return where the small version of a photo is; a photo that has changed has another."""
-        state = photo.path.stat()
-        folder = self.folder / "thumbnails"
-        folder.mkdir(exist_ok=True)
-        return folder / f"{photo.id}-{state.st_size:x}-{state.st_mtime_ns:x}.jpg"
-
     def save(self) -> None:
         """Write `project.json`, atomically."""
         content = {
@@ -204,32 +182,17 @@ class Project:
         }
         write_json(self.folder / "project.json", content, durable=False)
 
-    def _read(self) -> dict[str, Any]:
-        path = self.folder / "project.json"
-        if not path.exists():
-            return {}
-        try:
-            saved = read_json(path)
-            is_valid = _is_valid(saved)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            is_valid = False
-        if not is_valid:
-            raise FileFormatError(
-                f"{path} is damaged, or of another version of nearshot. Restore it, or start a new project."
-            )
-        return saved
-
     def _find(self, folder: Path, *, required: bool) -> None:
         """Find the photos of a folder. A folder of an earlier start that is missing, as on another disk, is skipped."""
         folder = Path(os.path.normpath(folder))
+        if required and not folder.is_dir():
+            raise InputError(f"{folder} is not a folder of photos.")
         try:
-            paths, _ = find_images([folder]) if folder.is_dir() else ([], [])
-        except NearshotError:
+            paths = find_images([folder])[0] if folder.is_dir() else []
+        except InputError:  # it has no photos
             if required:
                 raise
             paths = []
-        if required and not paths:
-            raise InputError(f"{folder} is not a folder of photos.")
         for path in paths:
             if not path.is_relative_to(self.folder) or path.is_relative_to(self.folder / "photos"):
                 inside = path.relative_to(folder).parts
@@ -249,15 +212,6 @@ class Project:
 def _tidy(name: str) -> str:
     """Return a name with composed letters and single spaces."""
     return " ".join(unicodedata.normalize("NFC", name).split())
-
-
-def _is_valid(saved: dict[str, Any]) -> bool:
-    texts = [*saved["classes"], *saved["confirmed"], *saved["removed"], *saved["folders"], *saved["labels"]]
-    return (
-        (saved["format"], saved["version"]) == (FORMAT, VERSION)
-        and all(isinstance(one, str) for one in texts)
-        and set(saved["labels"].values()) <= set(saved["classes"])
-    )
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
+import mimetypes
 import secrets
 import socket
 import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearshot.app.copies import copy_into_classes
@@ -33,14 +33,14 @@ from nearshot.app.session import Guess, Session, smaller_jpeg, version_of
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import AccuracyEstimate, export_onnx
 from nearshot.io import readable
+from nearshot.models.recommended import advice_on
 
 HOST = "127.0.0.1"
 MOST_BYTES = 64 << 20  # of an uploaded photo
 MOST_BYTES_OF_JSON = 4 << 20
 DECODERS = 3  # photos decoded at a time: a large one takes hundreds of megabytes
 POLL_SECONDS, POLLS = 0.1, 200  # how long a request for a newer state waits
-SAFE_METHODS = ("GET", "HEAD")
-STATIC = {"page.html": "text/html", "app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+STATIC = Path(__file__).parent / "static"
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -51,6 +51,7 @@ HEADERS = {
     "cache-control": "no-store",
 }
 REFUSED = "Open the address that nearshot app printed in the terminal: it has a secret part that this one lacks.\n"
+mimetypes.add_type("text/javascript", ".js")  # Windows may say text/plain, which browsers refuse
 
 
 class Guard:
@@ -80,20 +81,15 @@ class Guard:
                     headers.append("set-cookie", f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)
 
-        refusal = PlainTextResponse(REFUSED, 403)
-        allowed = self._comes_from_here(request) and self._is_token(shown or request.cookies.get(self.cookie, ""))
-        await (self.app if allowed else refusal)(scope, receive, send_guarded)
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        # Browsers send Origin with everything that changes something.
+        is_from_here = origin == f"http://{host}" if origin is not None else request.method in ("GET", "HEAD")
+        has_token = self._is_token(shown or request.cookies.get(self.cookie, ""))
+        allowed = host in self.hosts and is_from_here and has_token
+        await (self.app if allowed else PlainTextResponse(REFUSED, 403))(scope, receive, send_guarded)
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), self.token.encode())
-
-    def _comes_from_here(self, request: Request) -> bool:
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if host not in self.hosts:
-            return False
-        if origin is None:  # browsers send it with everything that changes something
-            return request.method in SAFE_METHODS
-        return origin == f"http://{host}"
 
 
 class Server:
@@ -107,8 +103,8 @@ class Server:
     def make_app(self, token: str, port: int) -> Starlette:
         """Return the ASGI application."""
         routes = [
-            Route("/", self.static),
-            Route("/static/{name}", self.static),
+            Route("/", lambda request: FileResponse(STATIC / "page.html")),
+            Mount("/static", StaticFiles(directory=STATIC)),
             Route("/api/state", self.state),
             Route("/api/photos/{id}", self.photo),
             Route("/api/photos", self.upload, methods=["PUT"]),
@@ -123,13 +119,6 @@ class Server:
             middleware=[Middleware(Guard, token=token, port=port)],
             exception_handlers={NearshotError: _refuse, HTTPException: _refuse},
         )
-
-    def static(self, request: Request) -> Response:
-        """The page, its script and its style sheet."""
-        name = request.path_params.get("name", "page.html")
-        if name not in STATIC:
-            raise HTTPException(404)
-        return Response((resources.files("nearshot.app") / "static" / name).read_bytes(), media_type=STATIC[name])
 
     async def state(self, request: Request) -> Response:
         """Everything that the page shows; with ?after=3, once there is a newer version than 3."""
@@ -153,8 +142,7 @@ class Server:
 
     async def upload(self, request: Request) -> Response:
         """Keep a photo, if it can be decoded."""
-        name = request.query_params.get("name", "").replace("\\", "/").rsplit("/", 1)[-1]
-        group = request.query_params.get("group", "").strip("./\\ ")
+        name, group = request.query_params.get("name", ""), request.query_params.get("group", "")
         data = await _body(request, MOST_BYTES)
 
         def keep() -> Any:
@@ -174,33 +162,45 @@ class Server:
 
     async def change(self, request: Request) -> Response:
         """Change the project, by one of `CHANGES`."""
-        change = CHANGES[request.url.path.removeprefix("/api/")]
-        given = await _json_object(request)
+        change, given = CHANGES[request.url.path.removeprefix("/api/")], await _json(request)
         result = await anyio.to_thread.run_sync(self.session.change, lambda project: change(project, given))
         return JSONResponse({"version": self.session.version, "result": result})
 
     async def copy(self, request: Request) -> Response:
         """Copy photos into one folder per class."""
-        predicted = (await _json_object(request)).get("predicted") is True
+        predicted = bool((await _json(request))["predicted"])
         return JSONResponse(await anyio.to_thread.run_sync(copy_photos, self.session, predicted))
 
     def _photo(self, request: Request) -> Photo:
-        photo = self.session.project.photos.get(request.path_params["id"])
-        if photo is None:
-            raise HTTPException(404)
-        return photo
+        return self.session.project.find([request.path_params["id"]])[0]
+
+
+def answers_of(session: Session) -> list[tuple[Photo, str, str, Guess]]:
+    """Return every photo with its label, its answer (both "" if there is none), and more about the answer."""
+    found, guesses = [], session.model.guesses
+    with session.lock:
+        for photo in session.project.present:
+            guess = guesses.get(photo.id, Guess())
+            answer = UNKNOWN if guess.is_novel else guess.label
+            found.append((photo, session.project.label_of(photo) or "", answer, guess))
+    return found
 
 
 def page_state(session: Session) -> dict[str, Any]:
     """Return what the page shows. Classes are indices; a guess of −1 is none, and −2 is "none of these"."""
     version, model, errors, project = session.version, session.model, session.errors, session.project
+    names = [] if model.classifier is None else model.classifier.classes_.tolist()
+    estimate: dict[str, Any] = {"missing": model.estimate}
+    advice = ""
+    if isinstance(model.estimate, AccuracyEstimate):
+        mean, (low, high) = model.estimate.mean, model.estimate.interval
+        estimate = {"mean": mean, "low": low, "high": high, "n": model.estimate.n}
+        advice = advice_on(session.embedder.backbone, mean)
     with session.lock:
-        codes = {name: code for code, name in enumerate(project.classes)}
-        photos = []
-        for photo in project.present:
-            label, guess = project.label_of(photo), model.guesses.get(photo.id, Guess())
-            answer = -2 if guess.is_novel else codes.get(guess.label, -1)
-            about = [photo.id, photo.name, photo.group, codes.get(label or "", -1), answer]
+        codes = {"": -1, UNKNOWN: -2} | {name: code for code, name in enumerate(project.classes)}
+        photos, present = [], project.present
+        for photo, label, answer, guess in answers_of(session):
+            about = [photo.id, photo.name, photo.group, codes.get(label, -1), codes.get(answer, -1)]
             photos.append([*about, round(guess.confidence, 3), round(guess.doubt, 3)])
         suspicious = {
             one: [codes[guess.label], round(guess.confidence, 3)]
@@ -209,45 +209,28 @@ def page_state(session: Session) -> dict[str, Any]:
             and (photo := project.photos[one]).key not in project.confirmed
             and project.label_of(photo) not in (None, guess.label)
         }
-        state: dict[str, Any] = {
+        return {
             "version": version,
             "title": readable(project.folder.name),
             "project": readable(str(project.folder)),
-            "classes": project.classes,
+            "classes": list(project.classes),
             "photos": photos,
-            "n_done": sum(photo.id in session.features or photo.id in errors for photo in project.present),
-            "errors": [[one, errors[one]] for one in (photo.id for photo in project.present) if one in errors],
+            "n_done": sum(photo.id in session.features or photo.id in errors for photo in present),
+            "errors": [[photo.id, errors[photo.id]] for photo in present if photo.id in errors],
             "next": [one for one in model.label_next if project.label_of(project.photos[one]) is None],
             "suspicious": suspicious,
+            "confusion": {"classes": names, "counts": model.confusion.tolist()},
+            "estimate": estimate,
+            "advice": advice,
+            "can_export": model.classifier is not None,
             "failure": session.failure,
         }
-    names = [] if model.classifier is None else model.classifier.classes_.tolist()
-    state["confusion"] = {"classes": names, "counts": model.confusion.tolist()}
-    state["advice"] = session.advice
-    state["can_export"] = model.classifier is not None
-    if isinstance(model.estimate, AccuracyEstimate):
-        low, high = model.estimate.interval
-        state["estimate"] = {"mean": model.estimate.mean, "low": low, "high": high, "n": model.estimate.n}
-    else:
-        state["estimate"] = {"missing": model.estimate}
-    return state
-
-
-def answers_of(session: Session) -> list[tuple[Path, str, str, float]]:
-    """Return the path of every photo, its label, its answer (both "" if there is none) and the answer's confidence."""
-    rows, guesses = [], session.model.guesses
-    with session.lock:
-        for photo in session.project.present:
-            guess = guesses.get(photo.id, Guess())
-            answer = UNKNOWN if guess.is_novel else guess.label
-            rows.append((photo.path, session.project.label_of(photo) or "", answer, guess.confidence))
-    return rows
 
 
 def copy_photos(session: Session, predicted: bool) -> dict[str, Any]:
     """Copy the photos into `sorted/` of the project, by class: the labelled ones, and if wanted by prediction."""
     folder = session.project.folder / "sorted"
-    chosen = [(path, label or (answer if predicted else "")) for path, label, answer, _ in answers_of(session)]
+    chosen = [(photo.path, label or (answer if predicted else "")) for photo, label, answer, _ in answers_of(session)]
     done = copy_into_classes([(path, label) for path, label in chosen if label], folder)
     return {
         "folder": readable(str(folder)),
@@ -260,7 +243,13 @@ def copy_photos(session: Session, predicted: bool) -> dict[str, Any]:
 def exported(session: Session, name: str) -> bytes:
     """Return the content of a file to download."""
     if name == "photos.csv":
-        return _photo_table(session).encode("utf-8-sig")  # with a mark, without which Excel misreads letters
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerow(["photo", "label", "predicted", "confidence"])
+        for photo, label, answer, guess in answers_of(session):
+            cells = [str(photo.path), label, answer, f"{guess.confidence:.4f}" if answer else ""]
+            writer.writerow(map(_plain_cell, cells))
+        return file.getvalue().encode("utf-8-sig")  # with a mark, without which Excel misreads letters
     classifier = session.classifier()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
@@ -271,52 +260,24 @@ def exported(session: Session, name: str) -> bytes:
         return path.read_bytes()
 
 
-def _photo_table(session: Session) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow(["photo", "label", "predicted", "confidence"])
-    for path, label, answer, confidence in answers_of(session):
-        cells = [str(path), label, answer, f"{confidence:.4f}" if answer else ""]
-        writer.writerow(map(_plain_cell, cells))
-    return file.getvalue()
-
-
 def _plain_cell(text: str) -> str:
     """Return text that no spreadsheet takes for a formula."""
     text = text.encode(errors="backslashreplace").decode()
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def listen(port: int = 0) -> socket.socket:
-    """Return a socket of this computer that accepts connections; port 0 is any that is free."""
-    listener = socket.socket()
-    try:
-        if os.name == "posix":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, port))
-        listener.listen()  # a browser may connect before the server answers
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise InputError(f"port must be free, from 0 to 65535 (got {port}: {error}). Leave it out for any.") from error
-    return listener
-
-
 def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:
     """Return a server for a session, and the address of its page, with a new token."""
-    token = secrets.token_urlsafe(24)
-    routes = Server(session)
-    app = routes.make_app(token, port)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=2
-    )
-    server = uvicorn.Server(config)
+    token, routes = secrets.token_urlsafe(24), Server(session)
+    settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off", "ws": "none"}
+    server = uvicorn.Server(uvicorn.Config(routes.make_app(token, port), timeout_graceful_shutdown=2, **settings))
     routes.is_ending = lambda: server.should_exit
     return server, f"http://{HOST}:{port}/?token={token}"
 
 
-def serve(session: Session, *, port: int = 0, open_browser: bool = True, tell: Callable[[str], None]) -> None:
+def serve(session: Session, port: int, open_browser: bool, tell: Callable[[str], None]) -> None:
     """Serve the app until Ctrl-C; `tell` gets the address."""
-    with listen(port) as listener:
+    with socket.create_server((HOST, port)) as listener:  # a browser may connect before the server answers
         server, address = make_server(session, listener.getsockname()[1])
         session.start()
         try:
@@ -331,9 +292,6 @@ def serve(session: Session, *, port: int = 0, open_browser: bool = True, tell: C
 async def _body(request: Request, limit: int) -> bytes:
     """Read the body of a request up to a number of bytes."""
     data = bytearray()
-    declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared) > limit:
-        raise HTTPException(413, f"A file must be at most {limit >> 20} MB.")
     async for chunk in request.stream():
         data += chunk
         if len(data) > limit:
@@ -347,36 +305,19 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": text}, status)
 
 
-async def _json_object(request: Request) -> dict[str, Any]:
+async def _json(request: Request) -> Any:
     try:
-        given = json.loads(await _body(request, MOST_BYTES_OF_JSON) or b"{}")
-    except (ValueError, RecursionError):
+        return json.loads(await _body(request, MOST_BYTES_OF_JSON))
+    except ValueError:
         raise InputError("The request must be JSON.") from None
-    if not isinstance(given, dict):
-        raise InputError("The request must be a JSON object.")
-    return given
-
-
-def _text(given: dict[str, Any], name: str, *, none: bool = False) -> Any:
-    value = given.get(name)
-    if not isinstance(value, str) and not (none and value is None):
-        raise InputError(f"{name} must be text (got {type(value).__name__}).")
-    return value
-
-
-def _ids(given: dict[str, Any]) -> list[str]:
-    ids = given.get("ids")
-    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
-        raise InputError("ids must be a list of text.")
-    return ids
 
 
 CHANGES: dict[str, Callable[[Project, dict[str, Any]], Any]] = {
-    "label": lambda project, given: project.set_label(_ids(given), _text(given, "label", none=True)),
-    "remove": lambda project, given: project.set_removed(_ids(given), removed=given.get("removed") is not False),
-    "confirm": lambda project, given: project.confirm(_ids(given)),
-    "add-class": lambda project, given: project.add_class(_text(given, "name")),
-    "rename-class": lambda project, given: project.rename_class(_text(given, "name"), _text(given, "new_name")),
-    "remove-class": lambda project, given: project.remove_class(_text(given, "name")),
+    "label": lambda project, given: project.set_label(given["ids"], given["label"]),
+    "remove": lambda project, given: project.set_removed(given["ids"], removed=given["removed"]),
+    "confirm": lambda project, given: project.confirm(given["ids"]),
+    "add-class": lambda project, given: project.add_class(given["name"]),
+    "rename-class": lambda project, given: project.rename_class(given["name"], given["new_name"]),
+    "remove-class": lambda project, given: project.remove_class(given["name"]),
     "label-by-folders": lambda project, given: project.label_by_folders(),
 }

@@ -19,13 +19,12 @@ from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
 from nearshot.estimator.suggestions import (
     Floats,
-    answer_features,
     held_out_probabilities,
     label_next,
+    rank_unlabelled,
     suspicious_labels,
 )
 from nearshot.io import atomic_write, readable
-from nearshot.models.recommended import advice_on
 
 BATCH_SIZE = 16  # photos embedded before labels are looked at again
 SECONDS = 2.0  # between two fits while photos are embedded; a label is fitted at once
@@ -45,26 +44,17 @@ class Guess(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """A classifier and everything that the page shows of it.
+    """A classifier and everything that the page shows of it. Photos are given by their identifiers."""
 
-    Attributes:
-        classifier: classifies features; None if there are too few labels.
-        guesses: the answers for unlabelled photos, by identifier.
-        estimate: the expected accuracy, or a sentence that says what is missing.
-        label_next: the photos to label next.
-        suspicious: the photos whose labels look wrong, each with the answer that it gets when it is held out.
-        confusion: held-out labelled photos by label and answer, (class, class).
-        held_out: the probabilities (class,) that labelled photos get when they are held out, by identifier.
-    """
-
-    classifier: FewShotClassifier | None = None
+    classifier: FewShotClassifier | None = None  # of features; None if there are too few labels
     support: tuple[str, ...] = ()
-    guesses: Mapping[str, Guess] = field(default_factory=dict)
+    guesses: Mapping[str, Guess] = field(default_factory=dict)  # of unlabelled photos
+    # The expected accuracy, or a sentence that says what is missing.
     estimate: AccuracyEstimate | str = "Label a few photos of two classes to see how accurate this is."
     label_next: tuple[str, ...] = ()
-    suspicious: Mapping[str, Guess] = field(default_factory=dict)
-    confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    held_out: Mapping[str, Floats] = field(default_factory=dict)
+    suspicious: Mapping[str, Guess] = field(default_factory=dict)  # labels that look wrong, with held-out answers
+    confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))  # (label, answer)
+    held_out: Mapping[str, Floats] = field(default_factory=dict)  # probabilities (class,) of held-out labelled photos
 
 
 def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **settings: Any) -> Model:
@@ -86,9 +76,9 @@ def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **setti
         estimate = "Label two photos or more of each class to see how accurate this is."
     guesses, chosen = {}, []
     if others:
-        answered = answer_features(classifier, vectors)
-        guesses = _guesses(others, classifier, answered.probabilities, answered.doubt, answered.is_novel)
-        chosen = label_next(answered.directions, N_SUGGESTIONS, answered.doubt).tolist()
+        ranked = rank_unlabelled(classifier, vectors, N_SUGGESTIONS)
+        guesses = _guesses(others, classifier, ranked.probabilities, ranked.doubt, ranked.is_novel)
+        chosen = ranked.next.tolist()
     places, probabilities = held_out_probabilities(classifier)
     codes, tested = classifier.support_labels_[places], [support[place] for place in places]
     wrong, n = suspicious_labels(probabilities, codes), len(classifier.classes_)
@@ -114,28 +104,17 @@ def _guesses(
 
 
 class Session:
-    """A project at work: one thread embeds its photos and fits the classifier whenever a label has changed.
-
-    Attributes:
-        version: increases with every change that the page should show.
-        features: the embedded photos by identifier.
-        errors: the sentences about photos that cannot be read, by identifier.
-        model: the latest classifier and its answers.
-        lock: held while the project changes.
-        failure: the error that ended the thread, if any.
-    """
+    """A project at work: one thread embeds its photos and fits the classifier whenever a label has changed."""
 
     def __init__(self, project: Project, embedder: Embedder, unknown_rate: float = 0.05) -> None:
         self.project, self.embedder, self.unknown_rate = project, embedder, unknown_rate
-        self.version = 1
-        self.features: dict[str, Floats] = {}
-        self.errors: dict[str, str] = {}
+        self.version = 1  # increases with every change that the page should show
+        self.features: dict[str, Floats] = {}  # of embedded photos, by identifier
+        self.errors: dict[str, str] = {}  # a sentence for every photo that cannot be read, by identifier
         self.model = Model()
-        self.failure = ""
-        self._is_stale = True
-        self._is_working = False
-        self._is_ended = False
-        self.lock = threading.Condition()
+        self.failure = ""  # the error that ended the thread
+        self._is_stale, self._is_working, self._is_ended = True, False, False
+        self.lock = threading.Condition()  # held while the project changes
         self._thread = threading.Thread(target=self._work, name="nearshot", daemon=True)
 
     def start(self) -> None:
@@ -147,8 +126,7 @@ class Session:
         with self.lock:
             self._is_ended = True
             self.lock.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
         self.project.close()
 
     def change(self, change: Callable[[Project], Any]) -> Any:
@@ -166,12 +144,6 @@ class Session:
         with self.lock:
             return self._is_working or self._is_stale or bool(self._waiting())
 
-    @property
-    def advice(self) -> str:
-        """A recommendation of a better backbone if the expected accuracy is low; empty otherwise."""
-        estimate = self.model.estimate
-        return "" if isinstance(estimate, str) else advice_on(self.embedder.backbone, estimate.mean)
-
     def classifier(self) -> FewShotClassifier:
         """Return a classifier of images from all labelled photos, to export."""
         with self.lock:
@@ -180,10 +152,8 @@ class Session:
         if len(labelled) < 2:
             raise InputError("Label at least 2 photos first.")
         cache = None if self.embedder.cache is None else self.embedder.cache.folder.parent
-        where: dict[str, Any] = {"device": self.embedder.device, "cache_dir": cache}
-        model = FewShotClassifier(
-            self.embedder.backbone, unknown_rate=self.unknown_rate, unknown_label=UNKNOWN, **where
-        )
+        model = FewShotClassifier(self.embedder.backbone, device=self.embedder.device, cache_dir=cache)
+        model.set_params(unknown_rate=self.unknown_rate, unknown_label=UNKNOWN)
         return model.fit([str(photo.path) for photo in labelled], [labels[photo] for photo in labelled])
 
     def explain(self, photo: Photo) -> dict[str, Any]:
@@ -197,7 +167,7 @@ class Session:
         row = feature[None]
         shares = model.held_out.get(photo.id)
         if shares is None:
-            shares = answer_features(model.classifier, row).probabilities[0]
+            shares = model.classifier.predict_proba(row)[0]
         order = np.argsort(-shares, kind="stable")[:6]
         _, places = model.classifier.kneighbors(row, N_NEIGHBORS + 1)
         near = [model.support[place] for place in places[0]]
@@ -211,29 +181,28 @@ class Session:
 
     def _work(self) -> None:
         fitted_at = 0.0
-        has_new = False  # whether photos were embedded since the last fit
         try:
             while True:
                 with self.lock:
-                    while not (self._is_ended or self._is_stale or has_new or self._waiting()):
+                    self._is_working = False
+                    while not (self._is_ended or self._is_stale or self._waiting()):
                         self.lock.wait()
                     if self._is_ended:
                         return
-                    batch = self._waiting()[:BATCH_SIZE]
-                    is_due = self._is_stale or not batch or (has_new and time.monotonic() > fitted_at + SECONDS)
+                    batch, is_stale = self._waiting()[:BATCH_SIZE], self._is_stale
                     present = {photo.id: self.project.label_of(photo) for photo in self.project.present}
-                    self._is_stale, self._is_working = self._is_stale and not is_due, True
-                if is_due:
+                    self._is_stale, self._is_working = False, True
+                if is_stale:
                     features = {one: self.features[one] for one in present if one in self.features}
                     labels = {one: label for one, label in present.items() if label is not None}
                     settings = {"centre": self.embedder.centre, "unknown_rate": self.unknown_rate}
                     self.model = fit_model(features, labels, **settings)
-                    fitted_at, has_new = time.monotonic(), False
+                    fitted_at = time.monotonic()
                 else:
                     self._embed(batch)
-                    has_new = True
                 with self.lock:
-                    self._is_working = has_new
+                    if not is_stale and (not self._waiting() or time.monotonic() > fitted_at + SECONDS):
+                        self._is_stale = True
                     self.version += 1
         except Exception as error:
             traceback.print_exc()  # a bug, or a computer without memory: for the terminal, and a sentence for the page
@@ -258,9 +227,10 @@ def smaller_jpeg(data: bytes, name: str, side: int) -> bytes:
 
 
 def version_of(project: Project, photo: Photo, *, large: bool = False) -> bytes:
-    """Return a photo as a thumbnail, which is made once, or as large as a screen."""
+    """Return a photo as large as a screen, or as a thumbnail, which is made once for each content of the file."""
     try:
-        path = project.thumbnail_path(photo)
+        state = photo.path.stat()
+        path = project.folder / "thumbnails" / f"{photo.id}-{state.st_size:x}-{state.st_mtime_ns:x}.jpg"
         if path.exists() and not large:
             return path.read_bytes()
         data = photo.path.read_bytes()
@@ -269,6 +239,7 @@ def version_of(project: Project, photo: Photo, *, large: bool = False) -> bytes:
     if large:
         return smaller_jpeg(data, photo.name, LARGE_SIDE)
     small = smaller_jpeg(data, photo.name, THUMBNAIL_SIDE)
+    path.parent.mkdir(exist_ok=True)
     with atomic_write(path, durable=False) as file:
         file.write(small)
     return small

@@ -153,20 +153,7 @@ def _parse_command(name: str = "", *arguments: str) -> Any:
 
 
 def description(kind: type) -> str:
-    """Return the docstring of a command for its help, with each example on its own line.
-
-    >>> class Sing:
-    ...     '''Sing.
-    ...
-    ...     Examples: sing loudly; sing in
-    ...     tune'''
-    >>> print(description(Sing))
-    Sing.
-    <BLANKLINE>
-    Examples:
-      sing loudly
-      sing in tune
-    """
+    """Return the docstring of a command for its help, with each example on its own line."""
     text, heading, examples = (inspect.getdoc(kind) or "").partition("Examples: ")
     return "\n  ".join([text + heading.strip(), *" ".join(examples.split()).split("; ")]).rstrip()
 

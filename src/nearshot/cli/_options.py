@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,6 @@ from nearshot.text import format_list
 
 if TYPE_CHECKING:
     from nearshot.estimator import Embedder, FewShotClassifier
-    from nearshot.estimator.folders import SupportFolder
 
 BACKBONE = "auto"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
@@ -61,12 +60,12 @@ class ClassifierOptions:
 
     def make_classifier(self, support: Path) -> FewShotClassifier:
         """Return the classifier of a support folder or a bundle."""
+        from nearshot.data.walk import about_linked  # noqa: PLC0415
         from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (imports scikit-learn)
+        from nearshot.models.recommended import advice_on  # noqa: PLC0415 (imports PyTorch)
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
         given = {name: getattr(self, name) for name in SAVED if getattr(self, name) is not None}
-        if support.suffix.lower() == ".onnx":
-            raise InputError(f"support must be a folder or a .safetensors bundle (got {support}).")
         if support.suffix.lower() == ".safetensors" or support.is_file():
             if given:
                 raise InputError(f"{next(iter(given))} is saved in the bundle {support}. To change it, export again.")
@@ -76,13 +75,23 @@ class ClassifierOptions:
         if self.unknown_label is not None and self.unknown_rate is None:
             raise InputError("unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05.")
         found = read_support(support)
-        _warn_about(found, rejects=self.unknown_rate is not None)
+        if found.ignored:
+            named = format_list(found.ignored, str)
+            warnings.warn(f"Files skipped, since they are not images in a class folder: {named}.", stacklevel=2)
+        if found.linked:
+            warnings.warn(about_linked(found.linked), stacklevel=2)
+        if len(found.class_names) == 1 and self.unknown_rate is None:
+            what = f"There is one class only, {found.labels[0]!r}, so every image gets its label"
+            warnings.warn(f"{what}. Set --unknown-rate 0.05 to reject other images.", stacklevel=2)
         backbone = str(weights_of(given.pop("backbone", BACKBONE)))
         classifier = FewShotClassifier(backbone, device=self.device, cache_dir=cache, verbose=True, **given)
         classifier.fit([str(path) for path in found.paths], list(found.labels))
         classifier.verbose = False  # the commands have a progress bar of their own
-        if advice := backbone_advice(classifier):
-            warnings.warn(advice, stacklevel=2)
+        with suppress(InputError):  # one class, or one image per class
+            estimate = classifier.estimate_accuracy()
+            if better := advice_on(embedder_of(classifier).backbone, estimate.mean):
+                what = f"The expected accuracy for new images like these is {estimate}"
+                warnings.warn(f"{what}. {better}", stacklevel=2)
         return classifier
 
 
@@ -98,43 +107,8 @@ def weights_of(backbone: str) -> str | Path:
     return weights_of_run(backbone)
 
 
-def backbone_advice(classifier: FewShotClassifier) -> str:
-    """Return a recommendation of a better backbone if the expected accuracy is low; empty otherwise."""
-    from nearshot.models import recommended  # noqa: PLC0415 (imports PyTorch)
-
-    backbone = None if classifier.embedder_ is None else classifier.embedder_.backbone
-    try:
-        estimate = classifier.estimate_accuracy()
-    except InputError:  # one class, or one image per class
-        return ""
-    better = recommended.advice_on(backbone, estimate.mean)
-    return f"The expected accuracy for new images like these is {estimate}. {better}" if better else ""
-
-
-def find_queries(given: Sequence[str], nearest: int) -> tuple[list[Path], list[Path]]:
-    """Return the images to classify and the folders that cannot be read."""
-    from nearshot.estimator.folders import find_images  # noqa: PLC0415 (imports scikit-learn)
-
-    if nearest < 1:
-        raise InputError(f"nearest must be at least 1 (got {nearest}).")
-    return find_images(given)
-
-
 def embedder_of(classifier: FewShotClassifier) -> Embedder:
     """Return the embedder of a classifier; a classifier of features is an error."""
     if classifier.embedder_ is None:
         raise InputError("This bundle classifies features, not images: it has no backbone.")
     return classifier.embedder_
-
-
-def _warn_about(found: SupportFolder, *, rejects: bool) -> None:
-    from nearshot.data.walk import about_linked  # noqa: PLC0415
-
-    if found.ignored:
-        named = format_list(found.ignored, str)
-        warnings.warn(f"Files skipped, since they are not images in a class folder: {named}.", stacklevel=3)
-    if found.linked:
-        warnings.warn(about_linked(found.linked), stacklevel=3)
-    if len(found.class_names) == 1 and not rejects:
-        what = f"There is one class only, {found.labels[0]!r}, so every image gets its label"
-        warnings.warn(f"{what}. Set --unknown-rate 0.05 to reject other images.", stacklevel=3)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from nearshot.cli._options import BACKBONE, option, weights_of
 from nearshot.data.store import data_folder
-from nearshot.errors import InputError, MissingExtraError
+from nearshot.errors import MissingExtraError
 from nearshot.text import counted, printable
 
 UNTITLED = Path("nearshot-project")
@@ -63,9 +63,9 @@ class App:
         from nearshot.app.session import Session  # noqa: PLC0415
         from nearshot.estimator import Embedder  # noqa: PLC0415
 
-        if not 0 < self.unknown_rate < 1:
-            raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {self.unknown_rate}).")
-        project = Project(self._project_folder(), [] if self.folder is None else [self.folder])
+        photos = None if self.folder is None else self.folder.absolute()
+        beside = UNTITLED if photos is None else photos.with_name(f"{photos.name}-nearshot")
+        project = Project(self.project or beside, [] if photos is None else [photos])
         cache = data_folder() / "embeddings"
         backbone = weights_of(self.backbone)
         embedder = Embedder(backbone, device=self.device, cache_dir=cache, input_size=self.input_size)
@@ -73,18 +73,8 @@ class App:
         known = f"{counted(len(project.present), 'photo')}, {len(project.labels):,} labelled."
         console.print(f"Project {printable(project.folder)}: {known}")
 
-        def tell(address: str) -> None:
-            console.print(f"Open {address}\nPress Ctrl-C to stop. Labels are saved at once.")
-
+        about = "Press Ctrl-C to stop. Labels are saved at once."
         try:
-            serve(session, port=self.port, open_browser=not self.no_browser, tell=tell)
+            serve(session, self.port, not self.no_browser, lambda address: console.print(f"Open {address}\n{about}"))
         except KeyboardInterrupt:
             console.print("Stopped. The same command opens the project again.")
-
-    def _project_folder(self) -> Path:
-        if self.project is not None:
-            return self.project
-        if self.folder is None:
-            return UNTITLED
-        folder = self.folder.absolute()
-        return folder.with_name(f"{folder.name}-nearshot")

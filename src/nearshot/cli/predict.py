@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -16,18 +17,16 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from nearshot.app.copies import copy_into_classes
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries, option
-from nearshot.cli._scores import score_lines, true_labels
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
 from nearshot.progress import with_progress
-from nearshot.text import counted, print_line, print_message, printable
+from nearshot.text import counted, format_list, print_line, print_message, printable
 
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier
 
-    Answer = tuple[Path, Explanation | NearshotError]
-    Answers = Iterator[Answer]
+    Answer = Explanation | NearshotError
 
 BATCH_SIZE = 32
 MAX_WIDTH = 60  # of the column of names; longer names shift their line
@@ -74,45 +73,53 @@ class Predict:
 
     def run(self, console: Console) -> None:
         """Classify images one by one."""
-        paths, locked = find_queries(self.images, self.nearest)
+        from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
+
+        paths, locked = find_images(self.images)
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
-        if self.copy_to is not None and self.copy_to.exists() and not self.copy_to.is_dir():
-            raise InputError(f"copy_to must be a folder (got the file {self.copy_to}).")
         classifier = self.options.make_classifier(self.support)
         classes = [str(label) for label in classifier.classes_.tolist()]
         truths = true_labels(paths, self.images, classes) if self.score else {}
-        found: list[Answer] = []
-        answers = _answers(classifier, paths, self.nearest, found)
+        labels, write = {}, console.file.write
+        wide = min(MAX_WIDTH, max(len("image"), *(cell_len(printable(path)) for path in paths)))
+        label_wide = max(len("label"), *(cell_len(printable(one)) for one in (*classes, classifier.unknown_label)))
+        table, entries = csv.writer(console.file, lineterminator="\n"), []
         if self.format == "table":
-            _write_table(answers, console.file, paths, classifier)
-        else:
-            (_write_csv if self.format == "csv" else _write_json)(answers, console.file)
-        labels = {path: str(one.label) for path, one in found if not isinstance(one, NearshotError)}
-        n_bad = len(paths) - len(labels)
+            write(f"{padded('image', wide)}  {padded('label', label_wide)}  probability   nearest labelled image\n")
+        elif self.format == "csv":
+            table.writerow(COLUMNS)
+        for path, answer in _answers(classifier, paths, self.nearest):
+            if self.format == "table":
+                label, rest = _in_table(answer)
+                write(f"{padded(path, wide)}  {padded(label, label_wide)}  {rest}\n")
+            elif self.format == "csv":
+                table.writerow(map(printable, [path, *_in_csv(answer)]))
+            else:  # in ASCII, since file names may not be valid Unicode
+                entries.append(json.dumps({"image": str(path)} | _in_json(answer)))
+            if not isinstance(answer, NearshotError):
+                labels[path] = str(answer.label)
+        if self.format == "json":
+            write("[\n{}\n]\n".format(",\n".join(entries)))
+        n_bad, failures = len(paths) - len(labels), list[str]()
         if n_bad:
             print_message(f"{n_bad:,} of {counted(len(paths), 'image')} could not be read.")
         if self.score:
             report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
             for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
-        failures = [] if self.copy_to is None else _copy(labels, self.copy_to)
+        if self.copy_to is not None:
+            done = copy_into_classes(labels.items(), self.copy_to)
+            same, failures = f"; {done.n_same:,} were there already" if done.n_same else "", done.failures
+            print_message(f"{counted(done.n_new, 'image')} copied to {self.copy_to}{same}.")
+            for sentence in failures:
+                print_message(f"Not copied: {sentence}")
         if n_bad or locked or failures:
             raise SystemExit(SOME_UNREADABLE)
 
 
-def _copy(labels: Mapping[Path, str], folder: Path) -> list[str]:
-    """Copy images into one folder per label, and return sentences about those that could not be copied."""
-    done = copy_into_classes(labels.items(), folder)
-    same = f"; {done.n_same:,} were there already" if done.n_same else ""
-    print_message(f"{counted(done.n_new, 'image')} copied to {folder}{same}.")
-    for sentence in done.failures:
-        print_message(f"Not copied: {sentence}")
-    return done.failures
-
-
-def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int, found: list[Answer]) -> Answers:
-    """Yield an answer per image, while later ones are being read, and add it to `found`."""
+def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int) -> Iterator[tuple[Path, Answer]]:
+    """Yield an answer per image, while later ones are being read."""
     from nearshot.estimator.explanation import explain_answers  # noqa: PLC0415 (imports scikit-learn)
 
     fitted = classifier._ready()
@@ -124,49 +131,82 @@ def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: 
         good = [one for _, one in some if not isinstance(one, NearshotError)]
         explained = iter(explain_answers(fitted, fitted.prepare(np.stack(good)), n_neighbors) if good else [])
         for path, one in some:
-            found.append((path, one if isinstance(one, NearshotError) else next(explained)))
-            yield found[-1]
+            yield path, one if isinstance(one, NearshotError) else next(explained)
 
 
-def _write_table(answers: Answers, file: IO[str], paths: Sequence[Path], classifier: FewShotClassifier) -> None:
-    wide = min(MAX_WIDTH, max(len("image"), *(cell_len(printable(path)) for path in paths)))
-    labels = [printable(label) for label in (*classifier.classes_.tolist(), classifier.unknown_label)]
-    label_wide = max(len("label"), *map(cell_len, labels))
-    file.write(f"{padded('image', wide)}  {padded('label', label_wide)}  probability   nearest labelled image\n")
-    for path, result in answers:
-        label, rest = "–", f"cannot be read: {printable(result)}"
-        if not isinstance(result, NearshotError):
-            label, near = result.label, result.neighbours[0]
-            sure = f"novelty {result.novelty:.2g}" if result.is_unknown else f"{100 * result.probability:.1f} %"
-            rest = f"{sure:12}  {printable(near.name)} (distance {near.distance:.2f})"
-        file.write(f"{padded(path, wide)}  {padded(label, label_wide)}  {rest}\n")
+def _in_table(answer: Answer) -> tuple[object, str]:
+    """Return the label, and what follows it."""
+    if isinstance(answer, NearshotError):
+        return "–", f"cannot be read: {printable(answer)}"
+    near = answer.neighbours[0]
+    sure = f"novelty {answer.novelty:.2g}" if answer.is_unknown else f"{100 * answer.probability:.1f} %"
+    return answer.label, f"{sure:12}  {printable(near.name)} (distance {near.distance:.2f})"
 
 
-def _write_csv(answers: Answers, file: IO[str]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for path, result in answers:
-        values: list[object] = [""] * 7 + [result]
-        if not isinstance(result, NearshotError):
-            near, numbers = result.neighbours[0], (f"{result.probability:.6f}", f"{result.novelty:.4f}")
-            values = [result.label, result.nearest, *numbers, near.name, near.label, f"{near.distance:.4f}", ""]
-        writer.writerow(map(printable, [path, *values]))
+def _in_csv(answer: Answer) -> list[object]:
+    if isinstance(answer, NearshotError):
+        return [""] * 7 + [answer]
+    near, numbers = answer.neighbours[0], (f"{answer.probability:.6f}", f"{answer.novelty:.4f}")
+    return [answer.label, answer.nearest, *numbers, near.name, near.label, f"{near.distance:.4f}", ""]
 
 
-def _write_json(answers: Answers, file: IO[str]) -> None:
-    """Write a list, one entry per line, in ASCII, since file names may not be valid Unicode."""
-    entries = []
-    for path, result in answers:
-        entry: dict[str, Any] = {"image": str(path)}
-        if isinstance(result, NearshotError):
-            entry["error"] = str(result)
-        else:
-            entry |= {
-                "label": result.label,
-                "unknown": result.is_unknown,
-                "probabilities": {str(label): round(share, 6) for label, share in result.probabilities.items()},
-                "novelty": result.novelty,
-                "nearest": [asdict(one) for one in result.neighbours],
-            }
-        entries.append(json.dumps(entry))
-    file.write("[\n{}\n]\n".format(",\n".join(entries)))
+def _in_json(answer: Answer) -> dict[str, Any]:
+    if isinstance(answer, NearshotError):
+        return {"error": str(answer)}
+    return {
+        "label": answer.label,
+        "unknown": answer.is_unknown,
+        "probabilities": {str(label): round(share, 6) for label, share in answer.probabilities.items()},
+        "novelty": answer.novelty,
+        "nearest": [asdict(one) for one in answer.neighbours],
+    }
+
+
+def true_labels(paths: Sequence[Path], given: Sequence[str], classes: Sequence[str]) -> dict[Path, str]:
+    """Return the class of each image by the folders that it lies in: the innermost that is named like a class.
+
+    Those are the folders inside of a given one, and the given one itself; of an image that is given, its folder. If
+    none is named like a class, the result is the name of the innermost. It is an error if that is so for all images.
+    """
+    roots = [Path(one).expanduser() for one in given]
+    found = {}
+    for path in paths:
+        names = [path.absolute().parent.name]
+        for root in roots:
+            if path != root and path.is_relative_to(root):
+                names = [root.absolute().name, *path.relative_to(root).parts[:-1]]
+        found[path] = next((name for name in reversed(names) if name in classes), names[-1])
+    if not set(found.values()) & set(classes):
+        raise InputError(
+            f"score needs images in folders that are named like the classes, {format_list(classes)} "
+            f"(got {format_list(dict.fromkeys(found.values()))})."
+        )
+    return found
+
+
+def score_lines(labels: Mapping[Path, str], truths: Mapping[Path, str], classes: Sequence[str]) -> list[str]:
+    """Return the accuracy with its interval, a line per class with what it is taken for, and what was not scored.
+
+    `labels` are the answers for images, `truths` the names of their folders. Folders that are not named like a class
+    are not scored; their images should be rejected.
+    """
+    from scipy.stats import binomtest  # noqa: PLC0415 (takes a second to import)
+
+    answers = {name: Counter(label for path, label in labels.items() if truths[path] == name) for name in classes}
+    strangers = [label for path, label in labels.items() if truths[path] not in answers]
+    n, n_right = sum(one.total() for one in answers.values()), sum(one[name] for name, one in answers.items())
+    if n == 0:
+        return ["", "Accuracy: unknown, since no image of the classes could be read."]
+    interval = binomtest(n_right, n).proportion_ci(0.95, method="exact")
+    limits = f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %"
+    lines = ["", f"Accuracy: {100 * n_right / n:.1f} % (95 % interval {limits}; {n_right:,} of {counted(n, 'image')})"]
+    wide = max(map(cell_len, map(printable, classes)))
+    for name, found in answers.items():
+        others = ", ".join(f"{other} {count:,}" for other, count in found.most_common() if other != name)
+        if found:
+            right = f"{found[name]:,} of {found.total():,} right"
+            lines.append(f"  {padded(name, wide)}  {right}{f'; taken for {others}' if others else ''}")
+    if strangers:
+        n_rejected = sum(label not in answers for label in strangers)
+        lines.append(f"Images of other folders: {n_rejected:,} of {len(strangers):,} rejected.")
+    return lines

@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries, option
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
 from nearshot.errors import InputError
 from nearshot.text import counted, printable
 
@@ -37,10 +37,11 @@ class Show:
 
     def run(self, console: Console) -> None:
         """Write the drawing."""
-        from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415 (takes seconds to import)
+        from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (takes seconds to import)
+        from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415
 
         check_ending(self.output)
-        paths, locked = find_queries(self.query, self.nearest)
+        paths, locked = find_images(self.query)
         classifier = self.options.make_classifier(self.support)
         notes = f"Backbone {embedder_of(classifier).spec.name}, {classifier.classifier} classifier."
         if np.isfinite(classifier.threshold_):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,9 +14,9 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, find_queries, option
+from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
 from nearshot.cli._tables import padded
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import NearshotError
 from nearshot.text import counted, print_message, printable
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class Suggest:
 
     def run(self, console: Console) -> None:
         """Print the suggestions."""
-        if self.count < 1:
-            raise InputError(f"count must be at least 1 (got {self.count}).")
-        paths, locked = find_queries(self.images, 1) if self.images else ([], [])
+        from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
+
+        paths, locked = find_images(self.images)
         options = self.options
         if options.unknown_rate is None and self.support.is_dir():
             options = replace(options, unknown_rate=UNKNOWN_RATE)
@@ -75,7 +75,7 @@ class Suggest:
         embedded = embedder_of(classifier).attempt(paths, progress=None) if paths else []
         errors = [one for one in embedded if isinstance(one, NearshotError)]
         readable = {path: one for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)}
-        found = [*(_to_label(classifier, readable, self.count) if readable else ()), *_to_check(classifier)]
+        found = _suggestions(classifier, readable, self.count)
         if self.format == "table":
             _print_tables(found, console, n_images=len(paths), n_labelled=len(classifier.support_labels_))
         elif self.format == "json":
@@ -90,30 +90,31 @@ class Suggest:
             raise SystemExit(SOME_UNREADABLE)
 
 
-def _to_label(classifier: FewShotClassifier, features: Mapping[Path, Features], count: int) -> Iterator[Suggestion]:
-    """Yield the images to label next, of images with their features."""
-    from nearshot.estimator.suggestions import answer_features, label_next  # noqa: PLC0415 (scikit-learn)
+def _suggestions(classifier: FewShotClassifier, features: Mapping[Path, Features], count: int) -> list[Suggestion]:
+    """Return the images to label next, of images with their features, and the labelled images to check."""
+    from nearshot.estimator.suggestions import (  # noqa: PLC0415 (imports scikit-learn)
+        held_out_probabilities,
+        rank_unlabelled,
+        suspicious_labels,
+    )
 
-    answered = answer_features(classifier, np.stack(list(features.values())))
-    paths = list(features)
-    for place in label_next(answered.directions, count, answered.doubt):
-        code = int(answered.probabilities[place].argmax())
-        why = NOVEL if answered.is_novel[place] else UNSURE if answered.doubt[place] > DOUBTFUL else VARIED
-        share, looks_like = float(answered.probabilities[place, code]), str(classifier.classes_[code])
-        yield Suggestion("label next", str(paths[place]), "", looks_like, round(share, 4), why)
-
-
-def _to_check(classifier: FewShotClassifier) -> Iterator[Suggestion]:
-    """Yield the labelled images whose labels look wrong."""
-    from nearshot.estimator.suggestions import held_out_probabilities, suspicious_labels  # noqa: PLC0415
-
+    found, paths, names = list[Suggestion](), list(features), [str(name) for name in classifier.classes_.tolist()]
+    if features:
+        ranked = rank_unlabelled(classifier, np.stack(list(features.values())), count)
+        for place in ranked.next:
+            shares, doubt = ranked.probabilities[place], ranked.doubt[place]
+            why = NOVEL if ranked.is_novel[place] else UNSURE if doubt > DOUBTFUL else VARIED
+            looks_like, share = names[shares.argmax()], round(float(shares.max()), 4)
+            found.append(Suggestion("label next", str(paths[place]), "", looks_like, share, why))
     images, probabilities = held_out_probabilities(classifier)
-    codes, names = classifier.support_labels_[images], [str(name) for name in classifier.classes_.tolist()]
+    codes = classifier.support_labels_[images]
     for place in suspicious_labels(probabilities, codes):
-        code = int(probabilities[place].argmax())
-        share, image = float(probabilities[place, code]), classifier.support_names_[images[place]]
-        why = "the other images say so"
-        yield Suggestion("check label", image, names[codes[place]], names[code], round(share, 4), why)
+        shares, image = probabilities[place], classifier.support_names_[images[place]]
+        looks_like, share = names[shares.argmax()], round(float(shares.max()), 4)
+        found.append(
+            Suggestion("check label", image, names[codes[place]], looks_like, share, "the other images say so")
+        )
+    return found
 
 
 def _print_tables(found: Sequence[Suggestion], console: Console, *, n_images: int, n_labelled: int) -> None:

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.estimator.state import ClassifierSettings, Fitted, Learnt
+from nearshot.estimator.state import ClassifierSettings, Fitted
 from nearshot.estimator.support import AUTO
 from nearshot.io import read_tensors, write_tensors
 from nearshot.models import Backbone
@@ -32,7 +31,7 @@ MAX_LABEL_BYTES = 1 << 28  # of all classes; a type such as <U500000000 would ta
 
 def write_bundle(fitted: Fitted, path: str | Path) -> None:
     """Write a fitted classifier to a safetensors file, atomically."""
-    learnt, settings, classes = fitted.learnt, fitted.settings, fitted.learnt.classes
+    settings, classes = fitted.settings, fitted.classes
     if classes.dtype == object and all(isinstance(one, str) for one in classes):
         classes = classes.astype(str)
     parameters = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings._asdict().items()}
@@ -51,16 +50,16 @@ def write_bundle(fitted: Fitted, path: str | Path) -> None:
         "parameters": parameters,
         "classes": classes.tolist(),
         "classes_type": classes.dtype.str,
-        "names": learnt.names,
-        "temperature": learnt.temperature,
-        "threshold": learnt.threshold if math.isfinite(learnt.threshold) else None,
-        "feature_names": None if learnt.columns is None else learnt.columns.tolist(),
+        "names": fitted.names,
+        "temperature": fitted.temperature,
+        "threshold": fitted.threshold if math.isfinite(fitted.threshold) else None,
+        "feature_names": None if fitted.columns is None else fitted.columns.tolist(),
         "needs_backbone": backbone is not None and not isinstance(backbone, Backbone),
         "backbone": None,
     }
-    arrays = {"support_features": learnt.features, "support_labels": learnt.codes.astype(np.int64)}
-    if learnt.centre is not None:
-        arrays["centre"] = learnt.centre
+    arrays = {"support_features": fitted.features, "support_labels": fitted.codes.astype(np.int64)}
+    if fitted.centre is not None:
+        arrays["centre"] = fitted.centre
     tensors = {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}  # no shared memory
     if isinstance(backbone, Backbone):
         weights, described["backbone"] = backbone_content(backbone)
@@ -69,8 +68,8 @@ def write_bundle(fitted: Fitted, path: str | Path) -> None:
     write_tensors(path, tensors, metadata)
 
 
-def read_bundle(path: str | Path) -> tuple[Learnt, dict[str, Any], Backbone | None, bool]:
-    """Read a classifier: what it learnt, its parameters, its backbone, and whether a backbone could not be saved.
+def read_bundle(path: str | Path) -> tuple[dict[str, Any], dict[str, Any], Backbone | None, bool]:
+    """Read a classifier: fields of `Fitted`, its parameters, its backbone, and whether a backbone could not be saved.
 
     Nothing in the file is executed; a damaged file, or one of another format, is an error.
     """
@@ -84,63 +83,31 @@ def read_bundle(path: str | Path) -> tuple[Learnt, dict[str, Any], Backbone | No
         raise FileFormatError(
             f"{path} has format version {metadata.get('version')!r}; this nearshot reads version {VERSION}. Update it."
         )
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise FileFormatError(f"{path} is damaged: its tensor {name!r} has NaN or infinity.")
     try:
         described = json.loads(metadata["classifier"])
-        learnt = _parse(described, tensors)
+        classes, kind = described["classes"], np.dtype(described["classes_type"])
+        columns, threshold, content = (described[name] for name in ("feature_names", "threshold", "backbone"))
+        if kind.kind not in LABEL_KINDS or len(classes) * kind.itemsize > MAX_LABEL_BYTES:
+            raise ValueError(kind)  # noqa: TRY301 (caught with all other damage)
+        arrays = {name: tensors.pop(name).numpy() for name in OWN_TENSORS if name in tensors}
+        learnt: dict[str, Any] = {
+            "classes": np.array(classes, dtype=kind),
+            "features": arrays["support_features"],
+            "codes": arrays["support_labels"],
+            "names": list(described["names"]),
+            "columns": None if columns is None else np.array(columns, dtype=object),
+            "centre": arrays.get("centre"),
+            "temperature": float(described["temperature"]),
+            "threshold": math.inf if threshold is None else float(threshold),
+        }
         parameters = {name: value for name, value in described["parameters"].items() if name in SETTINGS}
-        if parameters.get("centre") == "array":
-            parameters["centre"] = learnt.centre
-        weights = {name: tensor for name, tensor in tensors.items() if name not in OWN_TENSORS}
-        content = described["backbone"]
-        backbone = None if content is None else backbone_of_content(weights, content, path)
         needs_backbone = bool(described["needs_backbone"])
-        is_consistent = _is_consistent(learnt, parameters, backbone)
-    except FileFormatError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(f"{path} is damaged: its description of the classifier cannot be read.") from error
-    if not is_consistent:
-        raise FileFormatError(f"{path} is damaged: its support images, labels and settings do not match.")
+    codes, shape = learnt["codes"], learnt["features"].shape
+    if codes.shape != shape[:1] or len(learnt["names"]) != len(codes) or set(codes.tolist()) != {*range(len(classes))}:
+        raise FileFormatError(f"{path} is damaged: its support images and labels do not match.")
+    if parameters.get("centre") == "array":
+        parameters["centre"] = learnt["centre"]
+    backbone = None if content is None else backbone_of_content(tensors, content, path)
     return learnt, parameters, backbone, needs_backbone
-
-
-def _parse(described: dict[str, Any], tensors: dict[str, Tensor]) -> Learnt:
-    centre, columns, threshold = tensors.get("centre"), described["feature_names"], described["threshold"]
-    classes, kind = described["classes"], np.dtype(described["classes_type"])
-    if kind.kind not in LABEL_KINDS or len(classes) * kind.itemsize > MAX_LABEL_BYTES:
-        raise ValueError(kind)
-    return Learnt(
-        classes=np.array(classes, dtype=kind),
-        features=tensors["support_features"].numpy(),
-        codes=tensors["support_labels"].numpy(),
-        names=list(map(str, described["names"])),
-        columns=None if columns is None else np.array(list(map(str, columns)), dtype=object),
-        centre=None if centre is None else centre.numpy(),
-        temperature=float(described["temperature"]),
-        threshold=math.inf if threshold is None else float(threshold),
-    )
-
-
-def _is_consistent(learnt: Learnt, parameters: dict[str, Any], backbone: Backbone | None) -> bool:
-    """Return whether shapes match, every class has an image, and the temperature and threshold are valid."""
-    features, codes, n_classes = learnt.features, learnt.codes, len(learnt.classes)
-    unknown = parameters.get("unknown_label", "")
-    return (
-        features.ndim == 2
-        and features.dtype.kind == "f"
-        and codes.dtype == np.int64
-        and codes.shape == (len(features),) == (len(learnt.names),)
-        and learnt.classes.shape == (n_classes,)
-        and sorted(set(codes.tolist())) == list(range(n_classes))
-        and len(set(learnt.classes.tolist())) == n_classes > 0
-        and (learnt.centre is None or learnt.centre.shape == features.shape[1:])
-        and (learnt.columns is None or len(learnt.columns) == features.shape[1])
-        and (backbone is None or backbone.embedding_dim == features.shape[1])
-        and 0 < learnt.temperature < math.inf
-        and learnt.threshold >= 0
-        and isinstance(unknown, str | int | float)
-        and (learnt.threshold == math.inf or unknown not in learnt.classes.tolist())
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,25 +13,17 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import InputError
 from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
 from nearshot.estimator.image_inputs import are_images, image_list, name_of, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from
-from nearshot.estimator.state import (
-    NUMBERS,
-    Array,
-    ClassifierSettings,
-    Fitted,
-    Labelled,
-    are_mixed,
-    learn,
-    warn_about_repeated_images,
-)
-from nearshot.estimator.support import classifier_of
+from nearshot.estimator.state import Array, ClassifierSettings, Fitted, are_mixed, learn, warn_about_repeated_images
 from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
+
+Labelled = tuple[Array, Array, list[str], Array | None]  # features, labels, names of images and of columns
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -120,73 +111,56 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget the previous ones."""
         settings, embedder = self._settings().check(), self._make_embedder(X)
-        given = self._labelled(X, y, embedder, None)
-        labels = given[1]
-        if settings.unknown_rate is not None and are_mixed(labels, settings.unknown_label):
-            hint = "-1" if labels.dtype.kind in NUMBERS else '"unknown"'
-            warnings.warn(
-                f"unknown_label should be of the type of the labels, such as {labels.tolist()[0]!r} (got "
-                f"{self.unknown_label!r}): scikit-learn cannot score mixed answers. Use unknown_label={hint}.",
-                stacklevel=2,
-            )
-        fitted = learn(settings, given, embedder)
+        fitted = learn(settings, embedder, *self._labelled(X, y, embedder, None))
         if embedder is not None:
-            warn_about_repeated_images(fitted, embedder, image_list(X))
+            warn_about_repeated_images(fitted)
         return self._set(fitted)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
-        """Add labelled images of known or new classes.
-
-        scikit-learn gives all labels that are allowed as `classes`. A class without images is not in `classes_`.
-        """
-        if classes is not None:
-            others = set(np.asarray(y).ravel().tolist()) - set(np.asarray(classes).ravel().tolist())
-            if others:
-                raise InputError(f"y must hold labels in `classes` only (got {format_list(others)}).")
+        """Add labelled images of known or new classes. `classes`, which scikit-learn gives, is not needed."""
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
-        settings, fitted = self._settings().check(), self._fitted
-        features, labels, names, columns = self._labelled(X, y, fitted.embedder, fitted)
-        known = fitted.learnt
-        if are_mixed(known.labels, labels):
-            first, second = known.labels.tolist()[0], labels.tolist()[0]
+        settings, known = self._settings().check(), self._fitted
+        known_labels = known.classes[known.codes]
+        features, labels, names, columns = self._labelled(X, y, known.embedder, known)
+        if are_mixed(known_labels, labels):
+            first, second = known_labels.tolist()[0], labels.tolist()[0]
             raise InputError(f"Labels must be of one type (got {first!r} before and {second!r} now).")
-        features, labels = np.concatenate([known.features, features]), np.concatenate([known.labels, labels])
-        more = learn(settings, (features, labels, [*known.names, *names], columns), fitted.embedder)
-        if fitted.embedder is not None:
-            warn_about_repeated_images(more, fitted.embedder, [*known.names, *image_list(X)])
-        return self._set(more)
+        features, labels = np.concatenate([known.features, features]), np.concatenate([known_labels, labels])
+        fitted = learn(settings, known.embedder, features, labels, [*known.names, *names], columns)
+        if known.embedder is not None:
+            warn_about_repeated_images(fitted)
+        return self._set(fitted)
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
         check_is_fitted(self)
-        settings, fitted = self._settings().check(), self._fitted
-        learnt, known = fitted.learnt, fitted.learnt.classes.tolist()
+        settings, known = self._settings().check(), self._fitted
+        classes, labels = known.classes.tolist(), known.classes[known.codes]
         label = label.item() if isinstance(label, np.generic) else label
-        if label not in known or len(known) == 1:
-            raise InputError(f"label must be one of several classes, here {format_list(known)} (got {label!r}).")
-        kept = learnt.labels != label
-        names = [name for name, keep in zip(learnt.names, kept, strict=True) if keep]
-        left = learnt.features[kept], learnt.labels[kept], names, learnt.columns
-        return self._set(learn(settings, left, fitted.embedder))
+        if label not in classes or len(classes) == 1:
+            raise InputError(f"label must be one of several classes, here {format_list(classes)} (got {label!r}).")
+        kept = labels != label
+        names = [name for name, keep in zip(known.names, kept, strict=True) if keep]
+        return self._set(learn(settings, known.embedder, known.features[kept], labels[kept], names, known.columns))
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label of each image; with `unknown_rate`, `unknown_label` for images unlike all classes."""
-        fitted = self._ready()
-        return fitted.labels(fitted.answer(self._query(X, fitted)))
+        fitted, query = self._query(X)
+        return fitted.labels(fitted.answer(query))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class, (image, class) in the order of `classes_`.
 
         It is conditional on the image being of one of the classes. See `novelty` for images that may not be.
         """
-        fitted = self._ready()
-        return fitted.answer(self._query(X, fitted)).probabilities.numpy()
+        fitted, query = self._query(X)
+        return fitted.answer(query).probabilities.numpy()
 
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return how unlike all classes each image is: about 1 for images of a class, and more for others."""
-        fitted = self._ready()
-        return fitted.answer(self._query(X, fitted)).novelty.numpy()
+        fitted, query = self._query(X)
+        return fitted.answer(query).novelty.numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return the accuracy. A rejected image is right if its label in `y` is `unknown_label`."""
@@ -202,14 +176,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Both are (image, neighbour), with at most as many neighbours as there are support images. Distances are between
         prepared features: at unit length, 0 is the same direction and √2 a right angle.
         """
-        fitted = self._ready()
-        distances, indices = nearest_images(self._query(X, fitted), fitted.support, n_neighbors)
+        fitted, query = self._query(X)
+        distances, indices = nearest_images(query, fitted.support, n_neighbors)
         return distances.numpy(), indices.numpy()
 
     def explain(self, X: Any, n_neighbors: int = 3) -> list[Explanation]:  # noqa: N803
         """Return the label of each image and what it is based on: the nearest support images and their distances."""
-        fitted = self._ready()
-        return explain_answers(fitted, self._query(X, fitted), n_neighbors)
+        return explain_answers(*self._query(X), n_neighbors)
 
     def estimate_accuracy(self) -> AccuracyEstimate:
         """Estimate the accuracy for new images from the support images alone, by leave-one-out, without rejection.
@@ -238,17 +211,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not needs_backbone and backbone is not None:
             raise InputError(f"backbone must be None: {path} needs none but its own.")
         model = cls(saved or backbone or AUTO, device=device, cache_dir=cache_dir, **parameters)
-        classifier_of(model.classifier)  # a classifier of your own, which must be registered
-        try:
-            settings = model._settings().check()
-        except InputError as error:
-            raise FileFormatError(f"{path} is damaged: {error}") from error
-        embedder, dim = model._make_embedder(None, copy=backbone is not None), learnt.features.shape[1]
+        embedder = model._make_embedder(None, copy=backbone is not None)
         if embedder is not None:
-            if embedder.dim not in (None, dim):
-                raise InputError(f"backbone must return {dim} numbers per image, as for {path} (got {embedder.dim}).")
-            embedder.dim = dim  # unknown for a function until it is called
-        return model._set(Fitted(settings, learnt, embedder))
+            embedder.dim = learnt["features"].shape[1]  # other embeddings will be refused
+        return model._set(Fitted(model._settings().check(), embedder, **learnt))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_fitted")
@@ -261,22 +227,22 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _set(self, fitted: Fitted) -> Self:
         """Take a new state. Predictions read `_fitted` alone, in one step; the attributes are for users."""
-        self._fitted, learnt = fitted, fitted.learnt
-        self.classes_, self.n_features_in_ = learnt.classes, learnt.features.shape[1]
-        self.support_features_, self.support_labels_ = learnt.features, learnt.codes
-        self.support_names_, self.centre_ = learnt.names, learnt.centre
-        self.temperature_, self.threshold_ = learnt.temperature, learnt.threshold
-        self.embedder_ = fitted.embedder
-        if learnt.columns is not None:
-            self.feature_names_in_ = learnt.columns
+        self._fitted, self.embedder_ = fitted, fitted.embedder
+        self.classes_, self.n_features_in_ = fitted.classes, fitted.features.shape[1]
+        self.support_features_, self.support_labels_ = fitted.features, fitted.codes
+        self.support_names_, self.centre_ = fitted.names, fitted.centre
+        self.temperature_, self.threshold_ = fitted.temperature, fitted.threshold
+        if fitted.columns is not None:
+            self.feature_names_in_ = fitted.columns
         else:
             self.__dict__.pop("feature_names_in_", None)
         return self
 
     def _labelled(self, X: Any, y: Any, embedder: Embedder | None, known: Fitted | None) -> Labelled:  # noqa: N803
         """Return labelled images as features; they must match `known`, if any."""
-        first, columns = (0, None) if known is None else (len(known.learnt.names), known.learnt.columns)
-        _check_labels(y)
+        first, columns = (0, None) if known is None else (len(known.names), known.columns)
+        if isinstance(y, list | tuple) and any(value is None or value != value for value in y):  # NaN, as in tables
+            raise InputError(f"Every image needs a label (got {format_list(y)}).")
         if embedder is None:
             checker = copy(self) if known is None else copy(self)._set(known)  # scikit-learn writes attributes to it
             features, labels = _validated(checker, X, y, reset=known is None)
@@ -286,16 +252,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             images = image_list(X)
             labels = column_or_1d(y, warn=True)
             check_consistent_length(images, labels)
-            features = embedder(images, progress=self._progress())
+            features = embedder(images, progress=None if self.verbose else False)
             names = [name_of(image, number) for number, image in enumerate(images, first)]
         check_classification_targets(np.tile(labels, 2))  # one image per class is no sign of a regression here
         return features, labels, names, columns
 
-    def _query(self, X: Any, fitted: Fitted) -> Tensor:  # noqa: N803
-        """Return the prepared features of new images."""
-        if fitted.embedder is not None:
-            return fitted.prepare(fitted.embedder(X, progress=self._progress()))
-        return fitted.prepare(_validated(copy(self)._set(fitted), X, reset=False))
+    def _query(self, X: Any) -> tuple[Fitted, Tensor]:  # noqa: N803
+        """Return the state, and the prepared features of new images."""
+        fitted = self._ready()
+        if fitted.embedder is None:
+            features = _validated(copy(self)._set(fitted), X, reset=False)
+        else:
+            features = fitted.embedder(X, progress=None if self.verbose else False)
+        return fitted, fitted.prepare(features)
 
     def _settings(self) -> ClassifierSettings:
         return ClassifierSettings(*(getattr(self, name) for name in ClassifierSettings._fields))
@@ -318,9 +287,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _is_auto(self) -> bool:
         return isinstance(self.backbone, str) and self.backbone == AUTO
 
-    def _progress(self) -> bool | None:
-        return None if self.verbose else False  # None: on a terminal
-
 
 def _validated(checker: FewShotClassifier, features: Any, *labels: Any, reset: bool) -> Any:
     """Return features, and labels if any, as scikit-learn checks them; paths and images are refused."""
@@ -330,18 +296,3 @@ def _validated(checker: FewShotClassifier, features: Any, *labels: Any, reset: b
             "fit images."
         )
     return validate_data(checker, without_tensors(features), *labels, reset=reset, dtype=(np.float64, np.float32))
-
-
-def _check_labels(labels: Any) -> None:
-    """Raise an error if string labels are incomplete or mixed with others; scikit-learn checks the rest."""
-    array = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
-    values = array.tolist() if array.ndim == 1 and array.dtype == object else []
-    if not any(isinstance(value, str) or value is None for value in values):
-        return
-    for place, value in enumerate(values):
-        if value is None or value != value:  # NaN
-            raise InputError(f"Every image needs a label; image {place} (counted from 0) has {value}.")
-    text = next(value for value in values if isinstance(value, str))
-    other = next((value for value in values if not isinstance(value, str)), None)
-    if other is not None:
-        raise InputError(f"Labels must be of one type (got {text!r} and {other!r}).")

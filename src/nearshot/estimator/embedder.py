@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import os
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from functools import cached_property, partial
 from itertools import islice
@@ -86,8 +84,6 @@ class Embedder:
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):
             backbone, copy, input_size = load_backbone(backbone, input_size=input_size), False, None
-        if not callable(backbone):
-            raise InputError(f"backbone must be a path, a name, a network or a function (got {backbone!r}).")
         most = math.inf if isinstance(backbone, nn.Module) else 1
         if not is_integer(n_views) or not 1 <= n_views <= most:
             raise InputError(f"n_views must be a whole number of at least 1, and 1 for a function (got {n_views!r}).")
@@ -146,20 +142,18 @@ class Embedder:
     def stream(self, images: Sequence[Any]) -> Iterator[Features | NearshotError]:
         """Yield what `attempt` returns for each image, in order, while later images are read and embedded."""
         # Threads that share a batch wait for each other after every layer, which is slow where other programs run as
-        # well. So each thread of a CPU has a batch of its own. A network or function of the user is called here alone.
-        is_own = isinstance(self.network, Backbone)
-        n_threads = torch.get_num_threads() if is_own and self.device.type == "cpu" else 1
-        pool = ThreadPoolExecutor(n_threads, initializer=_compute_alone if n_threads > 1 else None)
-        read, waiting = read_each(images, self._prepare), deque[tuple[list[Any], Callable[[], Any]]]()
+        # well. So each thread of a CPU has a batch of its own. A network or function of the user has one thread.
+        is_parallel = isinstance(self.network, Backbone) and self.device.type == "cpu"
+        n_threads = torch.get_num_threads() if is_parallel else 1
+        pool = ThreadPoolExecutor(n_threads, initializer=partial(torch.set_num_threads, 1) if n_threads > 1 else None)
+        read, waiting = read_each(images, self._prepare), deque[tuple[list[Any], Future[Features] | None]]()
         try:
-            while batch := list(islice(read, self.batch_size)):
-                squares = [one[1] for one in batch if isinstance(one, tuple)]
-                embed: Callable[[], Any] = partial(self.embed_squares, np.stack(squares)) if squares else list
-                waiting.append((batch, pool.submit(embed).result if is_own else embed))
-                if len(waiting) > 2 * n_threads:
+            while (batch := list(islice(read, self.batch_size))) or waiting:
+                if batch:
+                    squares = [one[1] for one in batch if isinstance(one, tuple)]
+                    waiting.append((batch, pool.submit(self.embed_squares, np.stack(squares)) if squares else None))
+                if not batch or len(waiting) > 2 * n_threads:
                     yield from self._collect(*waiting.popleft())
-            while waiting:
-                yield from self._collect(*waiting.popleft())
         finally:
             pool.shutdown(cancel_futures=True)
             if n_threads > 1:
@@ -167,16 +161,28 @@ class Embedder:
         if self.cache is not None:
             self.cache.prune()
 
-    def _collect(self, batch: list[Any], embedded: Callable[[], Any]) -> Iterator[Features | NearshotError]:
+    def _prepare(self, content: Content) -> Features | tuple[str, Pixels]:
+        """Return the cached embedding of an image, or its digest and its pixels as the backbone needs them."""
+        known = None if self.cache is None else self.cache.get(content.digest)
+        if known is not None:
+            return known
+        return content.digest, content.square(self.spec.input_size, self.spec.interpolation, self.spec.crop)
+
+    def _collect(self, batch: list[Any], embedded: Future[Features] | None) -> Iterator[Features | NearshotError]:
         """Yield the results of a batch, and cache the embeddings that are new."""
-        new = iter(embedded())
+        new = iter(() if embedded is None else embedded.result())
         for one in batch:
-            if isinstance(one, tuple):
-                feature = next(new)
-                self._keep(one[0], feature)
-                yield feature
-            else:
+            if not isinstance(one, tuple):
                 yield one
+                continue
+            feature = next(new)
+            try:
+                if self.cache is not None:
+                    self.cache.put(one[0], feature)
+            except (OSError, NearshotError) as error:  # such as a full disk
+                warnings.warn(f"Embeddings are not cached: {error}", stacklevel=2)
+                self.cache = None
+            yield feature
 
     def embed_squares(self, squares: Pixels) -> Features:
         """Embed images of the right size, (image, side, side, 3) uint8, in one batch and without the cache."""
@@ -193,27 +199,6 @@ class Embedder:
             raise InputError(f"backbone must return features of shape {expected} (got {features.shape}).")
         self.dim = features.shape[1]
         return features
-
-    def square(self, content: Content) -> Pixels:
-        """Return an image as the backbone needs it: (side, side, 3) uint8."""
-        return content.square(self.spec.input_size, interpolation=self.spec.interpolation, crop=self.spec.crop)
-
-    def _prepare(self, content: Content) -> Features | tuple[str, Pixels]:
-        known = None if self.cache is None else self.cache.get(content.digest)
-        return known if known is not None else (content.digest, self.square(content))
-
-    def _keep(self, digest: str, feature: Features) -> None:
-        if self.cache is None:
-            return
-        try:
-            self.cache.put(digest, feature)
-        except (OSError, NearshotError) as error:  # such as a full disk
-            warnings.warn(f"Embeddings are not cached in {self.cache.folder}: {error}", stacklevel=2)
-            self.cache = None
-
-
-def _compute_alone() -> None:
-    torch.set_num_threads(1)  # for this thread
 
 
 def _key(backbone: Backbone, n_views: int) -> str:
@@ -256,21 +241,13 @@ class EmbeddingCache:
             file.write(_check(values) + values)
 
     def prune(self) -> None:
-        """Remove the oldest entries above the limit, and the partial files of killed processes."""
-        files = list(os.scandir(self.folder)) if self.folder.is_dir() else []
-        entries = [file for file in files if file.name.endswith(".f32")]
-        hour_ago = time.time() - 3600  # no process takes an hour to write one
-        old = [file for file in files if file.name.endswith(".partial") and _written(file) < hour_ago]
+        """Remove the oldest entries above the limit."""
+        entries = list(self.folder.glob("*.f32"))
         if len(entries) > MAX_CACHED:
-            old += sorted(entries, key=_written)[: len(entries) - MAX_CACHED * 9 // 10]
-        for file in old:
-            Path(file.path).unlink(missing_ok=True)
-
-
-def _written(file: os.DirEntry[str]) -> float:
-    with contextlib.suppress(OSError):  # another process may have removed it
-        return file.stat().st_mtime
-    return 0.0
+            with contextlib.suppress(FileNotFoundError):  # another process removes them as well
+                entries.sort(key=lambda path: path.stat().st_mtime)
+                for path in entries[: len(entries) - MAX_CACHED * 9 // 10]:
+                    path.unlink()
 
 
 def _check(values: bytes) -> bytes:

@@ -77,7 +77,7 @@ class Explanation:
 
 def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Explanation]:
     """Explain the answers to prepared features, (query, dim), by the nearest support images."""
-    learnt, classes = fitted.learnt, fitted.learnt.classes.tolist()
+    classes = fitted.classes.tolist()
     distances, indices = nearest_images(query, fitted.support, n_neighbors)
     answers = fitted.answer(query)
     probabilities, novelty = answers.probabilities.tolist(), answers.novelty.tolist()
@@ -88,11 +88,11 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
     for row, label in enumerate(fitted.labels(answers).tolist()):
         weights = _image_weights(query[row : row + 1], fitted)
         neighbours = tuple(
-            Neighbour(learnt.names[image], classes[learnt.codes[image]], image, distance, weights.get(image))
+            Neighbour(fitted.names[image], classes[fitted.codes[image]], image, distance, weights.get(image))
             for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
         )
         ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
-        explanations.append(Explanation(label, ranked, novelty[row], learnt.threshold, neighbours))
+        explanations.append(Explanation(label, ranked, novelty[row], fitted.threshold, neighbours))
     return explanations
 
 

@@ -1,12 +1,15 @@
-"""Read images from paths, Pillow images and arrays, as uint8 squares."""
+"""Find images by files, folders and patterns, and read them, Pillow images and arrays as uint8 squares."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +18,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nearshot.data.images import Interpolation, Pixels, decode, fit_to_square, upright_rgb
-from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
+from nearshot.data.datasets.source import SPLITS
+from nearshot.data.images import FORMATS, Interpolation, Pixels, decode, fit_to_square, upright_rgb
+from nearshot.data.readers import is_image
+from nearshot.data.walk import Skipped, files_under
+from nearshot.errors import InputError, NearshotError
+from nearshot.text import counted
 
 THREADS = 4
 IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
@@ -28,23 +35,117 @@ FOR_FEATURES = "To classify features, set backbone=None."
 Made = TypeVar("Made")
 
 
-class Content:
-    """The content of an image before it is decoded, with a SHA-256 `digest` of its file or pixels.
+@dataclass(frozen=True)
+class SupportFolder:
+    """The labelled images of a folder with one folder per class.
 
-    `image` decodes it; its argument is the number of pixels that the shorter side should keep, if it has as many.
+    Attributes:
+        paths: the images, class by class in alphabetical order.
+        labels: the class of each image.
+        ignored: files that are not images by their names, and files outside of the class folders.
+        linked: links to folders inside of a class folder, which are not followed; a class folder may be a link.
     """
 
-    def __init__(self, name: str, kind: str, data: bytes | memoryview, image: Callable[[int], Image.Image]) -> None:
-        self.name = name
-        self.digest = hashlib.sha256(kind.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
-        self._image = image
+    paths: tuple[Path, ...]
+    labels: tuple[str, ...]
+    ignored: tuple[Path, ...] = ()
+    linked: tuple[Path, ...] = ()
 
-    def square(self, side: int, *, interpolation: Interpolation = "bilinear", crop: float = 1.0) -> Pixels:
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, sorted."""
+        return tuple(sorted(set(self.labels)))
+
+
+def read_support(folder: str | Path) -> SupportFolder:
+    """Find the labelled images of a folder: one folder per class, its name the label, with images at any depth.
+
+    No file is opened. A class without images, or a folder that cannot be read, is an error.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise InputError(f"The support folder {folder} {what}. Give a folder with one folder of images per class.")
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    classes = [path for path in inside if path.is_dir()]
+    if not classes:
+        raise InputError(f"{folder} has no folders; put the images of each class into a folder of its own.")
+    if {path.name for path in classes} <= set(SPLITS):
+        raise InputError(f"{folder} has splits, not classes: give {classes[0]}, or another one of them.")
+    paths, labels, skipped = list[Path](), list[str](), Skipped()
+    ignored = [path for path in inside if path not in classes]
+    for class_folder in classes:
+        images, others = _images_and_others(class_folder, skipped)
+        paths += images
+        labels += [class_folder.name] * len(images)
+        ignored += others
+    skipped.refuse_locked()
+    return SupportFolder(tuple(paths), tuple(labels), tuple(ignored), tuple(skipped.linked))
+
+
+def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
+    """Find files by paths, folders (all images in them, at any depth) and patterns (*.jpg).
+
+    Returns the files, each once, and the folders that could not be read, whose files are missing. A given path that
+    does not exist is included, so that reading it gives the error; so is a broken link. A pattern or folder without
+    images is an error. Skipped files and folders are warned about: files that are no images, locked folders, and links
+    to folders.
+    """
+    found, folders, skipped = list[Path](), set[Path](), Skipped()
+    for one in given:
+        path = Path(one).expanduser()
+        if os.path.isdir(path):  # noqa: PTH112 (Path's own raises if a folder above is locked)
+            images, others = _images_and_others(path, skipped)
+            if others:
+                what = f"{counted(len(others), 'file')} in {path} skipped"
+                warnings.warn(f"{what} ({_found_instead(others)}).", stacklevel=2)
+            folders.add(path)
+            found += images
+        elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
+            found.append(path)
+        else:
+            matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+            files = [match for match in matches if not match.is_dir() and not match.name.startswith(".")]
+            if not files:
+                raise InputError(f"No file matches {one}.")
+            found += sorted(files)
+    skipped.linked = [link for link in dict.fromkeys(skipped.linked) if link not in folders]
+    for sentence in skipped.sentences():
+        warnings.warn(sentence, stacklevel=2)
+    return list(dict.fromkeys(found)), list(skipped.locked)
+
+
+def _images_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list[Path]]:
+    """Return the images in a folder, at any depth, and its other files; a folder without images is an error."""
+    files = files_under(folder, skipped)
+    images, others = [one for one in files if is_image(one.name)], [one for one in files if not is_image(one.name)]
+    if not images:
+        skipped.refuse_locked()
+        links = [link for link in skipped.linked if link.is_relative_to(folder)]
+        what = f"{links[0]} is a link, and links are not followed" if links else _found_instead(others)
+        raise InputError(f"The folder {folder} has no images ({what}).")
+    return images, others
+
+
+def _found_instead(files: Sequence[Path]) -> str:
+    kinds = ", ".join(sorted({path.suffix.lower() or "no suffix" for path in files}))
+    return f"it has files of {kinds}, and {', '.join(FORMATS)} can be read" if kinds else "it is empty"
+
+
+@dataclass(frozen=True)
+class Content:
+    """The content of an image before it is decoded."""
+
+    name: str  # in messages
+    digest: str  # a SHA-256 of its file or pixels
+    image: Callable[[int], Image.Image]  # decodes it; its shorter side keeps that many pixels, if it has as many
+
+    def square(self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0) -> Pixels:
         """Return its centre as (side, side, 3) uint8 RGB: upright, on white, the first frame of an animation.
 
         `crop` is the fraction of the shorter side that the square shows; see `fit_to_square`.
         """
-        image = self._image(SPARE_PIXELS * round(side / crop))
+        image = self.image(SPARE_PIXELS * round(side / crop))
         return fit_to_square(image, side, name=self.name, interpolation=interpolation, crop=crop)
 
 
@@ -60,10 +161,7 @@ def image_list(images: Any) -> list[Any]:
                 "An array of images must be uint8 of shape (image, height, width, 3), or (image, height, width) for "
                 f"grey images (got {images.dtype} {images.shape}). Give one image as [array]. {FOR_FEATURES}"
             )
-    try:
-        return list(images)
-    except TypeError:
-        raise InputError(f"Images must be a list (got {type(images).__name__}).") from None
+    return list(images)
 
 
 def are_images(given: Any) -> bool:
@@ -89,23 +187,38 @@ def read_image(image: Any, name: str) -> Content:
     width) for grey.
     """
     if isinstance(image, str | Path):
-        data = _read(Path(image), name)
-        return Content(name, "file", data, lambda pixels: decode(data, name, shrink_to=pixels))
-    opened = upright_rgb(image if isinstance(image, Image.Image) else _from_array(image, name), name)
-    return Content(name, f"pixels {opened.size}", opened.tobytes(), lambda _: opened)
+        try:
+            data = Path(image).expanduser().read_bytes()
+        except OSError as error:
+            raise InputError(f"{name} cannot be read: {error.strerror}.") from error
+        return Content(name, _digest("file", data), lambda pixels: decode(data, name, shrink_to=pixels))
+    if not isinstance(image, Image.Image):
+        array = np.asarray(without_tensors(image))
+        if array.ndim == 3 and array.shape[2] == 1:
+            array = array[:, :, 0]
+        has_shape = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
+        if array.dtype != np.uint8 or not has_shape or 0 in array.shape:
+            raise InputError(
+                f"{name} must be a path, a Pillow image, or a uint8 array of shape (height, width, 3), or (height, "
+                f"width) for grey (got {array.dtype} {array.shape}). {FOR_FEATURES}"
+            )
+        image = Image.fromarray(np.ascontiguousarray(array))
+    opened = upright_rgb(image, name)
+    return Content(name, _digest(f"pixels {opened.size}", opened.tobytes()), lambda _: opened)
+
+
+def _digest(kind: str, data: bytes) -> str:
+    return hashlib.sha256(kind.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
 
 
 def read_each(images: Sequence[Any], make: Callable[[Content], Made]) -> Iterator[Made | NearshotError]:
     """Read images in threads, a few ahead, and yield what `make` returns for each in order, or its error."""
 
     def attempt(number: int) -> Made | NearshotError:
-        name = name_of(images[number], number)
         try:
-            return make(read_image(images[number], name))
-        except (FileFormatError, InputError, MissingExtraError) as error:
+            return make(read_image(images[number], name_of(images[number], number)))
+        except NearshotError as error:
             return error
-        except MemoryError:
-            return InputError(f"{name} needs more memory than is available. Make it smaller.")
 
     with ThreadPoolExecutor(THREADS) as threads:
         waiting: deque[Future[Made | NearshotError]] = deque()
@@ -120,18 +233,6 @@ def read_each(images: Sequence[Any], make: Callable[[Content], Made]) -> Iterato
             threads.shutdown(cancel_futures=True)
 
 
-def _read(path: Path, name: str) -> bytes:
-    path = path.expanduser()
-    if os.path.isdir(path):  # noqa: PTH112 (Path's own raises if a folder above is locked)
-        raise InputError(f"{name} is a folder, not an image.")
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"There is no file {name}.") from None
-    except (OSError, ValueError) as error:  # ValueError: an invalid name
-        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
-
-
 def without_tensors(values: Any) -> Any:
     """Return a tensor, or a list of tensors, as NumPy arrays, and anything else unchanged."""
     if isinstance(values, Tensor):
@@ -140,20 +241,3 @@ def without_tensors(values: Any) -> Any:
     if isinstance(values, list | tuple) and any(isinstance(one, Tensor) for one in values):
         return [without_tensors(one) for one in values]
     return values
-
-
-def _from_array(values: Any, name: str) -> Image.Image:
-    try:
-        array = np.asarray(without_tensors(values))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} cannot be converted to an array: {error}.") from error
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = array[:, :, 0]
-    is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
-    if array.dtype != np.uint8 or not is_image or 0 in array.shape:
-        got = f"{array.dtype} {array.shape}" if array.ndim else type(values).__name__
-        raise InputError(
-            f"{name} must be a path, a Pillow image, or a uint8 array of shape (height, width, 3), or (height, width) "
-            f"for grey (got {got}). {FOR_FEATURES}"
-        )
-    return Image.fromarray(np.ascontiguousarray(array))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import warnings
 from copy import deepcopy
 from pathlib import Path
@@ -33,14 +34,17 @@ if TYPE_CHECKING:
     from nearshot.estimator.classifier import FewShotClassifier
 
 OPSET = 18
-MAX_BYTES = 2**31 - 2**20  # the limit of one ONNX file
 ONE = 1 << 22  # the weight of 1 in `Resize`
+INDEX = "nearshot/index"  # of the label; different from all names of the network
 ABOUT = """A few-shot classifier made by nearshot {version}.
-Input: {given}; any number of images, including none.
+Input: {given}; any number of images.
 Outputs: label, a string per image; probabilities (image, class), in the order of "classes" in the metadata; novelty
 (image), about 1 for images of the classes and more for others; and, if the classifier rejects, unknown (image).
 An image whose feature is zero cannot be normalised: its novelty is infinite and all classes are equally probable."""
-GIVEN = "images (image, height, width, 3), uint8 RGB of any size, whose centre is cropped"
+GIVEN = {
+    "features": "features (image, dim)",
+    "images": "images (image, height, width, 3), uint8 RGB of any size, whose centre is cropped",
+}
 
 
 def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
@@ -57,11 +61,26 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
         import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
     except ImportError as error:
         raise MissingExtraError("The ONNX export needs the onnx library: pip install 'nearshot[onnx]'.") from error
-    model = _export(fitted)
-    _add_ends(model.graph, fitted)
-    given = "features (image, dim)" if fitted.embedder is None else GIVEN
+    entry, embedder = "features" if fitted.embedder is None else "images", fitted.embedder
+    example, axes = torch.zeros(2, fitted.features.shape[1]), ["image"]
+    if embedder is not None:
+        if embedder.network is None:
+            raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
+        if embedder.n_views > 1:
+            raise InputError(f"n_views must be 1 in an ONNX file (got {embedder.n_views}).")
+        side = embedder.spec.input_size
+        example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
+    outputs = ["probabilities", "novelty", *(["unknown"] if np.isfinite(fitted.threshold) else []), INDEX]
+    try:
+        model = to_onnx(_Decision(fitted).eval().cpu(), example, axes, entry, outputs)
+    except Exception as error:  # of many kinds, and long
+        reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
+        what = f"the classifier {fitted.head.classifier.name!r}{'' if embedder is None else ' with this backbone'}"
+        raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
+    _remove_traces(model.graph)
+    _add_labels(model.graph, fitted)
     model.producer_name, model.producer_version = "nearshot", __version__
-    model.doc_string = ABOUT.format(version=__version__, given=given)
+    model.doc_string = ABOUT.format(version=__version__, given=GIVEN[entry])
     onnx.helper.set_model_props(model, _metadata(fitted))
     onnx.checker.check_model(model, full_check=True)
     with atomic_write(path) as file:
@@ -128,23 +147,21 @@ class _Decision(nn.Module):
 
     def __init__(self, fitted: Fitted) -> None:
         super().__init__()
-        settings, learnt, embedder = fitted.settings, fitted.learnt, fitted.embedder
         self.classifier, points, given = fitted.head
-        self.normalise, self.n_classes = bool(settings.normalise), len(learnt.classes)
-        self.temperature, self.threshold = learnt.temperature, learnt.threshold
-        centre = np.zeros(points.shape[1]) if learnt.centre is None else np.array(learnt.centre, dtype=np.float64)
+        self.normalise, self.n_classes = bool(fitted.settings.normalise), len(fitted.classes)
+        self.temperature, self.threshold = fitted.temperature, fitted.threshold
+        centre = np.zeros(points.shape[1]) if fitted.centre is None else np.array(fitted.centre, dtype=np.float64)
         self.points, self.given, self.centre = nn.Buffer(points), nn.Buffer(given), nn.Buffer(torch.from_numpy(centre))
         self.means, self.variances = map(nn.Buffer, fitted.spread)
         self.network: nn.Module | None = None
-        if embedder is not None:
-            self.network = deepcopy(embedder.network)
-            spec = embedder.spec
+        if fitted.embedder is not None:
+            self.network, spec = deepcopy(fitted.embedder.network), fitted.embedder.spec
             self.resize = Resize(spec.input_size, spec.interpolation, spec.crop)
             mean, std = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in spec.normalisation)
             self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
 
-    def forward(self, given: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return probabilities (image, class), and novelty, rejection and index into the labels, (image,)."""
+    def forward(self, given: Tensor) -> tuple[Tensor, ...]:
+        """Return probabilities (image, class), and novelty, rejection, if any, and index of the label, (image,)."""
         features = given
         if self.network is not None:
             features = self.network((self.resize(given) / 255 - self.channel_mean) / self.channel_std)
@@ -158,38 +175,11 @@ class _Decision(nn.Module):
             novelty = weigh_by_score(novelty, scores)
         if self.normalise:
             scores, novelty = torch.where(lost, 0.0, scores), torch.where(lost[:, 0], torch.inf, novelty)
+        probabilities, index = (scores / self.temperature).softmax(1).float(), first_best(scores)
+        if self.threshold == math.inf:
+            return probabilities, novelty.float(), index
         unknown = novelty > self.threshold
-        index = torch.where(unknown, self.n_classes, first_best(scores))
-        return (scores / self.temperature).softmax(1).float(), novelty.float(), unknown, index
-
-
-def _export(fitted: Fitted) -> Any:
-    """Return the model that torch exports, from "nearshot/given" to the outputs of `_Decision`."""
-    embedder = fitted.embedder
-    example, axes = torch.zeros(2, fitted.learnt.features.shape[1], dtype=torch.float32), ["image"]
-    if embedder is not None:
-        if embedder.network is None:
-            raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
-        if embedder.n_views > 1:
-            raise InputError(f"n_views must be 1 in an ONNX file (got {embedder.n_views}).")
-        side = embedder.spec.input_size
-        example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
-    try:
-        outputs = [_name(name) for name in ("probabilities", "novelty", "unknown", "index")]
-        model = to_onnx(_Decision(fitted).eval().cpu(), example, axes, _name("given"), outputs)
-    except Exception as error:  # of many kinds, and long
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        what = f"the classifier {classifier_of(fitted.settings.classifier).name!r}" + (
-            "" if embedder is None else " with this backbone"
-        )
-        raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
-    if model.ByteSize() > MAX_BYTES:
-        raise InputError(f"The model takes {model.ByteSize() / 2**30:.1f} GiB; one ONNX file holds less than 2.")
-    _remove_traces(model.graph)
-    return model
+        return probabilities, novelty.float(), unknown, torch.where(unknown, self.n_classes, index)
 
 
 def to_onnx(module: nn.Module, example: Tensor, axes: list[str], given: str, outputs: list[str]) -> Any:
@@ -225,63 +215,34 @@ def _remove_traces(graph: Any) -> None:
                 _remove_traces(attribute.g)
 
 
-def _add_ends(graph: Any, fitted: Fitted) -> None:
-    """Add what torch cannot express: labels as strings, and outputs for no images.
+def _add_labels(graph: Any, fitted: Fitted) -> None:
+    """Add the labels as strings, which torch cannot express, in the place of their indices."""
+    from onnx import TensorProto, helper  # noqa: PLC0415 (an extra)
 
-    Runtimes differ in operators on empty tensors. So no images are padded to one, whose outputs are cut off.
-    """
-    from onnx import TensorProto, helper, numpy_helper  # noqa: PLC0415 (an extra)
-
-    node, given = helper.make_node, graph.input[0]
-    rank, count, zero = len(given.type.tensor_type.shape.dim), _name("count"), _name("zero")
-    entry = "features" if fitted.embedder is None else "images"
-    labels: Any = [readable(str(text)).encode() for text in (*fitted.learnt.classes, fitted.settings.unknown_label)]
-    pad = np.array([0] * rank + [1] * (rank - 1) + [0], np.int64)
-    numbers = [numpy_helper.from_array(np.zeros(1, np.int64), zero), numpy_helper.from_array(pad, _name("pad"))]
-    text = helper.make_tensor(_name("labels"), TensorProto.STRING, [len(labels)], labels)
-    graph.initializer.extend([*numbers, text])
-    before = [
-        node("Shape", [entry], [count], start=0, end=1),
-        node("Equal", [count, zero], [_name("is_empty")]),
-        node("Cast", [_name("is_empty")], [_name("n_missing")], to=TensorProto.INT64),
-        node("Mul", [_name("n_missing"), _name("pad")], [_name("pads")]),
-        node("Pad", [entry, _name("pads")], [given.name]),
-    ]
-    after = [node("Gather", [_name("labels"), _name("index")], [_name("label")], axis=0)]
-    kinds = {"label": TensorProto.STRING, "probabilities": TensorProto.FLOAT, "novelty": TensorProto.FLOAT}
-    if np.isfinite(fitted.learnt.threshold):
-        kinds["unknown"] = TensorProto.BOOL
-    outputs = []
-    for name, kind in kinds.items():
-        after.append(node("Slice", [_name(name), zero, count, zero], [name]))
-        shape: list[Any] = ["image", len(fitted.learnt.classes)] if name == "probabilities" else ["image"]
-        outputs.append(helper.make_tensor_value_info(name, kind, shape))
-    inputs = [helper.make_value_info(entry, given.type)]
-    for field, values in ((graph.node, [*before, *graph.node, *after]), (graph.input, inputs), (graph.output, outputs)):
-        del field[:]
-        field.extend(values)
-
-
-def _name(name: str) -> str:
-    return f"nearshot/{name}"  # different from all names of the network
+    texts: Any = [readable(str(text)).encode() for text in (*fitted.classes, fitted.settings.unknown_label)]
+    graph.initializer.append(helper.make_tensor("nearshot/labels", TensorProto.STRING, [len(texts)], texts))
+    graph.node.append(helper.make_node("Gather", ["nearshot/labels", INDEX], ["label"], axis=0))
+    outputs = [helper.make_tensor_value_info("label", TensorProto.STRING, ["image"]), *graph.output[:-1]]
+    del graph.output[:]
+    graph.output.extend(outputs)
 
 
 def _metadata(fitted: Fitted) -> dict[str, str]:
-    settings, learnt, embedder = fitted.settings, fitted.learnt, fitted.embedder
+    settings = fitted.settings
     values: dict[str, Any] = {
         "nearshot_version": __version__,
-        "classes": [readable(str(label)) for label in learnt.classes.tolist()],
+        "classes": [readable(str(label)) for label in fitted.classes.tolist()],
         "classifier": classifier_of(settings.classifier).name,
-        "temperature": learnt.temperature,
-        "centred": learnt.centre is not None,
+        "temperature": fitted.temperature,
+        "centred": fitted.centre is not None,
         "normalised": bool(settings.normalise),
-        "n_support": len(learnt.codes),
+        "n_support": len(fitted.codes),
     }
-    if np.isfinite(learnt.threshold):
-        values |= {"threshold": learnt.threshold, "unknown_label": readable(str(settings.unknown_label))}
+    if np.isfinite(fitted.threshold):
+        values |= {"threshold": fitted.threshold, "unknown_label": readable(str(settings.unknown_label))}
         values["unknown_rate"] = settings.unknown_rate
-    if embedder is not None:
-        spec = embedder.spec
+    if fitted.embedder is not None:
+        spec = fitted.embedder.spec
         values["backbone"] = spec.name
         values["preprocessing"] = {
             "input": "RGB, uint8, (image, height, width, 3), upright",

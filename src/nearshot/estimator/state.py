@@ -6,11 +6,8 @@ set, even if another thread calls `fit` or `forget` meanwhile.
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -23,9 +20,9 @@ from torch import Tensor
 
 from nearshot.checks import is_integer
 from nearshot.distances import squared_euclidean
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import InputError
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.image_inputs import read_each, without_tensors
+from nearshot.estimator.image_inputs import without_tensors
 from nearshot.estimator.leave_one_out import HeldOut, choose_temperature, held_out_scores, typical_temperature
 from nearshot.estimator.novelty import (
     TYPICAL_BY_SCORE,
@@ -40,13 +37,12 @@ from nearshot.estimator.support import Head, Support, class_scores, classifier_o
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import RIDGE
 from nearshot.evaluation.ties import first_best
+from nearshot.text import format_list
 
 NUMBERS = "biuf"  # kinds of NumPy types
 SAME_IMAGE = 1e-5  # the rounding difference between two embeddings of one image, relative to the feature's length
-NAMED_PAIRS = 3  # pairs of equal images that a warning names
 
 Array = npt.NDArray[Any]
-Labelled = tuple[Array, Array, list[str], Array | None]  # features, labels, names of images and of columns
 
 
 class ClassifierSettings(NamedTuple):
@@ -75,26 +71,6 @@ class ClassifierSettings(NamedTuple):
         return self
 
 
-@dataclass(frozen=True, eq=False)
-class Learnt:
-    """What a classifier learns from its support images."""
-
-    classes: Array  # (class,) the labels
-    features: Array  # (image, dim) as embedded
-    codes: npt.NDArray[np.int64]  # (image,) indices into `classes`
-    names: list[str]
-    columns: Array | None  # the names of the feature columns, if they have any
-    centre: Array | None  # (dim,) the mean to subtract, if any
-    temperature: float = 1.0  # the divisor of the scores
-    threshold: float = math.inf  # the novelty above which an image is unknown
-
-    @property
-    def labels(self) -> Array:
-        """The label of each support image, (image,)."""
-        labels: Array = self.classes[self.codes]
-        return labels
-
-
 class Answers(NamedTuple):
     """What a classifier says about queries."""
 
@@ -107,17 +83,23 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A fitted classifier."""
+    """A fitted classifier: its settings, and what it has learnt from its support images."""
 
     settings: ClassifierSettings
-    learnt: Learnt
     embedder: Embedder | None  # None if features are given
+    classes: Array  # (class,) the labels
+    features: Array  # (image, dim) as embedded
+    codes: npt.NDArray[np.int64]  # (image,) indices into `classes`
+    names: list[str]
+    columns: Array | None  # the names of the feature columns, if they have any
+    centre: Array | None  # (dim,) the mean to subtract, if any
+    temperature: float = 1.0  # the divisor of the scores
+    threshold: float = math.inf  # the novelty above which an image is unknown
 
     @cached_property
     def support(self) -> Support:
         """The prepared support set."""
-        learnt = self.learnt
-        return Support(self.prepare(learnt.features), torch.from_numpy(learnt.codes), len(learnt.classes))
+        return Support(self.prepare(self.features), torch.from_numpy(self.codes), len(self.classes))
 
     @cached_property
     def head(self) -> Head:
@@ -136,8 +118,7 @@ class Fitted:
 
     def prepare(self, features: Array) -> Tensor:
         """Return new features centred and normalised; in float64, so that rounding does not decide near ties."""
-        centre = self.learnt.centre
-        offset = None if centre is None else torch.from_numpy(np.array(centre, dtype=np.float64))
+        offset = None if self.centre is None else torch.from_numpy(np.array(self.centre, dtype=np.float64))
         given = torch.from_numpy(np.array(features, dtype=np.float64))
         return prepare_features(given, centre=offset, normalise=bool(self.settings.normalise))
 
@@ -147,13 +128,13 @@ class Fitted:
         novelty = novelties(query, self.spread)
         if self.head.classifier is RIDGE:
             novelty = weigh_by_score(novelty, scores)
-        probabilities = (scores / self.learnt.temperature).softmax(1)
-        return Answers(scores, first_best(scores), probabilities, novelty, novelty > self.learnt.threshold)
+        probabilities = (scores / self.temperature).softmax(1)
+        return Answers(scores, first_best(scores), probabilities, novelty, novelty > self.threshold)
 
     def labels(self, answers: Answers) -> Array:
         """Return the label of each answer, or the unknown label where the novelty is above the threshold."""
-        labels: Array = self.learnt.classes[answers.codes.numpy()]
-        if not np.isfinite(self.learnt.threshold):
+        labels: Array = self.classes[answers.codes.numpy()]
+        if not np.isfinite(self.threshold):
             return labels
         unknown = np.asarray(self.settings.unknown_label)
         if are_mixed(labels, unknown):
@@ -161,9 +142,15 @@ class Fitted:
         return np.where(answers.is_unknown.numpy(), unknown, labels)
 
 
-def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | None) -> Fitted:
-    """Return the state for labelled images."""
-    features, labels, names, columns = given
+def learn(
+    settings: ClassifierSettings,
+    embedder: Embedder | None,
+    features: Array,
+    labels: Array,
+    names: list[str],
+    columns: Array | None,
+) -> Fitted:
+    """Return the state for labelled images, given by their features (image, dim), labels and names."""
     classes, codes = np.unique(labels, return_inverse=True)
     centre, temperature, rate = settings.centre, settings.temperature, settings.unknown_rate
     if rate is not None and settings.unknown_label in classes.tolist():
@@ -175,8 +162,7 @@ def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | No
         centre = features.mean(0) if centre == "support" else stored
     elif centre is not None:
         centre = np.asarray(without_tensors(centre), dtype=features.dtype)
-    learnt = Learnt(classes, features, codes, names, columns, centre)
-    fitted = Fitted(settings, learnt, embedder)  # with neither temperature nor threshold yet
+    fitted = Fitted(settings, embedder, classes, features, codes, names, columns, centre)
     typical, threshold = typical_temperature(fitted.support, settings.classifier, settings.n_neighbors), math.inf
     if temperature == "auto":
         temperature = choose_temperature(fitted.held_out.scores, fitted.held_out.codes) * typical
@@ -186,7 +172,7 @@ def learn(settings: ClassifierSettings, given: Labelled, embedder: Embedder | No
         threshold = choose_threshold(novelty, float(rate), TYPICAL_BY_SCORE)
     elif rate is not None:
         threshold = choose_threshold(held_out_novelties(fitted.support), float(rate))
-    return replace(fitted, learnt=replace(learnt, temperature=float(temperature), threshold=threshold))
+    return replace(fitted, temperature=float(temperature), threshold=threshold)
 
 
 def check_count(value: Any, name: str) -> None:
@@ -200,26 +186,15 @@ def are_mixed(labels: Array, others: Any) -> bool:
     return (labels.dtype.kind in NUMBERS) != (np.asarray(others).dtype.kind in NUMBERS)
 
 
-def warn_about_repeated_images(fitted: Fitted, embedder: Embedder, images: Sequence[Any]) -> None:
-    """Warn about support images that are in two classes; `images` are all of them, or their names.
-
-    Images are the same if the backbone sees the same pixels. Only those with nearly equal embeddings are compared. One
-    that can no longer be read is skipped.
-    """
-    support, learnt, suspects = fitted.support, fitted.learnt, list[int]()
-    for rows in in_blocks(torch.arange(len(images)), support):
-        features = support.features[rows]
+def warn_about_repeated_images(fitted: Fitted) -> None:
+    """Warn about support images in two classes whose embeddings are equal but for rounding."""
+    support, labels, pairs = fitted.support, fitted.classes[fitted.codes].tolist(), list[tuple[int, int]]()
+    for rows in in_blocks(torch.arange(len(labels)), support):
+        features, codes = support.features[rows], support.codes[rows]
         near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
-        suspects += rows[(near & (support.codes[rows, None] != support.codes)).any(1)].tolist()
-    places: dict[bytes, list[int]] = {}
-    for place, square in zip(suspects, read_each([images[place] for place in suspects], embedder.square), strict=True):
-        if not isinstance(square, NearshotError):
-            places.setdefault(hashlib.sha256(square.tobytes()).digest(), []).append(place)
-    same = (pair for group in places.values() for pair in itertools.combinations(group, 2))
-    pairs = sorted((one, other) for one, other in same if learnt.codes[one] != learnt.codes[other])
+        places = (near & (codes[:, None] < support.codes)).nonzero()
+        pairs += zip(rows[places[:, 0]].tolist(), places[:, 1].tolist(), strict=True)
     if pairs:
-        labels = learnt.labels.tolist()
-        named = [" and ".join(f"{learnt.names[one]} in {labels[one]!r}" for one in pair) for pair in pairs]
-        more = f"; and {len(named) - NAMED_PAIRS} more" if len(named) > NAMED_PAIRS else ""
-        what = f"The same image is in two classes: {'; '.join(named[:NAMED_PAIRS])}{more}"
-        warnings.warn(f"{what}. Keep it in one of them.", stacklevel=3)
+        named = format_list(pairs, lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair))
+        what = f"Images of two classes look the same to the backbone: {named}"
+        warnings.warn(f"{what}. Keep each image in one class.", stacklevel=3)

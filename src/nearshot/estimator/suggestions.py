@@ -17,22 +17,23 @@ Floats = npt.NDArray[np.floating[Any]]
 Indices = npt.NDArray[np.int64]
 
 
-class Answered(NamedTuple):
-    """The answers for images whose features are known."""
+class Ranked(NamedTuple):
+    """The answers for images without labels, and which of them to label next."""
 
     probabilities: Floats  # (image, class) in the order of `classes_`
     is_novel: npt.NDArray[np.bool_]  # (image,) whether the classifier rejects the image
     doubt: Floats  # (image,) see `doubt_of`
-    directions: Floats  # (image, dim) the features as the classifier compares them
+    next: Indices  # the images to label next, the most useful first
 
 
-def answer_features(classifier: FewShotClassifier, features: Floats) -> Answered:
-    """Return a fitted classifier's answers for features (image, dim) of its backbone, without embedding anything."""
+def rank_unlabelled(classifier: FewShotClassifier, features: Floats, n: int) -> Ranked:
+    """Answer features (image, dim) of the classifier's backbone, and choose up to n images to label next."""
     fitted = classifier._ready()
     query = fitted.prepare(features)
     answers = fitted.answer(query)
     probabilities, is_novel = answers.probabilities.numpy(), answers.is_unknown.numpy()
-    return Answered(probabilities, is_novel, doubt_of(probabilities, is_novel), query.numpy())
+    doubt = doubt_of(probabilities, is_novel)
+    return Ranked(probabilities, is_novel, doubt, label_next(query.numpy(), n, doubt))
 
 
 def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floats]:
@@ -76,21 +77,19 @@ def label_next(directions: Floats, n: int, doubt: Floats | None = None) -> Indic
 
 def k_centres(points: Floats, n: int) -> Indices:
     """Choose up to n points: the first, then always the one farthest from those already chosen; ties to the first."""
-    chosen = [0]
-    distances = np.square(points - points[0]).sum(1)
+    chosen, distances = [0], np.full(len(points), np.inf)
     while len(chosen) < min(n, len(points)):
-        distances[chosen[-1]] = -1  # never again, even if all other points are equal to it
-        chosen.append(int(distances.argmax()))
         distances = np.minimum(distances, np.square(points - points[chosen[-1]]).sum(1))
-        distances[chosen] = -1
+        distances[chosen] = -1  # never again, even if all other points are equal to it
+        chosen.append(int(distances.argmax()))
     return np.array(chosen, dtype=np.int64)
 
 
-def suspicious_labels(probabilities: Floats, codes: Indices, sure: float = SURE) -> Indices:
+def suspicious_labels(probabilities: Floats, codes: Indices) -> Indices:
     """Return the images whose label looks wrong, the most suspicious first.
 
     `probabilities` (image, class) are those of held-out images with labels `codes`. A label is suspicious if another
-    class has a probability of at least `sure`.
+    class has a probability of at least 0.7.
 
     >>> suspicious_labels(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 0, 1]))
     array([1])
@@ -99,4 +98,4 @@ def suspicious_labels(probabilities: Floats, codes: Indices, sure: float = SURE)
     others[np.arange(len(codes)), codes] = 0
     best = others.max(1, initial=0)
     order = np.argsort(-best, kind="stable")
-    return np.asarray(order[best[order] >= sure])
+    return np.asarray(order[best[order] >= SURE])

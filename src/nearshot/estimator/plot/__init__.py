@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 from nearshot._version import __version__
 from nearshot.data.images import Pixels
-from nearshot.errors import InputError
-from nearshot.estimator.plot.figure import make_figure, save_png
-from nearshot.estimator.plot.scene import Query, Scene, Seen, make_scene
+from nearshot.errors import InputError, NearshotError
+from nearshot.estimator.explanation import Explanation, explain_answers
+from nearshot.estimator.image_inputs import name_of, read_each
 from nearshot.io import atomic_write, readable
 from nearshot.styles import class_style
 from nearshot.text import counted
 
-__all__ = ["Query", "Scene", "check_ending", "draw", "make_scene"]
-
+THUMBNAIL = 96
 WIDTH, HEIGHT, MARGIN = 900, 560, 50  # of the plane on a page
 MAX_OF_A_CLASS, MAX_QUERIES, MAX_NAMED = 40, 300, 40
 
@@ -36,6 +38,85 @@ SHAPES = {
     "*": "M0 -8L2 -2.6L7.6 -2.5L3.2 1L4.7 6.5L0 3.3L-4.7 6.5L-3.2 1L-7.6 -2.5L-2 -2.6Z",
 }
 
+Places = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """An image and its position."""
+
+    name: str  # its path, or "image 3"
+    thumbnail: Pixels | None  # (96, 96, 3); None if it cannot be read any more
+    place: Places  # (2,) on the plane
+
+
+@dataclass(frozen=True, eq=False)
+class Query(Seen):
+    """A classified image and its answer."""
+
+    explanation: Explanation
+
+    @property
+    def novelty(self) -> str:
+        """The novelty and, if it is above the threshold, the threshold."""
+        above = f", above {self.explanation.threshold:.2f}" if self.explanation.is_unknown else ""
+        return f"{self.explanation.novelty:.2f}{above}"
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """The content of a drawing."""
+
+    title: str
+    notes: tuple[str, ...]  # lines below the title
+    images: tuple[Seen, ...]  # the support images
+    support: dict[str, list[Seen]]  # the same by class, in the order of classes
+    queries: tuple[Query, ...]  # the most doubtful first: unknown ones, then by probability
+    errors: tuple[str, ...]  # a sentence per image that could not be read
+    shares: tuple[float, float]  # the fraction of the variance along each axis of the plane
+
+
+def make_scene(
+    classifier: Any, images: Sequence[Any], n_neighbors: int = 3, title: str = "", notes: Sequence[str] = ()
+) -> Scene:
+    """Classify images by a fitted `FewShotClassifier` with a backbone, and collect what to draw."""
+    fitted = classifier._ready()
+    support = fitted.support.features.numpy()
+    embedded = fitted.embedder.attempt(images) if images else []
+    errors = tuple(str(one) for one in embedded if isinstance(one, NearshotError))
+    good = [number for number, one in enumerate(embedded) if not isinstance(one, NearshotError)]
+    features, explanations = support, []
+    if good:
+        query = fitted.prepare(np.stack([embedded[number] for number in good]))
+        features, explanations = np.concatenate([support, query.numpy()]), explain_answers(fitted, query, n_neighbors)
+    places, shares = principal_plane(features)
+    names = [name_of(images[number], number) for number in good]
+    seen = tuple(map(Seen, fitted.names, _thumbnails(fitted.names), places))
+    codes = enumerate(fitted.classes.tolist())
+    by_class = {str(label): [seen[place] for place in np.flatnonzero(fitted.codes == code)] for code, label in codes}
+    thumbnails = _thumbnails([images[number] for number in good])
+    queries = map(Query, names, thumbnails, places[len(support) :], explanations)
+    doubtful_first = sorted(queries, key=lambda one: (not one.explanation.is_unknown, one.explanation.probability))
+    return Scene(title, tuple(notes), seen, by_class, tuple(doubtful_first), errors, shares)
+
+
+def principal_plane(features: npt.NDArray[np.float64]) -> tuple[Places, tuple[float, float]]:
+    """Return the positions of features on their two principal axes, (feature, 2), and the variance of each axis."""
+    left, values, axes = np.linalg.svd(features - features.mean(0), full_matrices=False)
+    places = np.zeros((len(features), 2))
+    n_axes = min(2, len(values))
+    # The sign of an axis is arbitrary: make its largest weight positive, so that drawings are reproducible.
+    signs = np.sign(axes[np.arange(n_axes), np.abs(axes[:n_axes]).argmax(1)])
+    places[:, :n_axes] = left[:, :n_axes] * values[:n_axes] * signs
+    total = float((values**2).sum()) or 1.0
+    shares = [round(float(value**2) / total, 6) for value in values[:2]] + [0.0, 0.0]
+    return places, (shares[0], shares[1])
+
+
+def _thumbnails(images: Sequence[Any]) -> list[Pixels | None]:
+    read = read_each(images, lambda content: content.square(THUMBNAIL))
+    return [None if isinstance(one, NearshotError) else one for one in read]
+
 
 def check_ending(path: str | Path) -> None:
     """Raise an error unless a path ends in .png or .html."""
@@ -45,9 +126,10 @@ def check_ending(path: str | Path) -> None:
 
 def draw(scene: Scene, path: str | Path) -> None:
     """Write a scene to a PNG or a self-contained HTML page, by the file's ending, atomically."""
-    check_ending(path)
     with atomic_write(path) as file:
         if Path(path).suffix.lower() == ".png":
+            from nearshot.estimator.plot.figure import make_figure, save_png  # noqa: PLC0415 (imports matplotlib)
+
             save_png(make_figure(scene), file)
         else:
             file.write(readable(_html_page(scene)).encode())

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
-from nearshot.estimator.plot.scene import Query, Scene, Seen
+from nearshot.estimator.plot import Query, Scene, Seen
 from nearshot.io import readable
 from nearshot.styles import class_style
 
@@ -59,7 +59,7 @@ def make_figure(scene: Scene) -> Figure:
         name = figure.add_subplot(grid[row, :2], xlim=(0, 1), ylim=(-1, 1), frame_on=False, xticks=[], yticks=[])
         name.plot(0, 0, marker=marker, color=colour, markersize=9, clip_on=False)
         more = f" (+ {len(members) - SHOWN_OF_A_CLASS})" if len(members) > SHOWN_OF_A_CLASS else ""
-        name.text(0.1, 0, _in_lines(f"{label}{more}", 20), va="center", color=INK)
+        name.text(0.1, 0, textwrap.fill(f"{label}{more}", 20, max_lines=2, placeholder="…"), va="center", color=INK)
     if n_queries:
         grid = figure.add_gridspec(n_rows, COLUMNS, left=0.02, right=0.98, bottom=0.02, top=bottom / height)
         for number, query in enumerate(scene.queries[:n_queries]):
@@ -84,16 +84,13 @@ def _query(axes: Axes, scene: Scene, query: Query, number: int) -> None:
     answer, near = query.explanation, query.explanation.neighbours[0]
     _tile(axes, query, dashed=answer.is_unknown)
     _tile(axes.inset_axes((1.08, 0.2, 0.44, 0.44)), scene.images[near.index])
-    sure = f"{_cut(str(answer.label), 26)} {100 * answer.probability:.0f} %"
-    for x, y, text, size, colour in (
-        (1.08, 1.0, str(answer.label) if answer.is_unknown else sure, 11 if len(sure) <= 20 else 8, INK),
-        (1.08, 0.83, f"novelty {query.novelty}", 9, FAINT),
-        (1.58, 0.62, f"nearest, {near.distance:.2f}", 8, FAINT),
-        (1.58, 0.46, _cut(f"{near.label}: {PurePath(near.name).name}", 22), 8, INK),
-        (1.08, 0.12, _cut(f"{number} · {PurePath(query.name).name}", 30), 8, FAINT),
-    ):
-        weight = "bold" if y == 1 else "normal"
-        axes.text(x, y, text, va="top", transform=axes.transAxes, fontsize=size, color=colour, weight=weight)
+    sure = "" if answer.is_unknown else f" {100 * answer.probability:.0f} %"
+    place: dict[str, Any] = {"va": "top", "transform": axes.transAxes}
+    axes.text(1.08, 1.0, f"{_cut(str(answer.label), 20)}{sure}", fontsize=11, color=INK, weight="bold", **place)
+    axes.text(1.08, 0.83, f"novelty {query.novelty}", fontsize=9, color=FAINT, **place)
+    nearest = _cut(f"{near.label}: {PurePath(near.name).name}", 22)
+    axes.text(1.58, 0.62, f"nearest, {near.distance:.2f}\n{nearest}", fontsize=8, color=INK, **place)
+    axes.text(1.08, 0.12, _cut(f"{number} · {PurePath(query.name).name}", 30), fontsize=8, color=FAINT, **place)
 
 
 def _tile(axes: Axes, seen: Seen, *, dashed: bool = False) -> None:
@@ -141,15 +138,6 @@ def _plane(axes: Axes, scene: Scene) -> None:
     axes.set_title(title, fontsize=9, color=FAINT)
 
 
-def _in_lines(text: str, width: int) -> str:
-    r"""Return text in at most two lines of about `width` letters.
-
-    >>> _in_lines("a very long name of a class", 14)
-    'a very long\nname of a…'
-    """
-    return "\n".join(_cut(line, width) for line in textwrap.wrap(text, width, max_lines=2, placeholder="…")) or text
-
-
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -163,13 +151,19 @@ def save_png(figure: Figure, file: IO[bytes]) -> None:
     for text in texts:
         text.set_parse_math(False)
         text.set_text(readable(text.get_text()))
-    used = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
-    families, left = _fonts_with(used - _letters_of(font_manager.findfont(DEFAULT_FONT)))
-    if families:
-        for text in texts:
-            text.set_fontfamily([DEFAULT_FONT, *families])
-    if left:
-        some = "".join(sorted(left)[:10]) + ("…" if len(left) > 10 else "")
+    missing = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
+    missing -= _letters_of(font_manager.findfont(DEFAULT_FONT))
+    families = [DEFAULT_FONT]
+    for entry in font_manager.fontManager.ttflist if missing else ():
+        with suppress(OSError, RuntimeError):  # an unreadable font
+            found = missing & _letters_of(entry.fname)
+            if found and not entry.name.startswith(PLACEHOLDERS):
+                families.append(entry.name)
+                missing -= found
+    for text in texts:
+        text.set_fontfamily(families)
+    if missing:
+        some = "".join(sorted(missing)[:10]) + ("…" if len(missing) > 10 else "")
         message = f"No installed font has {some}; boxes are drawn instead. An .html file shows all letters."
         warnings.warn(message, stacklevel=2)
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # logs missing font weights
@@ -177,17 +171,6 @@ def save_png(figure: Figure, file: IO[bytes]) -> None:
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         warnings.filterwarnings("ignore", "Matplotlib currently does not support .* natively")
         figure.savefig(file, format="png", dpi=100)
-
-
-def _fonts_with(letters: set[str]) -> tuple[list[str], set[str]]:
-    """Return fonts that cover letters, and the letters that no font has."""
-    families: list[str] = []
-    for entry in font_manager.fontManager.ttflist:
-        with suppress(OSError, RuntimeError):  # an unreadable font
-            if letters and not entry.name.startswith(PLACEHOLDERS) and letters & _letters_of(entry.fname):
-                families.append(entry.name)
-                letters = letters - _letters_of(entry.fname)
-    return families, letters
 
 
 def _letters_of(file: str) -> set[str]:
