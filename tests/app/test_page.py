@@ -197,6 +197,30 @@ def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
     assert page.complaints == []
 
 
+def test_undo_restores_classes_by_name(page: Browser, session: Session) -> None:
+    """Although removing and renaming others changes their numbers and names."""
+    for code, name in enumerate(CLASSES):
+        add_class(page, name)
+        select(page, f"{name}0.png")
+        page.press(str(code + 1))
+        page.wait_for(is_labelled(f"{name}0.png", name))
+    select(page, f"{CLASSES[1]}0.png")
+    page.press("3")
+    page.wait_for(is_labelled(f"{CLASSES[1]}0.png", CLASSES[2]))
+    page.ask("document.querySelector('#classes li .more').click(); document.getElementById('remove-class').click()")
+    page.wait_for("document.querySelectorAll('#classes li').length == 2")
+    page.ask(
+        "document.querySelector('#classes li .more').click(); document.getElementById('rename-name').value = 'wasp'"
+    )
+    page.ask("document.getElementById('rename').requestSubmit()")
+    page.wait_for("!document.getElementById('class-editor').open")
+    page.press("z", CTRL)
+    page.wait_for(is_labelled(f"{CLASSES[0]}0.png", CLASSES[0]))
+    page.press("z", CTRL)
+    page.wait_for(is_labelled(f"{CLASSES[1]}0.png", "wasp"))
+    assert session.project.classes == ["wasp", CLASSES[2], CLASSES[0]]
+
+
 def test_photos_are_dragged_to_classes(page: Browser, session: Session) -> None:
     add_class(page, "ant")
     select(page, "ant0.png", "ant1.png")

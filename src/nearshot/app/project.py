@@ -93,8 +93,8 @@ class Project:
         self.save()
         return name
 
-    def rename_class(self, old: str, new: str) -> None:
-        """Rename a class; with the name of another class, join the two."""
+    def rename_class(self, old: str, new: str) -> str:
+        """Rename a class, and return its name; with the name of another class, join the two."""
         place = self._place(old)
         if new not in self.classes:
             self.add_class(new)
@@ -104,6 +104,7 @@ class Project:
             del self.classes[place]
         self.labels = {key: new if label == old else label for key, label in self.labels.items()}
         self.save()
+        return new
 
     def remove_class(self, name: str) -> None:
         """Remove a class and the labels of its photos."""

@@ -113,7 +113,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings, embedder = self._settings().check(), self._make_embedder(X)
         fitted = learn(settings, embedder, *self._labelled(X, y, embedder, None))
         if embedder is not None:
-            warn_about_repeated_images(fitted)
+            warn_about_repeated_images(fitted, image_list(X))
         return self._set(fitted)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
@@ -129,7 +129,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features, labels = np.concatenate([known.features, features]), np.concatenate([known_labels, labels])
         fitted = learn(settings, known.embedder, features, labels, [*known.names, *names], columns)
         if known.embedder is not None:
-            warn_about_repeated_images(fitted)
+            warn_about_repeated_images(fitted, [*known.names, *image_list(X)])
         return self._set(fitted)
 
     def forget(self, label: Any) -> Self:

@@ -6,8 +6,10 @@ set, even if another thread calls `fit` or `forget` meanwhile.
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -20,9 +22,9 @@ from torch import Tensor
 
 from nearshot.checks import is_integer
 from nearshot.distances import squared_euclidean
-from nearshot.errors import InputError
+from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.image_inputs import without_tensors
+from nearshot.estimator.image_inputs import read_each, without_tensors
 from nearshot.estimator.leave_one_out import HeldOut, choose_temperature, held_out_scores, typical_temperature
 from nearshot.estimator.novelty import (
     TYPICAL_BY_SCORE,
@@ -41,6 +43,7 @@ from nearshot.text import format_list
 
 NUMBERS = "biuf"  # kinds of NumPy types
 SAME_IMAGE = 1e-5  # the rounding difference between two embeddings of one image, relative to the feature's length
+SAME_SIDE = 64  # of the squares whose pixels are compared
 
 Array = npt.NDArray[Any]
 
@@ -186,15 +189,24 @@ def are_mixed(labels: Array, others: Any) -> bool:
     return (labels.dtype.kind in NUMBERS) != (np.asarray(others).dtype.kind in NUMBERS)
 
 
-def warn_about_repeated_images(fitted: Fitted) -> None:
-    """Warn about support images in two classes whose embeddings are equal but for rounding."""
-    support, labels, pairs = fitted.support, fitted.classes[fitted.codes].tolist(), list[tuple[int, int]]()
+def warn_about_repeated_images(fitted: Fitted, images: Sequence[Any]) -> None:
+    """Warn about support images that are in two classes; `images` are all of them, or their paths.
+
+    Images are the same if their pixels are. Only those with nearly equal embeddings are compared, and one that can no
+    longer be read is skipped.
+    """
+    support, labels, suspects = fitted.support, fitted.classes[fitted.codes].tolist(), list[int]()
     for rows in in_blocks(torch.arange(len(labels)), support):
         features, codes = support.features[rows], support.codes[rows]
         near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
-        places = (near & (codes[:, None] < support.codes)).nonzero()
-        pairs += zip(rows[places[:, 0]].tolist(), places[:, 1].tolist(), strict=True)
+        suspects += rows[(near & (codes[:, None] != support.codes)).any(1)].tolist()
+    places: dict[bytes, list[int]] = {}
+    squares = read_each([images[place] for place in suspects], lambda content: content.square(SAME_SIDE))
+    for place, square in zip(suspects, squares, strict=True):
+        if not isinstance(square, NearshotError):
+            places.setdefault(square.tobytes(), []).append(place)
+    same = (pair for group in places.values() for pair in itertools.combinations(group, 2))
+    pairs = [pair for pair in same if labels[pair[0]] != labels[pair[1]]]
     if pairs:
         named = format_list(pairs, lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair))
-        what = f"Images of two classes look the same to the backbone: {named}"
-        warnings.warn(f"{what}. Keep each image in one class.", stacklevel=3)
+        warnings.warn(f"The same image is in two classes: {named}. Keep it in one of them.", stacklevel=3)
