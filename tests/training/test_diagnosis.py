@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from settings import TINY
 
 from nearshot.evaluation import evaluate_features
-from nearshot.training import diagnosis, train
-from nearshot.training.diagnosis import effective_dimensions, warnings_about
+from nearshot.training import train, trainer
+from nearshot.training.trainer import effective_dimensions, warnings_about
 
 
 @given(st.integers(0, 100), st.sampled_from([(50, 4), (4, 50)]))
@@ -39,7 +39,7 @@ def test_features_that_differ_are_no_problem_and_equal_or_random_ones_are() -> N
 def test_a_run_warns_from_its_middle_on(
     data_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diagnosis, "COLLAPSED", 1e9)
+    monkeypatch.setattr(trainer, "COLLAPSED", 1e9)
     train(replace(TINY, epochs=4, validate_every=1), folder=tmp_path / "run", data_dir=data_dir)
     lines = capfd.readouterr().err.splitlines()
     assert "chance 50 %" in lines[0]

@@ -17,8 +17,7 @@ from nearshot.models import build_backbone, load_backbone, read_notes, save_back
 from nearshot.models.efficientnet_lite import weights_file
 from nearshot.training import Hardware, RunFolder, TrainConfig, TrainResult, train
 from nearshot.training.assembly import RunPlan
-from nearshot.training.initial import freeze_stages
-from nearshot.training.step import Learner
+from nearshot.training.learner import Learner, freeze_stages
 
 NAMES = {"1-shot centroid", "1-shot soft", "5-shot centroid", "5-shot soft"}
 

@@ -22,8 +22,9 @@ from nearshot.models import load_backbone
 from nearshot.models.weights import load_head
 from nearshot.training import METHODS, Hardware, RunFolder, TrainResult, train
 from nearshot.training.checkpoint import read_checkpoint
+from nearshot.training.learner import Learner
 from nearshot.training.methods import has_linear_head
-from nearshot.training.step import Learner, Step
+from nearshot.training.step import Step
 from nearshot.training.teacher import Teacher
 
 

@@ -30,7 +30,8 @@ from nearshot._version import __version__, state_of_code
 from nearshot.data.datasets import SOURCES
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import FileLock, read_json, write_json
-from nearshot.training.classes import TrainingClasses
+from nearshot.models import read_notes
+from nearshot.training.classes import NOTE, TrainingClasses
 from nearshot.training.config import TrainConfig, dataset_name, differences
 from nearshot.training.presets import PHOTOS, closest_preset
 
@@ -188,6 +189,14 @@ class RunFolder:
 def weights_of_run(name: str | Path) -> str | Path:
     """Return the best weights for five shots if `name` is the folder of a run; a weights file or a name unchanged."""
     return RunFolder(name).best_weights(5, "centroid") if Path(name).is_dir() else name
+
+
+def classes_of_network(network: str) -> TrainingClasses | None:
+    """Return the classes that a run or a weights file was trained on; None for a network that does not record them."""
+    if Path(network).is_dir():
+        return RunFolder(network).read_trained_on()
+    notes = read_notes(network)
+    return TrainingClasses.from_json(notes[NOTE], f"The metadata {NOTE!r} of {network}") if NOTE in notes else None
 
 
 def best_epoch(best: dict[str, dict[str, Any]], n_shot: int, classifier: str) -> int | None:

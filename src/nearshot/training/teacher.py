@@ -12,9 +12,8 @@ from nearshot.losses import distillation_loss, neighbour_distillation_loss
 from nearshot.models import Backbone, load_backbone
 from nearshot.models.weights import load_head
 from nearshot.training.config import TrainConfig
-from nearshot.training.initial import initial_classes
 from nearshot.training.methods import LossInputs, has_linear_head
-from nearshot.training.run_folder import weights_of_run
+from nearshot.training.run_folder import classes_of_network, weights_of_run
 
 
 class Teacher(nn.Module):
@@ -33,7 +32,7 @@ class Teacher(nn.Module):
         if self.backbone.spec.normalisation != student.spec.normalisation:
             raise InputError(f"The teacher {config.teacher} must normalise images as {student.spec.name} does.")
         if self.gives_logits:
-            trained_on = initial_classes(str(config.teacher))
+            trained_on = classes_of_network(str(config.teacher))
             known = () if trained_on is None else trained_on.class_names[: len(class_names)]
             if self.last is None or self.last.out_features != len(class_names) or known != tuple(class_names):
                 raise InputError(

@@ -1,0 +1,113 @@
+"""The network that is trained, with its heads, and the moving average of its weights."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from nearshot.errors import InputError
+from nearshot.models import Backbone, build_backbone, load_backbone
+from nearshot.models.heads import LinearHead, ProjectionHead
+from nearshot.training.config import TrainConfig
+from nearshot.training.methods import has_linear_head, has_projection_bias
+from nearshot.training.run_folder import weights_of_run
+
+N_TURNS = 4  # quarters of a full turn
+
+
+class Embedded(NamedTuple):
+    """The output of a `Learner`: embeddings for the loss, and the logits of the linear heads that there are.
+
+    `logits` are of the training classes, and `turns` of the quarter turns that the images may have had.
+    """
+
+    embeddings: Tensor
+    logits: Tensor | None = None
+    turns: Tensor | None = None
+
+
+class Learner(nn.Module):
+    """The module that is trained: a backbone, with a projection and linear heads that are used in training only."""
+
+    def __init__(self, config: TrainConfig, input_size: int, n_classes: int) -> None:
+        super().__init__()
+        self.is_pretrained = config.init is not None
+        if config.init is None:
+            self.backbone: Backbone = build_backbone(config.backbone, input_size=input_size)
+        else:
+            self.backbone = load_backbone(weights_of_run(config.init), input_size=input_size)
+            freeze_stages(self.backbone, config.freeze)
+        dim = self.backbone.embedding_dim
+        self.projection: ProjectionHead | None = None
+        if config.projection is not None:
+            self.projection = ProjectionHead(dim, config.projection, bias=has_projection_bias(config))
+        self.head = LinearHead(dim, n_classes) if has_linear_head(config) else None
+        self.turn_head = LinearHead(dim, N_TURNS) if config.rotation_weight else None
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training or evaluation; batch norm keeps the statistics of a network that was trained before."""
+        super().train(mode)
+        for module in self.backbone.modules() if self.is_pretrained else ():
+            if isinstance(module, _BatchNorm):
+                module.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Embedded:
+        """Embed normalised images, (image, 3, height, width)."""
+        embeddings = self.backbone(images)
+        logits = None if self.head is None else self.head(embeddings)
+        turns = None if self.turn_head is None else self.turn_head(embeddings)
+        return Embedded(embeddings if self.projection is None else self.projection(embeddings), logits, turns)
+
+
+def freeze_stages(backbone: Backbone, n_stages: int) -> None:
+    """Freeze the first stages: all weights that the output of the last of them depends on."""
+    if n_stages == 0:
+        return
+    side = backbone.spec.input_size
+    outputs = backbone.stages(torch.zeros(1, 3, side, side))
+    if n_stages >= len(outputs):
+        raise InputError(f"freeze must be under {len(outputs)}, the stages of {backbone.spec.name}, not {n_stages}.")
+    weights = list(backbone.parameters())
+    gradients = torch.autograd.grad(outputs[n_stages - 1].sum(), weights, allow_unused=True)
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.requires_grad_(gradient is None)
+
+
+class WeightAverage(nn.Module):
+    """The average of a learner's weights over the steps of a run: its modules once more, in evaluation mode.
+
+    After step t, average ← average + w · (weights − average), with w = max(1 − decay, 9 / (9 + t)): the first step
+    weighs 0.9, so that short runs keep nothing of the initial weights. Batch norm's running statistics are averaged
+    too, as timm and TensorFlow do: they then belong to the weights of the same steps.
+
+    Nothing here waits for the device, so that a step can be captured in a graph. That is why this is not PyTorch's
+    `AveragedModel`, which counts on the host.
+    """
+
+    n_steps: Tensor
+    backbone: Backbone
+
+    def __init__(self, learner: nn.Module, decay: float) -> None:
+        super().__init__()
+        self.decay = decay
+        for name, module in learner.named_children():
+            self.add_module(name, copy.deepcopy(module).eval().requires_grad_(False))
+        device = next(learner.parameters()).device
+        self.register_buffer("n_steps", torch.zeros((), dtype=torch.float32, device=device))
+
+    @torch.no_grad()
+    def update(self, learner: nn.Module) -> None:
+        """Take a step's weights into the average."""
+        self.n_steps += 1
+        weight = (9 / (9 + self.n_steps)).clamp_(min=1 - self.decay)
+        own, current = self.state_dict(), learner.state_dict()
+        names = [name for name, value in current.items() if value.is_floating_point()]  # no counts of batches
+        averages, weights = [own[name] for name in names], [current[name] for name in names]
+        change = cast(list[Tensor], torch._foreach_sub(weights, averages))
+        torch._foreach_mul_(change, weight)
+        torch._foreach_add_(averages, change)
