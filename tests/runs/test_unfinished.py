@@ -10,7 +10,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,12 +20,9 @@ from nearshot.cli import main
 from nearshot.errors import FileFormatError, InputError
 from nearshot.experiments.measurement import measure
 from nearshot.experiments.results import Measurement
-from nearshot.runs import network as network_module
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
 from nearshot.runs.network import TrainedRun, Unfinished
 from nearshot.training import Hardware, OwnLoss, TrainConfig, TrainResult, train
-from nearshot.training.checkpoint import read_checkpoint
-from nearshot.training.run_folder import RunFolder
 
 CPU = Hardware(accelerator="cpu")
 ASKED = Request(n_way=2, n_episodes=30)
@@ -145,31 +141,6 @@ def test_a_run_that_was_stopped_before_its_first_validation(
     command = ["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--n-way", "2", "--n-episodes", "30"]
     assert main(command) == 0
     assert "latest weights; no epoch has been validated." in " ".join(capsys.readouterr().out.split())
-
-
-def test_weights_that_are_removed_meanwhile_are_looked_for_in_the_next_checkpoint(
-    stopped: Stopped, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The training continues between checkpoint and weights: epoch 5 is the best now, and others are removed."""
-    run, result = stopped
-    folder = RunFolder(run)
-
-    def read_too_early(checkpoint: Path) -> dict[str, Any]:
-        state = read_checkpoint(checkpoint)
-        if not folder.weights_of(5).is_file():
-            shutil.copy(folder.weights_of(min(result.best_epochs.values())), folder.weights_of(5))
-            best = {name: one | {"epoch": 5} for name, one in state["progress"]["best"].items()}
-            torch.save(state | {"progress": state["progress"] | {"epoch": 6, "best": best}}, checkpoint)
-            folder.keep_weights({5}, before=6)
-        return state
-
-    monkeypatch.setattr(network_module, "read_checkpoint", read_too_early)
-    found = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
-    assert {(one.weights, one.unfinished) for one in found} == {("epoch-0005.safetensors", Unfinished(5, 6))}
-    monkeypatch.undo()
-    shutil.rmtree(run / "weights")
-    with pytest.raises(InputError, match=r"epoch-0005.safetensors"):
-        evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
 
 
 def test_weights_that_are_opened_may_be_removed(stopped: Stopped, data_dir: Path) -> None:

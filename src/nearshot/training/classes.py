@@ -35,11 +35,6 @@ class TrainingClasses:
     class_names: tuple[str, ...]
 
     @classmethod
-    def of_split(cls, training: Store | None) -> TrainingClasses | None:
-        """Return the classes of a training split, if there is one."""
-        return None if training is None else cls(training.dataset, training.class_names)
-
-    @classmethod
     def from_json(cls, text: str, where: str) -> TrainingClasses:
         """Return the classes of a record that `as_json` wrote; `where` names it in the error for a damaged one."""
         try:

@@ -133,10 +133,8 @@ class RunFolder:
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{self.path / 'config.json'} is damaged: {error}") from error
 
-    def read_trained_on(self) -> TrainingClasses | None:
-        """Return the training classes; None for a run of an older version, which has no record."""
-        if not (self.path / CLASSES).is_file():
-            return None
+    def read_trained_on(self) -> TrainingClasses:
+        """Return the training classes."""
         return TrainingClasses.from_json(json.dumps(self.read(CLASSES)), str(self.path / CLASSES))
 
     def start(self, *, resume: bool, overwrite: bool) -> bool:
