@@ -128,13 +128,3 @@ def test_the_datasets_that_nearshot_knows_share_classes_where_they_share_names(s
     TrainingClasses("tiered-imagenet", ("n00000001",)).check_unseen(store, split)
     TrainingClasses("my-photos", (one,)).check_unseen(store, split)
     assert TrainingClasses("my-photos", ("n00000001",)).doubt(store) is None
-
-
-@pytest.mark.parametrize("content", ['{"dataset": "tiny"}', "[]", "{"])
-def test_a_record_that_cannot_be_read_is_not_taken_for_none(content: str, run: Path, data_dir: Path) -> None:
-    weights = without_note(run, training_classes=content)
-    with pytest.raises(FileFormatError, match=f"'training_classes' of {weights}"):
-        evaluate_weights(weights, ASKED, data_dir=data_dir)
-    (run / RECORD).write_text(content)
-    with pytest.raises(FileFormatError, match=RECORD):
-        evaluate_run(run, ASKED, data_dir=data_dir)

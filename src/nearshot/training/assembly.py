@@ -71,7 +71,7 @@ class RunPlan:
         if resume and auto and self.run.checkpoint.is_file():  # the settings that the run began with
             begun = self.run.read_config()
             config, auto = replace(config, **{name: getattr(begun, name) for name in auto}), ()
-        self.method = resolve_method(config, auto)
+        self.method = resolve_method(config)
         self.fabric = hardware.fabric(config)
         if launch:
             try:

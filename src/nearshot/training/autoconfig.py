@@ -46,8 +46,15 @@ def autoconfigure(
         return config, []
     titles = {"train": "training", "val": "validation"}
     check_splits({titles[split]: store.labels for split, store in stores.items()})
-    adapt = _with_episodes if batch_kind(config) == "episodes" else _with_batch_size
-    config, messages = adapt(config, stores["train"], auto, n_ranks)
+    messages: list[str] = []
+    if batch_kind(config) == "episodes":
+        config, messages = _with_episodes(config, stores["train"], auto, n_ranks)
+    elif "batch_size" in auto:
+        n_images, given = len(stores["train"]), config.batch_size
+        most = _enough(n_images, LEAST_PER_CLASS * len(stores["train"].class_names))
+        size = min(given, n_images, most) // n_ranks * n_ranks
+        fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
+        config, messages = replace(config, batch_size=size), _changes(fact, ["batch_size"], [given], [size])
     if "val" in stores:
         config, more = fit_validation(config, stores["val"], auto)
         messages += more
@@ -137,20 +144,15 @@ def check_enough(store: Store) -> None:
 
 def check_splits(splits: Mapping[str, Tensor]) -> None:
     """Check that each split, of labels (image,), has two classes, of two images or more in all but training."""
-    problems = []
     for split, labels in splits.items():
         least = 1 if split == "training" else 2
         n_usable = int((ImagesByClass(labels).sizes >= least).sum())
         if n_usable < 2:
-            of_size = "" if least == 1 else " of two images or more"
-            problems.append(f"the {split} split needs 2 classes{of_size}, and has {n_usable}")
-    if problems:
-        last = " Without a validation split, the last epoch is kept." if "validation" in splits else ""
-        problem = "; ".join(problems)
-        raise InputError(
-            f"{problem[0].upper()}{problem[1:]}. Add classes or images, or split the classes differently: "
-            f"{HOW_TO_SPLIT}.{last}"
-        )
+            last = " Without a validation split, the last epoch is kept." if split == "validation" else ""
+            raise InputError(
+                f"The {split} split needs 2 classes of {counted(least, 'image')} or more, and has {n_usable}. Add "
+                f"classes or images, or split the classes differently: {HOW_TO_SPLIT}.{last}"
+            )
 
 
 def _skip_tiny(
@@ -170,17 +172,6 @@ def _skip_tiny(
         return least_images, []
     named = format_list(tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})")
     return max(tiny.values()) + 1, [f"Episodes skip the smallest classes of the {split} split: {named}."]
-
-
-def _with_batch_size(
-    config: TrainConfig, store: Store, auto: Collection[str], n_ranks: int
-) -> tuple[TrainConfig, list[str]]:
-    if "batch_size" not in auto:
-        return config, []
-    n_images, given = len(store), config.batch_size
-    size = min(given, n_images, _enough(n_images, LEAST_PER_CLASS * len(store.class_names))) // n_ranks * n_ranks
-    fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
-    return replace(config, batch_size=size), _changes(fact, ["batch_size"], [given], [size])
 
 
 def _enough(n_images: int, least: int = 0) -> int:
@@ -207,12 +198,15 @@ def _with_episodes(
     if not set(auto) & set(names):
         return config, messages
     shape = _nearest(config, by_class, auto, n_ranks)
-    if shape is None:
-        raise _nothing_fits(config, by_class, auto, n_ranks)
     fact = _classes("training", len(by_class.sizes), int(by_class.sizes.min())) + _sharing(n_ranks)
-    given, chosen = ([getattr(one, name) for name in names] for one in (config, shape))
+    if shape is None:
+        instead = _nearest(config, by_class, _EPISODE_SETTINGS, n_ranks)
+        advice = [f"{name} {getattr(instead, name)}" for name in _EPISODE_SETTINGS] if instead else ["fewer devices"]
+        given = [f"{name} {getattr(config, name)}" for name in _EPISODE_SETTINGS if name not in auto]
+        raise InputError(f"{fact}: no episodes fit it and {' and '.join(given)}. Use {', '.join(advice)}.")
+    before, chosen = ([getattr(one, name) for name in names] for one in (config, shape))
     changed = dict(zip(names, chosen, strict=True))
-    return replace(config, **changed), messages + _changes(fact, names, given, chosen)
+    return replace(config, **changed), messages + _changes(fact, names, before, chosen)
 
 
 def _nearest(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int) -> EpisodeShape | None:
@@ -252,20 +246,6 @@ def _shapes(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str])
         for n_way in range(2, max(2, min(n_classes, config.batch_size // per_class)) + 1):
             if n_shot < per_class and ("batch_size" in auto or n_way * per_class == config.batch_size):
                 yield EpisodeShape(n_way, n_shot, per_class - n_shot)
-
-
-def _nothing_fits(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int) -> InputError:
-    """Return an error with the given settings, the data, and settings that would fit."""
-    names = _EPISODE_SETTINGS if config.n_way is None else ("n_way", "n_query")
-    given = [f"{name} {getattr(config, name)}" for name in names if name not in auto]
-    smallest = int(by_class.sizes.argmin())
-    fact = f"{by_class.name(smallest)!r}, has {counted(int(by_class.sizes[smallest]), 'image')}{_sharing(n_ranks)}"
-    instead = _nearest(config, by_class, _EPISODE_SETTINGS, n_ranks)
-    advice = [f"{name} {getattr(instead, name)}" for name in _EPISODE_SETTINGS] if instead else ["fewer devices"]
-    return InputError(
-        f"No training episodes have {' and '.join(given) or 'two images of a class'}: the training split has "
-        f"{len(by_class.sizes)} classes, and the smallest, {fact}. Use {', '.join(advice)}."
-    )
 
 
 def _classes(split: str, n_classes: int, smallest: int) -> str:

@@ -22,7 +22,6 @@ from nearshot.training.methods import Composition
 from nearshot.training.step import Step
 
 FORMAT, VERSION = "nearshot-checkpoint", 1
-NEEDED = {"version", "config", "fingerprints", "learner", "optimiser", "sampler", "generator", "progress"}
 
 
 class Progress:
@@ -142,22 +141,18 @@ class CheckpointWriter:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint. No code in the file is executed; a file that is not a checkpoint is refused."""
-    if not path.is_file():
-        raise InputError(f"There is no checkpoint at {path} to resume from.")
+    problem = f"{path} is not a checkpoint of a training run, or is damaged. Restore it, or start with --overwrite."
     try:
-        damaged = zipfile.ZipFile(path).testzip()  # PyTorch does not look at the checksums
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # PyTorch does not look at the checksums
         state = torch.load(path, map_location="cpu", weights_only=True)
-        readable = isinstance(state, dict) and state.get("format") == FORMAT and state.keys() >= NEEDED
     except Exception as error:  # the readers of archives and pickles raise many kinds
-        reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {reason}.") from error
-    if damaged is not None:
-        raise FileFormatError(f"{path} is damaged: {damaged} has changed. Restore it, or start again with --overwrite.")
-    if not readable:
-        raise FileFormatError(f"{path} is not a checkpoint of a training run, or is incomplete.")
+        raise FileFormatError(problem) from error
+    if damaged is not None or not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise FileFormatError(problem)
     if state["version"] != VERSION:
         raise FileFormatError(f"{path} has format {state['version']}; this version of nearshot reads {VERSION}.")
-    return dict(state)
+    return state
 
 
 def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints: dict[str, str]) -> None:

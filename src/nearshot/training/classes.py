@@ -6,12 +6,12 @@ classes in its folder and in its weights, and measured splits are compared with 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from typing import Any
 
 from nearshot.data import Store
 from nearshot.data.datasets import SOURCES
-from nearshot.errors import FileFormatError, LeakError
+from nearshot.errors import LeakError
 from nearshot.evaluation import check_unseen_classes
 from nearshot.text import format_list
 
@@ -35,17 +35,13 @@ class TrainingClasses:
     class_names: tuple[str, ...]
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> TrainingClasses:
-        """Return the classes of a record that `as_json` wrote; `where` names it in the error for a damaged one."""
-        try:
-            values = json.loads(text)
-            return cls(str(values["dataset"]), tuple(map(str, values["classes"])))
-        except (ValueError, TypeError, LookupError) as error:
-            raise FileFormatError(f"{where} is damaged: it must name a dataset and its classes.") from error
+    def from_dict(cls, values: dict[str, Any]) -> TrainingClasses:
+        """Return the classes of a record that `as_dict` made."""
+        return cls(values["dataset"], tuple(values["classes"]))
 
-    def as_json(self) -> str:
+    def as_dict(self) -> dict[str, Any]:
         """Return the record in a run's folder and in the metadata of its weights."""
-        return json.dumps({"dataset": self.dataset, "classes": self.class_names})
+        return {"dataset": self.dataset, "classes": list(self.class_names)}
 
     def with_earlier(self, earlier: TrainingClasses) -> TrainingClasses:
         """Return the classes with those of an earlier training, where an equal name is the same class."""

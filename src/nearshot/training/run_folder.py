@@ -28,7 +28,7 @@ import torch
 
 from nearshot._version import __version__, state_of_code
 from nearshot.data.datasets import SOURCES
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import InputError
 from nearshot.io import FileLock, read_json, write_json
 from nearshot.models import read_notes
 from nearshot.training.classes import NOTE, TrainingClasses
@@ -115,10 +115,7 @@ class RunFolder:
 
     def read_best(self) -> dict[str, dict[str, Any]]:
         """Return the best epochs of a finished run, by "5-shot centroid" and the like."""
-        best = self.read("result.json").get("best")
-        if not isinstance(best, dict) or not all(isinstance(one, dict) and "epoch" in one for one in best.values()):
-            raise FileFormatError(f"{self.path / 'result.json'} is damaged: it has no best epochs.")
-        return best
+        return dict(self.read("result.json")["best"])
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
         """Return the weights of a finished run's best epoch for these; of the last, if none was validated."""
@@ -127,24 +124,17 @@ class RunFolder:
 
     def read_config(self) -> TrainConfig:
         """Return the run's configuration."""
-        content = self.read("config.json")
-        try:
-            return TrainConfig.from_dict(content)
-        except (TypeError, ValueError) as error:
-            raise FileFormatError(f"{self.path / 'config.json'} is damaged: {error}") from error
+        return TrainConfig.from_dict(self.read("config.json"))
 
     def read_trained_on(self) -> TrainingClasses:
         """Return the training classes."""
-        return TrainingClasses.from_json(json.dumps(self.read(CLASSES)), str(self.path / CLASSES))
+        return TrainingClasses.from_dict(self.read(CLASSES))
 
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make and lock the folder; return whether there is a checkpoint to resume from."""
         if resume and overwrite:
             raise InputError(f"Use either --resume or --overwrite, not both {_IN_PYTHON}.")
-        try:
-            self.weights.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"Cannot make the run's folder {self.path}: {error.strerror}.") from error
+        self.weights.mkdir(parents=True, exist_ok=True)
         if not self._lock.acquire():
             raise InputError(f"Another process is training in {self.path}. Wait for it, or choose another folder.")
         for unfinished in [*self.path.glob(".*.partial"), *self.weights.glob(".*.partial")]:
@@ -156,18 +146,17 @@ class RunFolder:
             for file in files:
                 file.unlink(missing_ok=True)
         there = self.checkpoint.is_file()
-        problem = None
-        if self.is_finished and not there:
+        if (there and resume) or not (there or self.is_finished):
+            return there
+        self.release()
+        if there:
+            problem = f"There is a run in {self.path} already. Continue it with --resume, or replace it: --overwrite"
+        else:
             problem = (
                 f"The run in {self.path} is finished, and its checkpoint is missing, so it cannot be resumed. Measure "
                 f"it with nearshot evaluate {quote(str(self.path))}, or start again with --overwrite"
             )
-        elif there and not resume:
-            problem = f"There is a run in {self.path} already. Continue it with --resume, or replace it: --overwrite"
-        if problem is not None:
-            self.release()
-            raise InputError(f"{problem} {_IN_PYTHON}.")
-        return there
+        raise InputError(f"{problem} {_IN_PYTHON}.")
 
     def release(self) -> None:
         """Release the lock."""
@@ -180,7 +169,7 @@ class RunFolder:
             last = self.read("environment.json")
             before = [*last.pop("earlier", []), last]
         self.write("config.json", config.as_dict())
-        self.write(CLASSES, json.loads(classes.as_json()))
+        self.write(CLASSES, classes.as_dict())
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
 
 
@@ -194,7 +183,7 @@ def classes_of_network(network: str) -> TrainingClasses | None:
     if Path(network).is_dir():
         return RunFolder(network).read_trained_on()
     notes = read_notes(network)
-    return TrainingClasses.from_json(notes[NOTE], f"The metadata {NOTE!r} of {network}") if NOTE in notes else None
+    return TrainingClasses.from_dict(json.loads(notes[NOTE])) if NOTE in notes else None
 
 
 def best_epoch(best: dict[str, dict[str, Any]], n_shot: int, classifier: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -271,7 +272,7 @@ class Training:
                 best[name] = {"epoch": epoch} | accuracy.as_dict()
         if epoch == config.epochs or any(one["epoch"] == epoch for one in best.values()):
             notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": config.dataset}
-            notes[NOTE] = self.plan.classes.as_json()
+            notes[NOTE] = json.dumps(self.plan.classes.as_dict())
             heads = {name: getattr(self.saved, name, None) for name in ("projection", "head")}
             save_backbone(self.saved.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes, **heads)
         return {name: accuracy.mean for name, accuracy in accuracies.items()}
