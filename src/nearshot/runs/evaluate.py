@@ -20,10 +20,8 @@ from nearshot.evaluation import (
     Accuracy,
     ClassAccuracy,
     EvaluationSpec,
-    Measured,
     evaluate_classes,
-    evaluate_many,
-    sample_episodes,
+    evaluate_features,
 )
 from nearshot.models import load_backbone, read_notes
 from nearshot.runs.network import EMBEDDING, FeatureOptions, TrainedNetwork, TrainedRun, Unfinished, training_split
@@ -75,12 +73,8 @@ class Request:
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
         _ = self.options  # checks the numbers
-        if not isinstance(self.shots, tuple):
-            raise InputError(f"shots must be numbers in a row, such as (1, 5) (got {self.shots!r}).")
         for name in self.classifiers:
             look_up(CLASSIFIERS, name, "classifier")
-        if self.least_images < 1:
-            raise InputError(f"least_images must be at least 1 (got {self.least_images}).")
         for n_shot in self.shots:
             self.spec(n_shot)  # checks the numbers
 
@@ -189,7 +183,8 @@ def evaluate_weights(
         training=training,
         options=request.options,
     )
-    return _measure(network, request, dataset, store, tell)
+    requests = [replace(request, shots=(n_shot,), classifiers=(name,)) for n_shot, name in request.pairs]
+    return [_measure(network, one, dataset, store, tell) for one in requests]
 
 
 def evaluate_run(
@@ -220,25 +215,18 @@ def evaluate_run(
     request = replace(request, classifiers=request.classifiers or (method.classifier if method else "centroid",))
     store = run.store(request.split, request.dataset, request.side)
     request = _fitted(request, store, run.trained_on, fit, tell)
-    folder = run.run.path / "evaluations"
-    names: dict[tuple[int, str], str] = {}
-    missing: dict[Path, list[tuple[int, str]]] = {}
+    found = []
     for n_shot, classifier in request.pairs:
         weights = run.best_weights(n_shot, classifier)
         one = replace(request, shots=(n_shot,), classifiers=(classifier,))
-        names[n_shot, classifier] = name = file_name(run, one, weights, store)
-        if not (folder / name).is_file():
-            missing.setdefault(weights, []).append((n_shot, classifier))
-    for weights, pairs in missing.items():  # images are embedded once per weights file
-        shots, classifiers = (tuple(dict.fromkeys(values)) for values in zip(*pairs, strict=True))
-        several = replace(request, shots=shots, classifiers=classifiers)
-        folder.mkdir(exist_ok=True)
-        network = run.network(weights, request.options)
-        for found in _measure(network, several, request.dataset or run.config.dataset, store, tell):
-            if (found.n_shot, found.classifier) in pairs:
-                name = names[found.n_shot, found.classifier]
-                run.run.write(f"evaluations/{name}", replace(found, unfinished=run.unfinished).as_dict())
-    return [Evaluation.from_dict(run.run.read(f"evaluations/{name}")) for name in names.values()]
+        name = f"evaluations/{file_name(run, one, weights, store)}"
+        if not (run.run.path / name).is_file():
+            (run.run.path / "evaluations").mkdir(exist_ok=True)
+            network, dataset = run.network(weights, request.options), request.dataset or run.config.dataset
+            measured = _measure(network, one, dataset, store, tell)
+            run.run.write(name, replace(measured, unfinished=run.unfinished).as_dict())
+        found.append(Evaluation.from_dict(run.run.read(name)))
+    return found
 
 
 def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, also: Sequence[str] = ()) -> str:
@@ -285,19 +273,20 @@ def _fitted(
     return request
 
 
-def _measure(network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Tell) -> list[Evaluation]:
-    if len(store) >= MANY and not sys.stderr.isatty():
+def _measure(network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Tell) -> Evaluation:
+    """Measure a request of one number of shots and one classifier. The images are embedded once per network."""
+    if len(store) >= MANY and not network.has_embedded(store, request.layers) and not sys.stderr.isatty():
         tell(f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
     features = network.feature_set(store, request.split, request.layers)
-    spec = request.spec(max(request.shots))
-    results = evaluate_many(features, spec=spec, n_shots=request.shots, classifiers=request.classifiers)
-    by_class: dict[Measured, dict[str, ClassAccuracy]] = {}
-    if request.by_class:
-        episodes = sample_episodes(features.labels, spec)  # those of `evaluate_many`
-        for one in results:
-            by_class[one] = evaluate_classes(features, n_shot=one.n_shot, classifier=one.classifier, episodes=episodes)
-    about = (network.name, dataset, request.layers)
-    return [
-        Evaluation(one.n_shot, one.classifier, accuracy, *about, by_class=by_class.get(one), options=request.options)
-        for one, accuracy in results.items()
-    ]
+    n_shot, classifier = request.pairs[0]
+    spec = replace(request.spec(n_shot), classifier=classifier)
+    return Evaluation(
+        n_shot,
+        classifier,
+        evaluate_features(features, spec=spec),
+        network.name,
+        dataset,
+        request.layers,
+        by_class=evaluate_classes(features, spec=spec) if request.by_class else None,
+        options=request.options,
+    )

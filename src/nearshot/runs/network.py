@@ -124,6 +124,10 @@ class TrainedNetwork:
         projection = self.projection if projected else None
         return InPrecision(self.backbone, bfloat16=self.bfloat16, layers=layers, projection=projection)
 
+    def has_embedded(self, store: Store, layers: Layers = ()) -> bool:
+        """Return whether the features of a split are available without embedding it."""
+        return (store.folder, layers) in self._features
+
     def features(self, store: Store, layers: Layers = ()) -> Tensor:
         """Return the features of a split, (image, dim) float32."""
         key = (store.folder, layers)

@@ -27,7 +27,7 @@ from nearshot.training.distributed import on_first_rank
 from nearshot.training.hardware import Hardware
 from nearshot.training.learner import Learner
 from nearshot.training.methods import make_batches, resolve_method
-from nearshot.training.run_folder import RunFolder, classes_of_network, folder_name, run_name, weights_of_run
+from nearshot.training.run_folder import RunFolder, classes_of_network, folder_name, weights_of_run
 from nearshot.training.teacher import Teacher, teacher_file
 
 
@@ -62,7 +62,7 @@ class RunPlan:
         for name in auto:
             look_up(dict.fromkeys(TRAIN_SETTINGS), name, "automatic setting")
         config = _with_absolute_paths(config)
-        self.run = RunFolder(default_folder(config) if folder is None else folder)
+        self.run = RunFolder(Path("runs") / folder_name(config) if folder is None else folder)
         if config.init is not None:  # brings its backbone and input size
             init = auto_backbone() if config.init == AUTO else config.init
             spec = load_backbone(weights_of_run(init)).spec
@@ -155,21 +155,14 @@ class RunPlan:
             )
 
 
-def default_folder(config: TrainConfig) -> Path:
-    """Return the folder of a run: runs/ and a short name. Runs of older versions keep their longer names."""
-    older = Path("runs") / run_name(config)
-    return older if older.is_dir() else Path("runs") / folder_name(config)
-
-
 def _with_absolute_paths(config: TrainConfig) -> TrainConfig:
-    path = given_path(config.dataset)
-    config = config if path is None else replace(config, dataset=str(path.resolve()))
-    networks = {
-        name: str(Path(network).resolve())
-        for name, network in (("init", config.init), ("teacher", config.teacher))
-        if network is not None and Path(network).exists()
-    }
-    return replace(config, **networks)  # type: ignore[arg-type]
+    dataset = given_path(config.dataset)
+    paths = {} if dataset is None else {"dataset": str(dataset.resolve())}
+    for name in ("init", "teacher"):
+        network = getattr(config, name)
+        if network is not None and Path(network).exists():
+            paths[name] = str(Path(network).resolve())
+    return replace(config, **paths)  # type: ignore[arg-type]
 
 
 def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, Store]:

@@ -6,7 +6,7 @@ no batch of 512, and two validation classes make no 5-way episodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -213,39 +213,33 @@ def _nearest(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str]
     """Return the episodes nearest to the settings of all that fit: by shots, then images per class, then ways.
 
     They are no larger than the settings', nor, where the batch size is automatic and that is possible, than leaves an
-    epoch several steps.
+    epoch several steps. Settings that are not automatic stay, and may ask for more than the data have; then the sampler
+    raises an error that names the class.
     """
     sizes = [config.batch_size]
     if "batch_size" in auto:
         sizes.insert(0, min(config.batch_size, _enough(int(by_class.sizes.sum()))))
     usual = config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
+    n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
     for size in sizes:
-        shapes = _shapes(replace(config, batch_size=size), by_class, auto)
-        divisible = [shape for shape in shapes if shape.batch_size % n_ranks == 0]
-        if divisible:
+        shapes = []
+        if config.n_way is not None and config.n_query is not None:
+            n_shots = range(1, max(1, smallest - config.n_query) + 1)
+            shapes = [EpisodeShape(config.n_way, n_shot, config.n_query) for n_shot in n_shots]
+        else:
+            most = min(smallest, max(2, size // 2))
+            for per_class in range(2, most + 1) if "images_per_class" in auto else (config.images_per_class,):
+                n_shot = per_class // 2 if "n_shot" in auto and config.n_shot >= per_class else config.n_shot
+                for n_way in range(2, max(2, min(n_classes, size // per_class)) + 1):
+                    if n_shot < per_class and ("batch_size" in auto or n_way * per_class == size):
+                        shapes.append(EpisodeShape(n_way, n_shot, per_class - n_shot))
+        shapes = [shape for shape in shapes if shape.batch_size % n_ranks == 0]
+        if shapes:
             return min(
-                divisible,
+                shapes,
                 key=lambda one: (abs(one.n_shot - config.n_shot), abs(one.images_per_class - usual), -one.n_way),
             )
     return None
-
-
-def _shapes(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str]) -> Iterator[EpisodeShape]:
-    """Yield the episodes that keep the settings that are not automatic, in batches no larger than the settings'.
-
-    Those settings may ask for more than the data have; then the sampler raises an error that names the class.
-    """
-    n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
-    if config.n_way is not None and config.n_query is not None:
-        for n_shot in range(1, max(1, smallest - config.n_query) + 1):
-            yield EpisodeShape(config.n_way, n_shot, config.n_query)
-        return
-    most = min(smallest, max(2, config.batch_size // 2))
-    for per_class in range(2, most + 1) if "images_per_class" in auto else (config.images_per_class,):
-        n_shot = per_class // 2 if "n_shot" in auto and config.n_shot >= per_class else config.n_shot
-        for n_way in range(2, max(2, min(n_classes, config.batch_size // per_class)) + 1):
-            if n_shot < per_class and ("batch_size" in auto or n_way * per_class == config.batch_size):
-                yield EpisodeShape(n_way, n_shot, per_class - n_shot)
 
 
 def _classes(split: str, n_classes: int, smallest: int) -> str:
