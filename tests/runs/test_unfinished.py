@@ -105,44 +105,6 @@ def test_the_finished_run_does_not_answer_with_what_was_measured_before(data_dir
     assert not list((run / "evaluations").iterdir())
 
 
-def test_where_no_epoch_was_validated_the_latest_weights_are_measured(data_dir: Path, tmp_path: Path) -> None:
-    """Without a validation split the last epoch's weights are written at the end; a checkpoint has the same before."""
-    shutil.copytree(data_dir / "tiny", tmp_path / "tiny")
-    shutil.rmtree(tmp_path / "tiny" / "16" / "val")
-    run = tmp_path / "run"
-    config = replace(TINY, epochs=2, projection=16, sync_batch_norm=True)
-    n_steps = trained(config, run, tmp_path).history[-1]["step"]
-    asked = replace(ASKED, classifiers=("centroid", "soft", "knn"))
-    finished = evaluate_run(run, asked, data_dir=tmp_path)
-    network = TrainedRun(run, data_dir=tmp_path, device="cpu").network(run / "weights" / "epoch-0002.safetensors")
-    (run / "result.json").unlink()
-    shutil.rmtree(run / "weights")
-    found = evaluate_run(run, asked, data_dir=tmp_path, unfinished=True)
-    assert {one.weights for one in found} == {f"checkpoint-step-{n_steps}"}
-    for one, other in zip(found, finished, strict=True):
-        assert one.accuracy.mean == pytest.approx(other.accuracy.mean, abs=0.3)  # the mean's rounding may turn a tie
-        assert one.accuracy.protocol.centred
-    opened = TrainedRun(run, data_dir=tmp_path, device="cpu", unfinished=True)
-    latest = opened.network(opened.best_weights(5, "centroid"))
-    assert torch.equal(latest.features(opened.store("test")), network.features(opened.store("test")))
-    torch.testing.assert_close(latest.centre(), network.centre(), rtol=1e-4, atol=1e-5)
-    shutil.rmtree(tmp_path / "tiny" / "16" / "train")
-    with pytest.raises(InputError, match="training split of tiny"):
-        evaluate_run(run, asked, data_dir=tmp_path, unfinished=True)
-
-
-def test_a_run_that_was_stopped_before_its_first_validation(
-    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = replace(TINY, epochs=6, validate_every=3, method=OwnLoss("stops", Stops(3)))
-    trained(config, tmp_path / "run", data_dir)
-    found = evaluate_run(tmp_path / "run", ASKED, data_dir=data_dir, unfinished=True)
-    assert {(one.weights, one.unfinished) for one in found} == {("checkpoint-step-3", Unfinished(0, 6))}
-    command = ["evaluate", str(tmp_path / "run"), "--data-dir", str(data_dir), "--n-way", "2", "--n-episodes", "30"]
-    assert main(command) == 0
-    assert "latest weights; no epoch has been validated." in " ".join(capsys.readouterr().out.split())
-
-
 def test_weights_that_are_opened_may_be_removed(stopped: Stopped, data_dir: Path) -> None:
     opened = TrainedRun(stopped[0], data_dir=data_dir, unfinished=True)
     shutil.rmtree(stopped[0] / "weights")

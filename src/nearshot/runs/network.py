@@ -15,12 +15,12 @@ from nearshot.data.loader import ImageFeed
 from nearshot.devices import Precision, chosen_device, uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.evaluation import FeatureSet, power_transform
-from nearshot.models import Backbone, build_backbone, load_backbone
+from nearshot.models import Backbone, load_backbone
 from nearshot.models.weights import load_head
 from nearshot.training.checkpoint import read_checkpoint
 from nearshot.training.classes import TrainingClasses
 from nearshot.training.embedding import embed_images
-from nearshot.training.run_folder import RunFolder, best_epoch
+from nearshot.training.run_folder import Best, RunFolder
 
 __all__ = ["FeatureOptions", "InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
 
@@ -195,66 +195,37 @@ class TrainedRun:
         self.data_dir, self.device = data_dir, chosen_device(device)
         self.precision, self.bfloat16 = precision, uses_bfloat16(precision, self.device.type)
         self._networks: dict[tuple[Path, FeatureOptions], TrainedNetwork] = {}
-        self._stores: dict[tuple[str, str, int | None], Store] = {}
-        self._backbones: dict[Path, Backbone] = {}  # of an unfinished run
+        self._best: Best | None = None
+        self._backbones: dict[Path, Backbone] = {}
         self.unfinished: Unfinished | None = None
         if unfinished and not self.run.is_finished:
-            self._read_checkpoint()
-
-    def _read_checkpoint(self) -> None:
-        """Open an unfinished run with its best weights so far; with the latest where no epoch has been validated.
-
-        They are read at once, since a running training may remove their files at any time.
-        """
-        run, config = self.run, self.config
-        if not run.checkpoint.is_file():
-            raise InputError(f"{run.path} has nothing to measure yet, since it has no checkpoint.")
-        state = read_checkpoint(run.checkpoint)
-        progress = state["progress"]
-        self.unfinished = Unfinished(int(progress["epoch"]) - 1, config.epochs)
-        self._best, self._latest = progress["best"], Path(f"checkpoint-step-{progress['step']}")  # a name, not a file
-        files = {run.weights_of(int(one["epoch"])) for one in self._best.values()}
-        self._backbones = {file: load_backbone(file) for file in files}
-        if files:
-            return
-        if self._training is None:
-            raise InputError(
-                f"No epoch of {run.path} has been validated yet. To measure its checkpoint, the training split of "
-                f"{config.dataset} is needed, which is missing."
-            )
-        with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
-            side = config.input_size or self._training.images.shape[1]
-            backbone = build_backbone(config.backbone, input_size=side)
-        tensors, prefix = state["average"] or state["learner"], "backbone."
-        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        backbone.load_state_dict(own)
-        self._backbones[self._latest] = backbone.eval()
+            progress = read_checkpoint(self.run.checkpoint)["progress"] if self.run.checkpoint.is_file() else {}
+            self._best = progress.get("best")
+            if not self._best:
+                raise InputError(f"{self.run.path} has nothing to measure yet: no epoch has been validated.")
+            self.unfinished = Unfinished(int(progress["epoch"]) - 1, self.config.epochs)
+            # Read at once, since a running training may remove the files at any time.
+            files = {self.run.weights_of(int(one["epoch"])) for one in self._best.values()}
+            self._backbones = {file: load_backbone(file) for file in files}
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
         """Return the weights of the epoch that was best on the validation split."""
-        if self.unfinished is None:
-            return self.run.best_weights(n_shot, classifier)
-        epoch = best_epoch(self._best, n_shot, classifier)
-        return self._latest if epoch is None else self.run.weights_of(epoch)
+        return self.run.best_weights(n_shot, classifier, self._best)
 
     def network(self, weights: Path, options: FeatureOptions = EMBEDDING) -> TrainedNetwork:
         """Return the network with the weights of a file."""
         key = (weights, options)
         if key not in self._networks:
-            finished = self.unfinished is None
-            backbone = load_backbone(weights) if finished else self._backbones[weights]
-            self._networks[key] = network = TrainedNetwork(
-                backbone,
+            has_projection = self.unfinished is None and self.config.projection is not None
+            self._networks[key] = TrainedNetwork(
+                self._backbones.get(weights) or load_backbone(weights),
                 weights.name,
                 device=self.device,
                 precision=self.precision,
                 training=self._training,
-                projection=load_head(weights, "projection") if finished and self.config.projection else None,
+                projection=load_head(weights, "projection") if has_projection else None,
                 options=options,
             )
-            if not finished and weights == self._latest and self._training is not None:
-                mean = network.features(self._training).mean(0)  # which a validation would have saved
-                backbone.spec = replace(backbone.spec, training_mean=mean)
         return self._networks[key]
 
     @cached_property
@@ -269,12 +240,10 @@ class TrainedRun:
 
     def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
         """Return a split to measure, by default of the dataset that was trained on; trained classes are refused."""
-        key = (dataset or self.config.dataset, split, side or (self.config.side if dataset is None else None))
-        if key not in self._stores:
-            store = open_or_prepare(key[0], key[1], self.data_dir, side=key[2])
-            self.trained_on.check_unseen(store, split)
-            self._stores[key] = store
-        return self._stores[key]
+        side = side or (self.config.side if dataset is None else None)
+        store = open_or_prepare(dataset or self.config.dataset, split, self.data_dir, side=side)
+        self.trained_on.check_unseen(store, split)
+        return store
 
 
 def training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:

@@ -37,6 +37,7 @@ from nearshot.training.presets import PHOTOS, closest_preset
 
 __all__ = ["RunFolder", "best_epoch", "describe_environment", "device_name", "folder_name", "run_name"]
 
+Best = dict[str, dict[str, Any]]  # by "5-shot centroid" and the like: the best epoch and its accuracy
 LONGEST_NAME = 120
 CLASSES, JOB = "training_classes.json", "job.json"
 _IN_PYTHON = "(in Python, resume=True or overwrite=True)"
@@ -113,13 +114,16 @@ class RunFolder:
             raise InputError(f"{self.path} is not a {kind}: it has no {name}.")
         return read_json(file)
 
-    def read_best(self) -> dict[str, dict[str, Any]]:
-        """Return the best epochs of a finished run, by "5-shot centroid" and the like."""
+    def read_best(self) -> Best:
+        """Return the best epochs of a finished run."""
         return dict(self.read("result.json")["best"])
 
-    def best_weights(self, n_shot: int, classifier: str) -> Path:
-        """Return the weights of a finished run's best epoch for these; of the last, if none was validated."""
-        epoch = best_epoch(self.read_best(), n_shot, classifier)
+    def best_weights(self, n_shot: int, classifier: str, best: Best | None = None) -> Path:
+        """Return the weights of the best epoch for these, by default of a finished run; of the last, if there is none.
+
+        `best` are the best epochs so far of an unfinished run.
+        """
+        epoch = best_epoch(self.read_best() if best is None else best, n_shot, classifier)
         return self.weights_of(self.read_config().epochs if epoch is None else epoch)
 
     def read_config(self) -> TrainConfig:
@@ -186,7 +190,7 @@ def classes_of_network(network: str) -> TrainingClasses | None:
     return TrainingClasses.from_dict(json.loads(notes[NOTE])) if NOTE in notes else None
 
 
-def best_epoch(best: dict[str, dict[str, Any]], n_shot: int, classifier: str) -> int | None:
+def best_epoch(best: Best, n_shot: int, classifier: str) -> int | None:
     """Return the epoch with the best validation accuracy for a number of shots and a classifier; None if none has.
 
     Shots that were not validated have the nearest ones' epoch; other classifiers have nearest centroid's.
