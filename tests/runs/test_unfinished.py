@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,37 +128,3 @@ def test_the_command_line_says_that_a_run_is_unfinished(
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["unfinished"] for one in found] == [{"epochs_done": 3, "epochs": 6}] * 2
-
-
-@pytest.mark.slow
-def test_a_run_is_measured_while_it_trains(data_dir: Path, tmp_path: Path) -> None:
-    """A real training in another process, which saves and removes weights all the time."""
-    run = tmp_path / "run"
-    settings = ["--backbone", "conv4-32", "--epochs", "2000", "--batch-size", "32", "--validate-every", "1"]
-    settings += ["--validation-episodes", "20", "--validation-way", "2", "--accelerator", "cpu"]
-    settings += ["--learning-rate", "0.0005", "--schedule", "constant"]  # slow, so that the best epoch changes
-    settings += ["--checkpoint-seconds", "0", "--output", str(run), "--data-dir", str(data_dir)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    training = subprocess.Popen(
-        [sys.executable, "-m", "nearshot", "train", "--dataset", "tiny", *settings],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not (run / "checkpoint.pt").is_file():
-            assert training.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        epochs: list[int] = []
-        while len(epochs) < 20 or (epochs[-1] == epochs[0] and time.monotonic() < deadline):  # a busy machine is slow
-            for one in evaluate_run(run, replace(ASKED, n_episodes=5), data_dir=data_dir, unfinished=True):
-                assert one.unfinished is not None
-                epochs.append(one.unfinished.epochs_done)
-        assert training.poll() is None
-    finally:
-        training.terminate()
-        training.wait(60)
-    assert epochs == sorted(epochs)
-    assert epochs[0] < epochs[-1] < 2000

@@ -144,13 +144,6 @@ def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
     assert (run / "thesis.tex").read_text() == "precious"
 
 
-def test_resuming_a_finished_run_gives_its_result(run: Path, trained: Path, data_dir: Path) -> None:
-    result = train(DONE, folder=run, data_dir=data_dir, resume=True, show=False)
-    assert result.finished
-    assert [record["epoch"] for record in result.history] == [1, 2, 3, 4, 5]
-    assert (run / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
-
-
 class Evil:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.system, ("touch evil-was-here",)
