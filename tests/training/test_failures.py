@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from settings import TINY
-from tiny import prepare_tiny
 from torch import Tensor
 
 from nearshot.cli import main
 from nearshot.errors import NearshotError
 from nearshot.losses import nca_loss
 from nearshot.training import OwnLoss, train
-from nearshot.training.checkpoint import CheckpointWriter, read_checkpoint
+from nearshot.training.checkpoint import read_checkpoint, write_checkpoint
 
-# The other keys that a checkpoint must have.
-FILLER: dict[str, object] = dict.fromkeys(("config", "fingerprints", "optimiser", "sampler", "generator", "progress"))
 MOUNT, UNMOUNT = shutil.which("mount"), shutil.which("umount")
 
 
@@ -69,39 +65,13 @@ def small_disk(mount: Path, size: str) -> Iterator[Path]:
 
 def test_a_full_disk_stops_and_keeps_the_last_checkpoint(data_dir: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", "1m") as mount:
-        full = pytest.raises(NearshotError, match="disk is full")
-        with full, CheckpointWriter(mount / "checkpoint.pt") as writer:
-            writer.save(FILLER | {"learner": {"weights": torch.ones(1000)}})
-            writer.wait()
-            writer.save(FILLER | {"learner": {"weights": torch.ones(1_000_000)}})
+        write_checkpoint(mount / "checkpoint.pt", {"learner": {"weights": torch.ones(1000)}})
+        with pytest.raises(NearshotError, match="disk is full"):
+            write_checkpoint(mount / "checkpoint.pt", {"learner": {"weights": torch.ones(1_000_000)}})
         assert read_checkpoint(mount / "checkpoint.pt")["learner"]["weights"].numel() == 1000
         assert [file.name for file in mount.iterdir()] == ["checkpoint.pt"]
     with small_disk(tmp_path / "smaller", "300k") as mount, pytest.raises(NearshotError, match="disk is full"):
         train(replace(TINY, epochs=3), folder=mount / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
-
-
-def test_a_checkpoint_is_copied_before_it_is_written(tmp_path: Path) -> None:
-    weights = torch.zeros(100_000)
-    with CheckpointWriter(tmp_path / "checkpoint.pt") as writer:
-        writer.save(FILLER | {"learner": {"weights": weights}})
-        weights.fill_(1)  # training continues
-    assert not read_checkpoint(tmp_path / "checkpoint.pt")["learner"]["weights"].any()
-
-
-def test_weights_written_during_a_checkpoint_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow disk, old weights are removed when a later epoch is among the best already."""
-    prepare_tiny(tmp_path, contrast=12)  # hard to tell apart, so that later epochs are better
-    write = CheckpointWriter._write
-
-    def slowly(self: CheckpointWriter, state: dict[str, object], afterwards: Callable[[], None]) -> None:
-        write(self, state, lambda: time.sleep(0.3))
-        afterwards()
-
-    monkeypatch.setattr(CheckpointWriter, "_write", slowly)
-    config = replace(TINY, epochs=8, validate_every=1)
-    result = train(config, folder=tmp_path / "run", data_dir=tmp_path, checkpoint_seconds=0.1, show=False)
-    files = {file.name for file in (tmp_path / "run" / "weights").iterdir()}
-    assert files == {f"epoch-{epoch:04d}.safetensors" for epoch in {*result.best_epochs.values(), 8}}
 
 
 @pytest.mark.parametrize(

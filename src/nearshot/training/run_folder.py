@@ -91,11 +91,10 @@ class RunFolder:
         """Return the file of an epoch's weights."""
         return self.weights / f"epoch-{epoch:04d}.safetensors"
 
-    def keep_weights(self, epochs: set[int], *, before: int) -> None:
-        """Remove the weights of all other epochs before `before`; later ones may be among the best."""
-        for epoch in range(before):
-            if epoch not in epochs:
-                self.weights_of(epoch).unlink(missing_ok=True)
+    def keep_weights(self, epochs: set[int]) -> None:
+        """Remove the weights of all other epochs."""
+        for file in set(self.weights.glob("epoch-*.safetensors")) - set(map(self.weights_of, epochs)):
+            file.unlink()
 
     @property
     def is_finished(self) -> bool:

@@ -20,7 +20,7 @@ from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
 from nearshot.models import save_backbone
 from nearshot.training import checkpoint
 from nearshot.training.assembly import RunPlan
-from nearshot.training.checkpoint import CheckpointWriter, Progress
+from nearshot.training.checkpoint import Progress
 from nearshot.training.classes import NOTE
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, naming_lost_ranks, on_first_rank
@@ -136,7 +136,7 @@ def train(
             log = RunLog(run, config, progress, len(plan.sampler), show=show, wandb=wandb, called=called)
             for message in plan.messages:
                 log.say(message)
-        with log or nullcontext(), CheckpointWriter(run.checkpoint) as writer, stop_signal() as stopping:
+        with log or nullcontext(), stop_signal() as stopping:
             if config.init is not None and progress.step == 0:
                 progress.initial = training.validate(0)
                 if log is not None:
@@ -148,7 +148,7 @@ def train(
                     if log is not None:
                         log.step()
                     if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
-                        training.save(writer)
+                        training.save()
                         return training.result(finished=False)
                 record = training.epoch_record()
                 seconds = time.perf_counter() - started
@@ -163,12 +163,11 @@ def train(
                 progress.next_epoch()
                 is_last = progress.epoch > config.epochs
                 stops = any_rank(fabric, stopping()) and not is_last
-                since_last = time.monotonic() - writer.started
+                since_last = time.monotonic() - training.saved_at
                 if stops or is_last or since_last >= options.get("checkpoint_seconds", 10.0):
-                    training.save(writer)
+                    training.save()
                 if stops:
                     return training.result(finished=False)
-            writer.wait()
             return training.result(finished=True)
 
 
@@ -206,7 +205,7 @@ class Training:
         network = torch.compile(backbone, dynamic=False) if hardware.compile else backbone
         most = max(len(one.labels) for one in plan.stores.values())
         self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
-        self.progress, self.warnings = Progress(), list[str]()
+        self.progress, self.warnings, self.saved_at = Progress(), list[str](), time.monotonic()
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Take the remaining steps of the epoch; after each, yield its number and how many follow."""
@@ -281,16 +280,16 @@ class Training:
         device, bfloat16 = self.fabric.device, "bf16" in str(self.fabric.strategy.precision.precision)
         return embed_images(self.saved.backbone, feed, device=device, network=self.embedder, bfloat16=bfloat16)
 
-    def save(self, writer: CheckpointWriter) -> None:
+    def save(self) -> None:
         """Write a checkpoint on the first rank, and then remove weights that are not among the best."""
+        self.saved_at = time.monotonic()
         if not self.fabric.is_global_zero:
             return
         self._check_finite()
         state = checkpoint.state_of(self.step, self.plan.sampler, self.progress)
         state |= {"config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
-        kept = {int(best["epoch"]) for best in self.progress.best.values()} | {self.config.epochs}
-        epoch = self.progress.epoch  # of the checkpoint; training continues while it is written
-        writer.save(state, afterwards=lambda: self.run.keep_weights(kept, before=epoch))
+        checkpoint.write_checkpoint(self.run.checkpoint, state)
+        self.run.keep_weights({int(best["epoch"]) for best in self.progress.best.values()} | {self.config.epochs})
 
     def result(self, *, finished: bool) -> TrainResult:
         """Return the result, the same on all ranks; the first writes the result.json of a finished run."""
