@@ -160,7 +160,7 @@ def evaluate_weights(
             classes that are far smaller than the others are skipped.
         tell: called with each message, such as about lowered settings, or before many images are embedded.
     """
-    tell, own = tell or _ignore, read_notes(path).get("dataset")
+    tell, own = tell or (lambda message: None), read_notes(path).get("dataset")
     request = replace(request, classifiers=request.classifiers or ("centroid",))
     dataset = request.dataset or own
     if dataset is None:
@@ -208,7 +208,7 @@ def evaluate_run(
     `unfinished`: whether to measure a run that was stopped, or is still training, instead of refusing it. The other
     arguments are those of `evaluate_weights`.
     """
-    tell = tell or _ignore
+    tell = tell or (lambda message: None)
     if not isinstance(run, TrainedRun):
         run = TrainedRun(run, data_dir=data_dir, device=device, precision=precision, unfinished=unfinished)
     method = METHODS.get(run.config.method_name)
@@ -243,10 +243,6 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
     parts += [word.replace(" ", "-") for word in (*request.options.labels, *also)]
     parts += ["bfloat16" if run.bfloat16 else "float32", store.dataset, store.fingerprint[:12]]
     return ",".join(parts) + ".json"
-
-
-def _ignore(message: str) -> None:
-    pass
 
 
 def _fitted(

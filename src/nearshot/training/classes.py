@@ -54,14 +54,12 @@ class TrainingClasses:
         is_own = store.dataset == self.dataset
         if split == "train" if is_own else not {store.dataset, self.dataset} <= SOURCES.keys():
             return
+        advice = f"The network was trained on {self.dataset}, which has them too: measure it on another dataset."
+        if is_own:
+            advice = f"{self.dataset} had other splits when the network was trained: prepare those again, or retrain."
         try:
             check_unseen_classes(self.class_names, store.class_names)
         except LeakError as error:
-            advice = (
-                f"{self.dataset} had other splits when the network was trained: prepare those again, or retrain."
-                if is_own
-                else f"The network was trained on {self.dataset}, which has them too: measure it on another dataset."
-            )
             raise LeakError(f"{error} {advice}") from None
 
     def doubt(self, store: Store) -> str | None:

@@ -13,7 +13,7 @@ from nearshot.errors import InputError
 from nearshot.models import Backbone, build_backbone, load_backbone
 from nearshot.models.heads import LinearHead, ProjectionHead
 from nearshot.training.config import TrainConfig
-from nearshot.training.methods import has_linear_head, has_projection_bias
+from nearshot.training.methods import has_linear_head
 from nearshot.training.run_folder import weights_of_run
 
 N_TURNS = 4  # quarters of a full turn
@@ -44,7 +44,8 @@ class Learner(nn.Module):
         dim = self.backbone.embedding_dim
         self.projection: ProjectionHead | None = None
         if config.projection is not None:
-            self.projection = ProjectionHead(dim, config.projection, bias=has_projection_bias(config))
+            bias = config.method == "supcon" or config.distance == "cosine"  # cancels in Euclidean distances
+            self.projection = ProjectionHead(dim, config.projection, bias=bias)
         self.head = LinearHead(dim, n_classes) if has_linear_head(config) else None
         self.turn_head = LinearHead(dim, N_TURNS) if config.rotation_weight else None
 

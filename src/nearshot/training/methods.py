@@ -26,21 +26,13 @@ __all__ = ["METHODS", "LossInputs", "Method", "batch_kind", "resolve_method"]
 
 
 class LossInputs(NamedTuple):
-    """The input of a loss: a whole batch, gathered from all devices.
+    """The input of a loss: a whole batch, gathered from all devices."""
 
-    Attributes:
-        embeddings: (image, dim), after the projection if there is one.
-        logits: (image, class), of the linear head; None where the method has none.
-        labels: (image,).
-        temperature: a number, or the learnt one.
-        generator: the random numbers of a loss that samples.
-    """
-
-    embeddings: Tensor
-    logits: Tensor | None
-    labels: Tensor
-    temperature: float | Tensor
-    generator: torch.Generator | None
+    embeddings: Tensor  # (image, dim), after the projection if there is one
+    logits: Tensor | None  # (image, class), of the linear head
+    labels: Tensor  # (image,)
+    temperature: float | Tensor  # the learnt one is a tensor
+    generator: torch.Generator | None  # of a loss that samples
 
 
 @dataclass(frozen=True)
@@ -127,11 +119,6 @@ def has_linear_head(config: TrainConfig) -> bool:
 def batch_kind(config: TrainConfig) -> BatchKind:
     """Return the kind of a run's batches: the one in the configuration, or else its method's default."""
     return config.batches or METHODS.get(config.method_name, Method).batches
-
-
-def has_projection_bias(config: TrainConfig) -> bool:
-    """Return whether a projection has a bias: where cosines are compared. In Euclidean distances it would cancel."""
-    return config.method_name == "supcon" or config.distance == "cosine"
 
 
 def resolve_method(config: TrainConfig) -> Method:
