@@ -20,7 +20,7 @@ from nearshot.io import read_json
 from nearshot.models import load_backbone, read_notes, save_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
 from nearshot.runs.network import TrainedRun
-from nearshot.training.classes import TrainingClasses
+from nearshot.training.run_folder import TrainingClasses
 
 ASKED = Request(n_way=2, n_episodes=5, shots=(1,), n_query=5)
 RAW = Measurement("test", 1, "centroid", how="raw")

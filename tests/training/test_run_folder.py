@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from nearshot.errors import InputError
 from nearshot.training import PRESETS, RunFolder, TrainConfig
-from nearshot.training.classes import TrainingClasses
 from nearshot.training.presets import PHOTOS
-from nearshot.training.run_folder import best_epoch, describe_environment, folder_name
+from nearshot.training.run_folder import TrainingClasses, best_epoch, describe_environment, folder_name
 
 CLASSES = TrainingClasses("tiny", ("otter", "seal"))
 

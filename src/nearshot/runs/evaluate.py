@@ -26,9 +26,8 @@ from nearshot.evaluation import (
 from nearshot.models import load_backbone, read_notes
 from nearshot.runs.network import EMBEDDING, FeatureOptions, TrainedNetwork, TrainedRun, Unfinished, training_split
 from nearshot.training.autoconfig import EVALUATION_SETTINGS, check_splits, fit_episodes
-from nearshot.training.classes import TrainingClasses
 from nearshot.training.methods import METHODS
-from nearshot.training.run_folder import classes_of_network
+from nearshot.training.run_folder import TrainingClasses, classes_of_network
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
 MANY = 500  # images, which a slow network takes a while for
@@ -72,7 +71,6 @@ class Request:
 
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
-        _ = self.options  # checks the numbers
         for name in self.classifiers:
             look_up(CLASSIFIERS, name, "classifier")
         for n_shot in self.shots:
@@ -252,8 +250,6 @@ def _fitted(
 
     A request that the split does not allow is refused here, before its images are embedded.
     """
-    if not request.shots:
-        raise InputError("There is nothing to measure: give numbers of shots.")
     if trained_on is not None and (doubt := trained_on.doubt(store)):
         tell(doubt)
     by_class = ImagesByClass(store.labels, store.class_names)

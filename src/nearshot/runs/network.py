@@ -18,9 +18,8 @@ from nearshot.evaluation import FeatureSet, power_transform
 from nearshot.models import Backbone, load_backbone
 from nearshot.models.weights import load_head
 from nearshot.training.checkpoint import read_checkpoint
-from nearshot.training.classes import TrainingClasses
 from nearshot.training.embedding import embed_images
-from nearshot.training.run_folder import Best, RunFolder
+from nearshot.training.run_folder import Best, RunFolder, TrainingClasses
 
 __all__ = ["FeatureOptions", "InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
 
@@ -40,12 +39,6 @@ class FeatureOptions:
     n_views: int = 1
     power: float = 1.0
     input_size: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.n_views < 1:
-            raise InputError(f"n_views must be at least 1 (got {self.n_views}).")
-        if not self.power > 0:
-            raise InputError(f"power must be positive (got {self.power}).")
 
     @property
     def labels(self) -> list[str]:

@@ -16,19 +16,17 @@ from nearshot.data.datasets import SOURCES
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.store import prepared_manifests
 from nearshot.episode_shape import ImagesByClass
-from nearshot.errors import InputError, NearshotError, look_up
+from nearshot.errors import InputError, look_up
 from nearshot.models import load_backbone
 from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.text import format_list
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_validation
-from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
 from nearshot.training.hardware import Hardware
-from nearshot.training.learner import Learner
+from nearshot.training.learner import Learner, Teacher
 from nearshot.training.methods import make_batches, resolve_method
-from nearshot.training.run_folder import RunFolder, classes_of_network, folder_name, weights_of_run
-from nearshot.training.teacher import Teacher, teacher_file
+from nearshot.training.run_folder import RunFolder, TrainingClasses, classes_of_network, folder_name, weights_of_run
 
 
 class RunPlan:
@@ -74,10 +72,7 @@ class RunPlan:
         self.method = resolve_method(config)
         self.fabric = hardware.fabric(config)
         if launch:
-            try:
-                self.fabric.launch()
-            except RuntimeError as error:  # such as torch.distributed.DistNetworkError
-                raise NearshotError(f"The processes of this run could not connect: {error}") from error
+            self.fabric.launch()
             on_first_rank(self.fabric, lambda: len(open_splits(config, data_dir)))  # prepares what is not prepared
         self.stores = open_splits(config, data_dir)
         n_ranks, training = self.fabric.world_size, self.stores["train"]
@@ -85,7 +80,8 @@ class RunPlan:
             check_enough(training)
         self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         if config.teacher is not None:
-            self.fingerprints["teacher"] = hashlib.sha256(teacher_file(config).read_bytes()).hexdigest()
+            teacher = Path(weights_of_run(config.teacher)).read_bytes()
+            self.fingerprints["teacher"] = hashlib.sha256(teacher).hexdigest()
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
         self.validation_queries = self._check_validation()
         self.classes = self._check_classes()

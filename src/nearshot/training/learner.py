@@ -1,8 +1,9 @@
-"""The network that is trained, with its heads, and the moving average of its weights."""
+"""The network that is trained, with its heads, the moving average of its weights, and its teacher."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import NamedTuple, Self, cast
 
 import torch
@@ -10,11 +11,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearshot.errors import InputError
+from nearshot.losses import distillation_loss, neighbour_distillation_loss
 from nearshot.models import Backbone, build_backbone, load_backbone
 from nearshot.models.heads import LinearHead, ProjectionHead
+from nearshot.models.weights import load_head
 from nearshot.training.config import TrainConfig
-from nearshot.training.methods import has_linear_head
-from nearshot.training.run_folder import weights_of_run
+from nearshot.training.methods import LossInputs, has_linear_head
+from nearshot.training.run_folder import classes_of_network, weights_of_run
 
 N_TURNS = 4  # quarters of a full turn
 
@@ -112,3 +115,46 @@ class WeightAverage(nn.Module):
         change = cast(list[Tensor], torch._foreach_sub(weights, averages))
         torch._foreach_mul_(change, weight)
         torch._foreach_add_(averages, change)
+
+
+class Teacher(nn.Module):
+    """A trained network in evaluation mode, without gradients.
+
+    It gives logits where the student has a linear head, and embeddings, after the projection if it has one, otherwise.
+    Of a run, it is the best epoch for five shots.
+    """
+
+    def __init__(self, config: TrainConfig, student: Backbone, class_names: Sequence[str]) -> None:
+        super().__init__()
+        path = weights_of_run(str(config.teacher))
+        self.backbone = load_backbone(path, input_size=student.spec.input_size)
+        self.gives_logits = has_linear_head(config)
+        self.last = load_head(path, "head" if self.gives_logits else "projection")
+        if self.backbone.spec.normalisation != student.spec.normalisation:
+            raise InputError(f"The teacher {config.teacher} must normalise images as {student.spec.name} does.")
+        if self.gives_logits:
+            trained_on = classes_of_network(str(config.teacher))
+            known = () if trained_on is None else trained_on.class_names[: len(class_names)]
+            if self.last is None or self.last.out_features != len(class_names) or known != tuple(class_names):
+                raise InputError(
+                    f"The teacher {config.teacher} must have a linear head for the {len(class_names)} training "
+                    "classes. Train it with simpleshot, or with nca and cross_entropy_weight, on the same data."
+                )
+        self.eval().requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (image, class) or the embeddings (image, dim) of normalised images."""
+        embeddings: Tensor = self.backbone(images)
+        return embeddings if self.last is None else self.last(embeddings)
+
+    def loss(self, inputs: LossInputs, answers: Tensor, config: TrainConfig) -> Tensor:
+        """Return how far the student is from the teacher's answers to the whole batch."""
+        if inputs.logits is not None:
+            return distillation_loss(inputs.logits, answers, temperature=config.distillation_temperature)
+        return neighbour_distillation_loss(
+            inputs.embeddings,
+            answers,
+            temperature=inputs.temperature,
+            distance=config.distance,
+            distillation_temperature=config.distillation_temperature,
+        )

@@ -16,10 +16,9 @@ from nearshot.models.kernels import fuse
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
-from nearshot.training.learner import N_TURNS, Embedded, Learner, WeightAverage
+from nearshot.training.learner import N_TURNS, Embedded, Learner, Teacher, WeightAverage
 from nearshot.training.methods import LossInputs, resolve_method
 from nearshot.training.mixup import Mixup
-from nearshot.training.teacher import Teacher
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

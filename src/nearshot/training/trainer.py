@@ -21,14 +21,13 @@ from nearshot.models import save_backbone
 from nearshot.training import checkpoint
 from nearshot.training.assembly import RunPlan
 from nearshot.training.checkpoint import Progress
-from nearshot.training.classes import NOTE
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import any_rank, naming_lost_ranks, on_first_rank
 from nearshot.training.embedding import embed_images, in_one_size
 from nearshot.training.hardware import Hardware
 from nearshot.training.logging import RunLog, import_wandb
 from nearshot.training.methods import Composition, compositions
-from nearshot.training.run_folder import describe_environment
+from nearshot.training.run_folder import NOTE, describe_environment
 from nearshot.training.signals import stop_signal
 from nearshot.training.step import Step, captured
 
