@@ -150,12 +150,14 @@ class Evil:
 
 
 def test_a_damaged_checkpoint_or_one_that_would_run_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    flipped = bytearray((trained / "checkpoint.pt").read_bytes())
+    flipped[len(flipped) // 2] ^= 1
     monkeypatch.chdir(tmp_path)
     evil = io.BytesIO()
     torch.save({"format": "nearshot-checkpoint", "version": 1, "evil": Evil()}, evil)
-    for content in (evil.getvalue(), b"", b"nonsense", b"PK\x03\x04 half a zip"):
+    for content in (evil.getvalue(), b"nonsense", flipped):
         Path("checkpoint.pt").write_bytes(content)
         with pytest.raises(FileFormatError, match=r"checkpoint\.pt"):
             read_checkpoint(Path("checkpoint.pt"))
