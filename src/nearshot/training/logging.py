@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,8 +26,9 @@ NO_CURVES = ("epoch", "time", "first", "since_start", "validation")
 class RunLog:
     """Writes and shows one line per epoch. The files of a resumed run first shrink to the epochs of its checkpoint.
 
-    `show` None shows a bar on a terminal and plain lines elsewhere; `wandb` is a Weights & Biases project to log to as
-    well; `called` is when `train` was called, by `time.perf_counter`, by default now.
+    Only the first of several ranks `writes` files. `show` None shows a bar on a terminal and plain lines elsewhere;
+    `wandb` is a Weights & Biases project to log to as well; `called` is when `train` was called, by
+    `time.perf_counter`, by default now.
     """
 
     def __init__(
@@ -36,7 +38,8 @@ class RunLog:
         progress: TrainingProgress,
         steps_per_epoch: int,
         *,
-        show: bool | None,
+        writes: bool = True,
+        show: bool | None = False,
         wandb: str | None = None,
         called: float | None = None,
     ) -> None:
@@ -46,15 +49,15 @@ class RunLog:
         n_done = len(progress.history)
         self.started = time.perf_counter()
         self.called: float | None = self.started if called is None else called
-        _write_lines(folder.metrics, progress.history)
-        _write_lines(folder.timing, _timings(folder, n_done))
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
-        except ImportError:
-            self.events = None
-        else:  # curves of a resumed run end before its first epoch
-            self.events = SummaryWriter(str(folder.path), purge_step=n_done + 1)
-        self.wandb = None
+        self.writes, self.events, self.wandb = writes, None, None
+        if writes:
+            _write_lines(folder.metrics, progress.history)
+            _write_lines(folder.timing, _timings(folder, n_done))
+            with suppress(ImportError):
+                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
+
+                # Curves of a resumed run end before its first epoch.
+                self.events = SummaryWriter(str(folder.path), purge_step=n_done + 1)
         if wandb is not None:
             place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
             self.wandb = import_wandb().init(
@@ -85,6 +88,8 @@ class RunLog:
 
     def epoch(self, record: dict[str, Any], *, seconds: float, images_per_second: float) -> None:
         """Log an epoch."""
+        if not self.writes:
+            return
         now = time.time()
         timing = {"epoch": record["epoch"], "time": now, "seconds": seconds, "images_per_second": images_per_second}
         if self.called is not None:  # the first epoch of this process, whose start-up is part of the time
@@ -117,9 +122,10 @@ class RunLog:
             + (f"; {measured}" if measured else "")
         )
 
-    def say(self, message: str) -> None:
-        """Show a message."""
-        self.bar.console.print(message)
+    def say(self, *messages: str) -> None:
+        """Show messages."""
+        for message in messages:
+            self.bar.console.print(message)
 
     def described(self, validation: dict[str, float]) -> str:
         """Return validation accuracies as text, with the accuracy of guessing; empty if there are none."""

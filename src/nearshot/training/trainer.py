@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -124,28 +124,25 @@ def train(
                 plan.messages.append(message)
         elif resume:
             plan.messages.append("There is no checkpoint to resume from; this is a new run.")
-        log = None
-        if fabric.is_global_zero:
+        is_first = fabric.is_global_zero
+        if is_first:
             used = asdict(training.step.hardware)
             used |= {"accelerator": fabric.device.type, "processes": fabric.world_size}
             environment = describe_environment(fabric.device)
             environment |= {"hardware": used, "fingerprints": plan.fingerprints}
             run.describe(config, environment, plan.classes)
-            show, wandb = options.get("show"), options.get("wandb")
-            log = RunLog(run, config, progress, len(plan.sampler), show=show, wandb=wandb, called=called)
-            for message in plan.messages:
-                log.say(message)
-        with log or nullcontext(), stop_signal() as stopping:
+        shown: dict[str, Any] = {"show": options.get("show"), "wandb": options.get("wandb")} if is_first else {}
+        log = RunLog(run, config, progress, len(plan.sampler), writes=is_first, called=called, **shown)
+        with log, stop_signal() as stopping:
+            log.say(*plan.messages)
             if config.init is not None and progress.step == 0:
                 progress.initial = training.validate(0)
-                if log is not None:
-                    log.say(f"epoch 0/{config.epochs}, the initial network: {log.described(progress.initial)}")
+                log.say(f"epoch 0/{config.epochs}, the initial network: {log.described(progress.initial)}")
             while progress.epoch <= config.epochs:
                 started, n_images = time.perf_counter(), 0
                 for number, n_left in training.steps():
                     n_images += plan.sampler.batch_size
-                    if log is not None:
-                        log.step()
+                    log.step()
                     if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
                         training.save()
                         return training.result(finished=False)
@@ -154,11 +151,9 @@ def train(
                 if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
                     record["validation"] = training.validate(progress.epoch)
                 progress.history.append(record)
-                if log is not None:
-                    log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
-                    for warning in training.warnings:
-                        log.say(warning)
-                    training.warnings.clear()
+                log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
+                log.say(*training.warnings)
+                training.warnings.clear()
                 progress.next_epoch()
                 is_last = progress.epoch > config.epochs
                 stops = any_rank(fabric, stopping()) and not is_last
