@@ -16,7 +16,7 @@ from nearshot.errors import InputError, LeakError
 from nearshot.models import build_backbone, load_backbone, read_notes, save_backbone
 from nearshot.training import Hardware, RunFolder, TrainConfig, TrainResult, train
 from nearshot.training.assembly import RunPlan
-from nearshot.training.learner import Learner, freeze_stages
+from nearshot.training.learner import freeze_stages
 
 NAMES = {"1-shot centroid", "1-shot soft", "5-shot centroid", "5-shot soft"}
 
@@ -62,14 +62,6 @@ def test_the_initial_network_is_kept_unless_an_epoch_is_better(
     kept = {f"epoch-{epoch:04d}.safetensors" for epoch in {*result.best_epochs.values(), 2}}
     assert {file.name for file in (result.folder / "weights").iterdir()} == kept
     assert json.loads((result.folder / "result.json").read_text())["initial"] == result.initial
-
-
-def test_a_network_by_name_brings_its_backbone_and_input_size() -> None:
-    learner = Learner(TrainConfig(init="resnet12-nca-cifar-fs"), 32, 5)
-    assert (learner.backbone.spec.name, learner.backbone.spec.input_size) == ("resnet12", 32)
-    published = load_backbone("resnet12-nca-cifar-fs").state_dict()
-    assert all(torch.equal(published[name], tensor) for name, tensor in learner.backbone.state_dict().items())
-    assert TrainConfig(init="none") == TrainConfig()
 
 
 def test_classes_of_the_initial_network_are_never_validated_and_are_recorded(

@@ -135,6 +135,7 @@ def train(
         log = RunLog(run, config, progress, len(plan.sampler), writes=is_first, called=called, **shown)
         with log, stop_signal() as stopping:
             log.say(*plan.messages)
+            training.warm_up()
             if config.init is not None and progress.step == 0:
                 progress.initial = training.validate(0)
                 log.say(f"epoch 0/{config.epochs}, the initial network: {log.described(progress.initial)}")
@@ -200,6 +201,13 @@ class Training:
         most = max(len(one.labels) for one in plan.stores.values())
         self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
         self.progress, self.warnings, self.saved_at = Progress(), list[str](), time.monotonic()
+
+    def warm_up(self) -> None:
+        """Embed an image, so that a network that compiles on first use does so before the first epoch is timed."""
+        if self.fabric.is_global_zero and self.embedder is not None:
+            self.step.learner.eval()
+            self._embed(ImageFeed(self.plan.stores["train"].images[:1], self.fabric.device))
+            self.step.learner.train()
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Take the remaining steps of the epoch; after each, yield its number and how many follow."""
