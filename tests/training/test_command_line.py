@@ -122,15 +122,6 @@ def test_classes_are_listed_the_hardest_first(
     assert (shown[0], shown[-1], len(shown)) == (names[0], names[-1], 3)
 
 
-@pytest.mark.parametrize("command", [["evaluate"], ["train", "--preset", "cifar-fs-nca"]])
-def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([*command, "--help"])
-    out = capsys.readouterr().out
-    assert "Examples:" in out
-    assert ("default: 240" in " ".join(out.split())) == ("train" in command)
-
-
 def test_embedding_many_images_is_announced_unless_the_result_is_stored(
     run: Path, data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

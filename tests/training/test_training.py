@@ -206,17 +206,6 @@ def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: 
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 0.5)]
 
 
-def test_without_tensorboard_there_is_no_event_file(train_tiny: TrainTiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    assert not list(train_tiny(epochs=1).folder.glob("events*"))
-
-
-def test_where_the_images_live_changes_nothing(train_tiny: TrainTiny) -> None:
-    places: tuple[Any, ...] = (None, "memory", "disk")
-    results = [train_tiny(str(place), Hardware(residence=place), epochs=1) for place in places]
-    assert len({result.history[0]["loss"] for result in results}) == 1
-
-
 def test_a_batch_is_counted_as_a_loop_counts_it() -> None:
     labels = torch.tensor([[0, 0, 0, 1, 1, 2], [3, 3, 4, 5, 6, 7]])
     expected = []
