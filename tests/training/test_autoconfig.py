@@ -198,17 +198,16 @@ def test_fitting_episodes_can_be_drawn(
 ) -> None:
     labels = labels_of(*sizes)
     given: dict[str, Any] = {"n_way": n_way, "n_query": n_query, "validation": validation}
-    small = fit_episodes(ImagesByClass(labels), "test", shots=shots, **given)
-    assert 2 <= small.n_way <= n_way
-    assert 1 <= small.n_query <= n_query
-    assert max(small.shots) <= max(shots)
-    for n_shot in small.shots:
-        small_classes: SmallClasses = "leave out" if validation else small.least_images
-        spec = EvaluationSpec(small.n_way, n_shot, small.n_query, n_episodes=1, small_classes=small_classes)
+    settings, messages = fit_episodes(ImagesByClass(labels), "test", shots=shots, **given)
+    assert 2 <= settings["n_way"] <= n_way
+    assert 1 <= settings["n_query"] <= n_query
+    assert max(settings["shots"]) <= max(shots)
+    for n_shot in settings["shots"]:
+        small_classes: SmallClasses = "leave out" if validation else settings["least_images"]
+        spec = EvaluationSpec(settings["n_way"], n_shot, settings["n_query"], 1, small_classes=small_classes)
         source = EpisodeSource(labels, spec)
         assert validation or source.n_classes_left_out <= sizes.count(1) + len(sizes) // 5
-    changed = (small.n_way, small.shots, small.n_query, small.least_images) != (n_way, tuple(shots), n_query, 1)
-    assert bool(small.messages) == changed
+    assert bool(messages) == (list(settings.values()) != [n_way, tuple(shots), n_query, 1])
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,8 @@ def test_a_tiny_class_does_not_ruin_a_measurement(
     sizes: list[int], expected: tuple[int, tuple[int, ...], int], n_skipped: int
 ) -> None:
     by_class = ImagesByClass(labels_of(*sizes), [f"kind {number}" for number in range(len(sizes))])
-    *found, least_images, messages = fit_episodes(by_class, "test", n_way=5, shots=(1, 5), n_query=15)
+    settings, messages = fit_episodes(by_class, "test", n_way=5, shots=(1, 5), n_query=15)
+    *found, least_images = settings.values()
     assert tuple(found) == expected
     tiny = [number for number, size in enumerate(sizes) if size < least_images]
     assert len(tiny) == n_skipped

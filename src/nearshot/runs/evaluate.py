@@ -256,10 +256,10 @@ def _fitted(
     if fit:
         check_splits({request.split: store.labels})
         asked: dict[str, Any] = {name: getattr(request, name) for name in EVALUATION_SETTINGS}
-        small = fit_episodes(by_class, request.split, **asked, auto=fit)
-        for message in small.messages:
+        fitting, messages = fit_episodes(by_class, request.split, **asked, auto=fit)
+        for message in messages:
             tell(message)
-        request = replace(request, **{name: getattr(small, name) for name in EVALUATION_SETTINGS})
+        request = replace(request, **fitting)
     shape = EpisodeShape(request.n_way, max(request.shots), request.n_query)
     by_class.without_small_classes(request.least_images).check(shape)
     return request

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -65,19 +65,8 @@ def fit_validation(config: TrainConfig, store: Store, auto: Collection[str]) -> 
     """Return the settings with the automatic ones of validation adapted to its split, and a message for each change."""
     given: dict[str, Any] = {name: getattr(config, setting) for name, setting in _VALIDATION_SETTINGS.items()}
     names = [name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto]
-    fitting = fit_episodes(ImagesByClass(store.labels), "validation", **given, auto=names, validation=True)
-    changed = {setting: getattr(fitting, name) for name, setting in _VALIDATION_SETTINGS.items()}
-    return replace(config, **changed), fitting.messages
-
-
-class FittingEpisodes(NamedTuple):
-    """Ways, shots and queries that a split has the classes and images for, and a message for each change."""
-
-    n_way: int
-    shots: tuple[int, ...]
-    n_query: int
-    least_images: int
-    messages: list[str]
+    fitting, messages = fit_episodes(ImagesByClass(store.labels), "validation", **given, auto=names, validation=True)
+    return replace(config, **{setting: fitting[name] for name, setting in _VALIDATION_SETTINGS.items()}), messages
 
 
 def fit_episodes(
@@ -90,18 +79,20 @@ def fit_episodes(
     least_images: int = 1,
     auto: Collection[str] = EVALUATION_SETTINGS,
     validation: bool = False,
-) -> FittingEpisodes:
+) -> tuple[dict[str, Any], list[str]]:
     """Lower automatic ways, shots and queries to what a split allows; settings that are not automatic stay.
+
+    Returns the four settings by name, and a message for each change.
 
     Classes of fewer than `least_images` images are skipped. If that is automatic, so are a few classes that are far
     smaller than the others, and classes of a single image. Episodes for `validation` skip all that are too small.
 
     >>> import torch
     >>> two_classes = ImagesByClass(torch.arange(2).repeat_interleave(12))
-    >>> fitting = fit_episodes(two_classes, "test", n_way=5, shots=(1, 5), n_query=15)
-    >>> fitting.n_way, fitting.shots, fitting.n_query
-    (2, (1, 5), 7)
-    >>> print(*fitting.messages)
+    >>> settings, messages = fit_episodes(two_classes, "test", n_way=5, shots=(1, 5), n_query=15)
+    >>> settings
+    {'n_way': 2, 'shots': (1, 5), 'n_query': 7, 'least_images': 1}
+    >>> print(*messages)
     The test split has 2 classes of 12 images or more: n_way 2 instead of 5, n_query 7 instead of 15.
     """
     messages: list[str] = []
@@ -128,7 +119,8 @@ def fit_episodes(
     least, names = smallest(n_way), _VALIDATION_SETTINGS.values() if validation else _VALIDATION_SETTINGS
     fact = _classes(split, sum(size >= least for size in sizes), least)
     changes = _changes(fact, names, given, (n_way, shots, n_query))
-    return FittingEpisodes(n_way, shots, n_query, least_images, messages + changes)
+    settings = {"n_way": n_way, "shots": shots, "n_query": n_query, "least_images": least_images}
+    return settings, messages + changes
 
 
 def check_enough(store: Store) -> None:
