@@ -16,10 +16,11 @@ from pathlib import Path
 
 from nearshot.devices import chosen_device
 from nearshot.evaluation import Accuracy, evaluate_features
+from nearshot.models import load_backbone
 from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.runs.network import TrainedNetwork, TrainedRun
 from nearshot.training.config import dataset_name
-from nearshot.training.initial import load_initial
+from nearshot.training.run_folder import weights_of_run
 
 RESULTS = Path(__file__).parent / "results"
 SHOTS = (1, 5)
@@ -28,7 +29,11 @@ SHOTS = (1, 5)
 def untrained(run: TrainedRun) -> dict[int, Accuracy]:
     """Measure the network that a run started from, on the test classes and centred like the trained one."""
     config = run.config
-    network = TrainedNetwork(load_initial(str(config.init), config.input_size), "initial", device=chosen_device(None))
+    network = TrainedNetwork(
+        load_backbone(weights_of_run(str(config.init)), input_size=config.input_size),
+        "initial",
+        device=chosen_device(None),
+    )
     centre, test = network.features(run.store("train")).mean(0), run.store("test")
     return {
         n_shot: evaluate_features(network.features(test), test.labels, n_shot=n_shot, centre=centre, split="test")

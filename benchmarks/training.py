@@ -37,7 +37,8 @@ from nearshot.data.loader import ImageFeed
 from nearshot.losses import nca_loss
 from nearshot.models import IMAGENET, build_backbone
 from nearshot.training import PRESETS, Hardware, TrainConfig
-from nearshot.training.step import Learner, Step, captured
+from nearshot.training.learner import Learner
+from nearshot.training.step import Step, captured
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]

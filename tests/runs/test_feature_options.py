@@ -16,7 +16,7 @@ from nearshot.errors import InputError
 from nearshot.evaluation import evaluate_features
 from nearshot.models import load_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
-from nearshot.runs.network import EMBEDDING, FeatureOptions, TrainedRun
+from nearshot.runs.network import FeatureOptions, TrainedRun
 from nearshot.training import train
 
 
@@ -87,14 +87,6 @@ def test_results_are_of_their_options_and_say_so(trained: Path, data_dir: Path) 
     assert accuracy.mean == found[-1].accuracy.mean
 
 
-def test_files_of_earlier_versions_have_no_options(trained: Path, data_dir: Path) -> None:
-    request = Request(shots=(1,), n_way=2, n_query=5, n_episodes=20)
-    evaluation = evaluate_run(trained, request, data_dir=data_dir)[0]
-    earlier = evaluation.as_dict()
-    del earlier["options"]
-    assert type(evaluation).from_dict(earlier).options == EMBEDDING
-
-
 def test_weights_alone_need_the_training_split_for_some(trained: Path, data_dir: Path, tmp_path: Path) -> None:
     weights = TrainedRun(trained, data_dir=data_dir).best_weights(5, "centroid")
     request = Request(dataset="tiny", shots=(1,), n_way=2, n_query=5, n_episodes=20)
@@ -110,9 +102,3 @@ def test_weights_alone_need_the_training_split_for_some(trained: Path, data_dir:
             evaluate_weights(weights, replace(elsewhere, power=0.5), data_dir=data_dir / "more")
     finally:
         (tmp_path / "aside").rename(data_dir / "tiny")
-
-
-@pytest.mark.parametrize("options", [{"n_views": 0}, {"power": 0.0}, {"power": -1.0}])
-def test_impossible_options(options: dict[str, float]) -> None:
-    with pytest.raises(InputError, match=next(iter(options))):
-        Request(**options)  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,6 @@ QUICK += ["--validation-episodes", "20", "--validation-way", "2"]
 
 def test_the_defaults_depend_on_the_preset() -> None:
     assert parse(["--preset=cifar-fs-nca", "--epochs", "3"]).config.epochs == 3
-    assert parse(["--epochs", "3", "--preset", "cifar-fs-nca"]).config.dataset == "cifar-fs"
     assert parse([]).config == PRESETS["glyphs-nca"]
     assert parse(["--dataset", "cifar-fs"]).config == TrainConfig(dataset="cifar-fs")
     assert parse(["--dataset", "photos"]).config == replace(PHOTOS, dataset="photos")
@@ -48,8 +46,6 @@ def test_small_images_of_mini_imagenet_have_presets_of_their_own(
     assert parse([*command, "--weight-decay", "5e-4"]).config == replace(small, weight_decay=published.weight_decay)
     assert parse([*command, "--input-size", "8"]).config == replace(published, input_size=8)
     assert parse([*command, "--side", "256"]).config == replace(published, side=256)
-    for preset in ("mini-imagenet-supcon", "mini-imagenet-84-nca", "cifar-fs-nca"):
-        assert parse(["--preset", preset, "--data-dir", str(tmp_path)]).config == PRESETS[preset]
     quick = [*QUICK, "--validation-shots", "1", "--input-size", "16", "--dry-run"]
     assert main(["train", *command, *quick]) == 0
     out, err = capsys.readouterr()
@@ -65,8 +61,6 @@ def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: pytest.Capt
     assert f"nearshot evaluate {run}" in out
     assert "epoch 2/2: loss" in err
     measure = ["evaluate", str(run), *where, "--way", "2", "--episodes", "20"]
-    assert main([*measure, "--classifier", "centroid", "soft"]) == 0
-    assert "centroid" in capsys.readouterr().out
     assert main([*measure, "--classifier", "centroid", "soft", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     expected = [(1, "centroid"), (1, "soft"), (5, "centroid"), (5, "soft")]
@@ -98,25 +92,6 @@ def test_a_dry_run_prints_the_plan_and_trains_nothing(
     assert "--n-shot" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--backbone", "resnet11"], "'resnet11'"),
-        (["--validation-way", "500"], "at most 3"),
-        (["--graph", "True"], "single GPU"),
-        (["--accelerator", "cpu", "--fuse", "True"], "conv4-32 on cpu"),
-        (["--epochs", "0"], "epochs must be at least 1, not 0"),
-    ],
-)
-def test_a_dry_run_refuses_what_the_run_would(
-    options: list[str], message: str, data_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "--dataset", "tiny", *QUICK, "--data-dir", str(data_dir), "--dry-run", *options]) == 1
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.splitlines()[-1].startswith("nearshot: ")
-
-
 def shown_classes(out: str) -> list[str]:
     """Return the names in the table by class, in their order."""
     table = out[out.index("By class, the hardest first") :]
@@ -143,32 +118,14 @@ def test_classes_are_listed_the_hardest_first(
     monkeypatch.setattr(evaluate_command, "HARDEST", 1)
     monkeypatch.setattr(evaluate_command, "EASIEST", 1)
     assert main(measure) == 0
-    first, between, last_name = shown_classes(capsys.readouterr().out)
-    assert (first, last_name) == (names[0], names[-1])
-    assert f"{len(names) - 2} more" in between
+    shown = shown_classes(capsys.readouterr().out)
+    assert (shown[0], shown[-1], len(shown)) == (names[0], names[-1], 3)
 
 
-@pytest.mark.parametrize("command", [["train"], ["evaluate"], ["train", "--preset", "cifar-fs-nca"]])
-def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--help"])
-    assert ended.value.code == 0
-    out = capsys.readouterr().out
-    assert "Examples:" in out
-    if "cifar-fs-nca" in command:
-        assert "default: 240" in " ".join(out.split())
-
-
-def test_embedding_shows_its_progress(
+def test_embedding_many_images_is_announced_unless_the_result_is_stored(
     run: Path, data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line before many images are embedded, and a bar on a terminal; nothing where the result is stored."""
     monkeypatch.setattr("nearshot.runs.evaluate.MANY", 60)
-    measure = ["evaluate", str(run), "--data-dir", str(data_dir), "--way", "2", "--shots", "5"]
     for shown in (True, False):
-        assert main([*measure, "--episodes", "10"]) == 0
+        assert main(["evaluate", str(run), "--data-dir", str(data_dir), "--way", "2", "--episodes", "10"]) == 0
         assert ("60 images of tiny" in capsys.readouterr().err) == shown
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    assert main([*measure, "--episodes", "11"]) == 0
-    assert "embedding" in capsys.readouterr().err

@@ -16,7 +16,8 @@ from nearshot.data.loader import ImageFeed
 from nearshot.models import build_backbone
 from nearshot.training import METHODS, Hardware, TrainConfig, train
 from nearshot.training.embedding import embed_images, images_at_once, in_one_size
-from nearshot.training.step import Learner, Step, captured
+from nearshot.training.learner import Learner
+from nearshot.training.step import Step, captured
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

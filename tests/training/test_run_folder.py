@@ -12,12 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import InputError
 from nearshot.training import PRESETS, RunFolder, TrainConfig
-from nearshot.training.assembly import default_folder
-from nearshot.training.classes import TrainingClasses
 from nearshot.training.presets import PHOTOS
-from nearshot.training.run_folder import best_epoch, describe_environment, folder_name
+from nearshot.training.run_folder import TrainingClasses, best_epoch, describe_environment, folder_name
 
 CLASSES = TrainingClasses("tiny", ("otter", "seal"))
 
@@ -46,25 +44,6 @@ def test_a_resumed_run_keeps_its_earlier_environments(tmp_path: Path) -> None:
     assert run.read_config() == TrainConfig()
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    for content in (
-        "{",
-        "[]",
-        "{}",
-        '{"best": 3}',
-        '{"best": {"5-shot centroid": 3}}',
-        '{"best": {"1-shot soft": {}}}',
-    ):
-        (tmp_path / "result.json").write_text(content)
-        with pytest.raises(FileFormatError, match=r"result\.json"):
-            run.read_best()
-    for content in ("[]", '{"epochs": "x"}', '{"colour": 1}'):
-        (tmp_path / "config.json").write_text(content)
-        with pytest.raises(FileFormatError, match=r"config\.json"):
-            run.read_config()
-
-
 def test_starting_a_run(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     assert not run.start(resume=True, overwrite=False)
@@ -80,8 +59,6 @@ def test_starting_a_run(tmp_path: Path) -> None:
     assert not run.start(resume=False, overwrite=True)
     run.release()
     assert {file.name for file in run.path.rglob("*") if file.is_file()} - {".lock"} == {"notes.txt"}
-    with pytest.raises(InputError, match="notes.txt/run"):
-        RunFolder(mine / "run").start(resume=False, overwrite=False)
 
 
 def test_the_environment_has_no_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +72,7 @@ def test_the_environment_has_no_absolute_paths(monkeypatch: pytest.MonkeyPatch) 
     assert "\n" not in environment["device"]
 
 
-def test_folders_have_short_names_and_longer_names_of_older_versions_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_folders_have_short_names() -> None:
     preset = PRESETS["cifar-fs-nca"]
     assert folder_name(preset) == "cifar-fs-nca"
     assert folder_name(replace(preset, seed=2)) == "cifar-fs-nca-seed2"
@@ -107,7 +81,3 @@ def test_folders_have_short_names_and_longer_names_of_older_versions_are_found(
     names = {folder_name(config) for config in (preset, *changes)}
     assert len(names) == 5
     assert all(name.startswith("cifar-fs-nca") and len(name) <= 24 for name in names)
-    assert default_folder(changes[0]) == Path("runs") / folder_name(changes[0])
-    older = Path("runs") / "cifar-fs-nca,temperature=0.5"
-    older.mkdir(parents=True)
-    assert default_folder(changes[0]) == older

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from nearshot.losses import nca_loss
 from nearshot.training import PRESETS, Hardware, TrainConfig
+from nearshot.training.learner import Embedded, Learner
 from nearshot.training.methods import METHODS
-from nearshot.training.step import Embedded, Learner, Prepared, Step, learning_rate_factor
+from nearshot.training.step import Prepared, Step, learning_rate_factor
 
 N_CLASSES, SIDE = 8, 16
 

@@ -22,9 +22,9 @@ from nearshot.models import load_backbone
 from nearshot.models.weights import load_head
 from nearshot.training import METHODS, Hardware, RunFolder, TrainResult, train
 from nearshot.training.checkpoint import read_checkpoint
+from nearshot.training.learner import Learner, Teacher
 from nearshot.training.methods import has_linear_head
-from nearshot.training.step import Learner, Step
-from nearshot.training.teacher import Teacher
+from nearshot.training.step import Step
 
 
 def test_the_average_of_the_weights_is_what_is_saved(teacher: Path) -> None:
@@ -62,7 +62,6 @@ def test_any_method_compares_its_answers_to_the_same_images(settings: dict[str, 
     config = replace(TINY, teacher=str(teacher), distillation_temperature=3.0, distillation_weight=0.25, **settings)
     has_head = has_linear_head(config)
     trained_on = RunFolder(teacher).read_trained_on()
-    assert trained_on is not None
     torch.manual_seed(0)
     learner = Learner(config, SIDE, len(trained_on.class_names))
     network = Teacher(config, learner.backbone, trained_on.class_names)
@@ -106,8 +105,6 @@ def test_teachers_that_do_not_fit_are_refused(trained: Path, teacher: Path, data
     needs_head = replace(TINY, method="simpleshot", teacher=str(trained))
     with pytest.raises(InputError, match="linear head"):
         train(needs_head, folder=tmp_path / "run", data_dir=data_dir, show=False)
-    with pytest.raises(InputError, match="teacher must be.*nowhere"):
-        train(replace(TINY, teacher="nowhere"), folder=tmp_path / "run", data_dir=data_dir, show=False)
     other = tmp_path / "other"
     prepare_tiny(other, split_seed=1)  # other classes are for validation
     with pytest.raises(LeakError):

@@ -104,10 +104,8 @@ class Evaluate:
         if self.by_class:
             console.print(_table_by_class(found))
         if found[0].unfinished is not None:
-            validated = found[0].weights.startswith("epoch-")
-            which = "best weights so far" if validated else "latest weights; no epoch has been validated"
             done = f"The run is not finished: {found[0].unfinished} are done"
-            console.print(f"{done}, and these are the {which}. The finished run will be measured anew.")
+            console.print(f"{done}, and these are the best weights so far. The finished run will be measured anew.")
 
 
 def _as_json(evaluation: Evaluation) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import sys
 from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
@@ -19,8 +17,8 @@ from rich.console import Console
 from nearshot.cli import description
 from nearshot.data.datasets import SOURCES
 from nearshot.data.store import prepared_manifests
-from nearshot.errors import InputError, NearshotError, look_up
-from nearshot.text import counted, print_line, print_message
+from nearshot.errors import InputError, look_up
+from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
@@ -88,15 +86,8 @@ class Train:
             _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
             return
         where |= {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb, "overwrite": self.overwrite}
-        try:
-            result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
-        except NearshotError as error:
-            if not _is_distributed():
-                raise
-            print_message(error)
-            sys.stderr.flush()
-            os._exit(1)  # PyTorch may abort while it closes the connection to a rank that is gone
-        if _is_distributed():
+        result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         if result.rank:
             return  # the first rank reports for all
@@ -116,10 +107,6 @@ class Train:
         if result.best and not any(result.best_epochs.values()):
             console.print("No epoch is better than the initial network, which is kept as epoch 0.")
         console.print(f"The run is in {result.folder}. Next: nearshot evaluate {folder}")
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def parse(arguments: list[str]) -> Train:

@@ -12,25 +12,22 @@ import torch
 
 from nearshot.checks import convert_numpy_fields
 from nearshot.data import Store, open_or_prepare
-from nearshot.data.store import read_manifest
 from nearshot.devices import Precision, chosen_device
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
-from nearshot.errors import FileFormatError, InputError, look_up
+from nearshot.errors import InputError, look_up
 from nearshot.evaluation import (
     CLASSIFIERS,
     Accuracy,
     ClassAccuracy,
     EvaluationSpec,
-    Measured,
     evaluate_classes,
-    evaluate_many,
-    sample_episodes,
+    evaluate_features,
 )
 from nearshot.models import load_backbone, read_notes
 from nearshot.runs.network import EMBEDDING, FeatureOptions, TrainedNetwork, TrainedRun, Unfinished, training_split
-from nearshot.training.autoconfig import check_splits, fit_episodes
-from nearshot.training.classes import NOTE, TrainingClasses
+from nearshot.training.autoconfig import EVALUATION_SETTINGS, check_splits, fit_episodes
 from nearshot.training.methods import METHODS
+from nearshot.training.run_folder import TrainingClasses, classes_of_network
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
 MANY = 500  # images, which a slow network takes a while for
@@ -74,13 +71,8 @@ class Request:
 
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
-        _ = self.options  # checks the numbers
-        if not isinstance(self.shots, tuple):
-            raise InputError(f"shots must be numbers in a row, such as (1, 5) (got {self.shots!r}).")
         for name in self.classifiers:
             look_up(CLASSIFIERS, name, "classifier")
-        if self.least_images < 1:
-            raise InputError(f"least_images must be at least 1 (got {self.least_images}).")
         for n_shot in self.shots:
             self.spec(n_shot)  # checks the numbers
 
@@ -166,24 +158,21 @@ def evaluate_weights(
             classes that are far smaller than the others are skipped.
         tell: called with each message, such as about lowered settings, or before many images are embedded.
     """
-    notes = read_notes(path)
+    tell, own = tell or (lambda message: None), read_notes(path).get("dataset")
     request = replace(request, classifiers=request.classifiers or ("centroid",))
-    own = notes.get("dataset")
     dataset = request.dataset or own
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
     store = open_or_prepare(dataset, request.split, data_dir, side=request.side)
-    trained_on, training = None, None
-    if NOTE in notes:
-        trained_on = TrainingClasses.from_json(notes[NOTE], f"The metadata {NOTE!r} of {path}")
+    trained_on, training = classes_of_network(str(path)), None
     # Else it is not needed, and opening a folder of images may prepare it.
     if trained_on is None or request.layers or request.power != 1 or request.input_size is not None:
         training = training_split(own, data_dir, request.side if dataset == own else None)
-    trained_on = trained_on or TrainingClasses.of_split(training)
+    if trained_on is None and training is not None:
+        trained_on = TrainingClasses(training.dataset, training.class_names)
     if trained_on is not None:
         trained_on.check_unseen(store, request.split)
-        _tell_all(tell, trained_on.doubt(store))
-    request = _fitted(request, store, fit, tell)
+    request = _fitted(request, store, trained_on, fit, tell)
     network = TrainedNetwork(
         load_backbone(path),
         Path(path).name,
@@ -192,7 +181,8 @@ def evaluate_weights(
         training=training,
         options=request.options,
     )
-    return _measure(network, request, dataset, store, tell)
+    requests = [replace(request, shots=(n_shot,), classifiers=(name,)) for n_shot, name in request.pairs]
+    return [_measure(network, one, dataset, store, tell) for one in requests]
 
 
 def evaluate_run(
@@ -214,35 +204,27 @@ def evaluate_run(
 
     `run` is the run's folder; or the run opened, which then determines `data_dir`, `device`, `precision` and
     `unfinished`: whether to measure a run that was stopped, or is still training, instead of refusing it. The other
-    arguments are those of `evaluate_weights`; `tell` also gets a message if the dataset was prepared again.
+    arguments are those of `evaluate_weights`.
     """
+    tell = tell or (lambda message: None)
     if not isinstance(run, TrainedRun):
         run = TrainedRun(run, data_dir=data_dir, device=device, precision=precision, unfinished=unfinished)
     method = METHODS.get(run.config.method_name)
     request = replace(request, classifiers=request.classifiers or (method.classifier if method else "centroid",))
     store = run.store(request.split, request.dataset, request.side)
-    doubt = None if run.trained_on is None else run.trained_on.doubt(store)
-    _tell_all(tell, _prepared_anew(run, request, store), doubt)
-    request = _fitted(request, store, fit, tell)
-    folder = run.run.path / "evaluations"
-    names: dict[tuple[int, str], str] = {}
-    missing: dict[Path, list[tuple[int, str]]] = {}
+    request = _fitted(request, store, run.trained_on, fit, tell)
+    found = []
     for n_shot, classifier in request.pairs:
         weights = run.best_weights(n_shot, classifier)
         one = replace(request, shots=(n_shot,), classifiers=(classifier,))
-        names[n_shot, classifier] = name = file_name(run, one, weights, store)
-        if not (folder / name).is_file():
-            missing.setdefault(weights, []).append((n_shot, classifier))
-    for weights, pairs in missing.items():  # images are embedded once per weights file
-        shots, classifiers = (tuple(dict.fromkeys(values)) for values in zip(*pairs, strict=True))
-        several = replace(request, shots=shots, classifiers=classifiers)
-        folder.mkdir(exist_ok=True)
-        network = run.network(weights, request.options)
-        for found in _measure(network, several, request.dataset or run.config.dataset, store, tell):
-            if (found.n_shot, found.classifier) in pairs:
-                name = names[found.n_shot, found.classifier]
-                run.run.write(f"evaluations/{name}", replace(found, unfinished=run.unfinished).as_dict())
-    return [Evaluation.from_dict(run.run.read(f"evaluations/{name}")) for name in names.values()]
+        name = f"evaluations/{file_name(run, one, weights, store)}"
+        if not (run.run.path / name).is_file():
+            (run.run.path / "evaluations").mkdir(exist_ok=True)
+            network, dataset = run.network(weights, request.options), request.dataset or run.config.dataset
+            measured = _measure(network, one, dataset, store, tell)
+            run.run.write(name, replace(measured, unfinished=run.unfinished).as_dict())
+        found.append(Evaluation.from_dict(run.run.read(name)))
+    return found
 
 
 def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, also: Sequence[str] = ()) -> str:
@@ -261,66 +243,42 @@ def file_name(run: TrainedRun, request: Request, weights: Path, store: Store, al
     return ",".join(parts) + ".json"
 
 
-def _prepared_anew(run: TrainedRun, request: Request, store: Store) -> str | None:
-    """Return a message if the dataset is known to be prepared again since, perhaps with other classes."""
-    if request.dataset not in (None, run.config.dataset) or request.side not in (None, run.config.side):
-        return None
-    try:
-        there = str(run.run.read("environment.json")["fingerprints"]["train"])[:12]
-        here = str(read_manifest(store.folder.parent / "train")["fingerprint"])[:12]
-    except (InputError, FileFormatError, LookupError, TypeError):
-        return None
-    if there == here:
-        return None
-    return (
-        f"{store.dataset} was prepared anew since {run.run.path} was trained: its training split had the fingerprint "
-        f"{there} and now has {here}."
-    )
-
-
-def _tell_all(tell: Tell | None, *messages: str | None) -> None:
-    for message in messages:
-        if tell is not None and message is not None:
-            tell(message)
-
-
-def _fitted(request: Request, store: Store, fit: Collection[str], tell: Tell | None) -> Request:
+def _fitted(
+    request: Request, store: Store, trained_on: TrainingClasses | None, fit: Collection[str], tell: Tell
+) -> Request:
     """Return the request with the settings in `fit` lowered to what the split allows, each with a message.
 
     A request that the split does not allow is refused here, before its images are embedded.
     """
-    if not request.shots:
-        raise InputError("There is nothing to measure: give numbers of shots.")
+    if trained_on is not None and (doubt := trained_on.doubt(store)):
+        tell(doubt)
     by_class = ImagesByClass(store.labels, store.class_names)
     if fit:
         check_splits({request.split: store.labels})
-        names = ("n_way", "shots", "n_query", "least_images")
-        asked: dict[str, Any] = {name: getattr(request, name) for name in names}
-        small = fit_episodes(by_class, request.split, **asked, auto=fit)
-        _tell_all(tell, *small.messages)
-        request = replace(request, **{name: getattr(small, name) for name in names})
-    by_class = by_class.without_small_classes(request.least_images)
-    if fit:
-        by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what cannot give way any further
-    by_class.check(EpisodeShape(request.n_way, max(request.shots), request.n_query))
+        asked: dict[str, Any] = {name: getattr(request, name) for name in EVALUATION_SETTINGS}
+        fitting, messages = fit_episodes(by_class, request.split, **asked, auto=fit)
+        for message in messages:
+            tell(message)
+        request = replace(request, **fitting)
+    shape = EpisodeShape(request.n_way, max(request.shots), request.n_query)
+    by_class.without_small_classes(request.least_images).check(shape)
     return request
 
 
-def _measure(
-    network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Tell | None
-) -> list[Evaluation]:
-    if len(store) >= MANY and not sys.stderr.isatty():
-        _tell_all(tell, f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
+def _measure(network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Tell) -> Evaluation:
+    """Measure a request of one number of shots and one classifier. The images are embedded once per network."""
+    if len(store) >= MANY and not network.has_embedded(store, request.layers) and not sys.stderr.isatty():
+        tell(f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
     features = network.feature_set(store, request.split, request.layers)
-    spec = request.spec(max(request.shots))
-    results = evaluate_many(features, spec=spec, n_shots=request.shots, classifiers=request.classifiers)
-    by_class: dict[Measured, dict[str, ClassAccuracy]] = {}
-    if request.by_class:
-        episodes = sample_episodes(features.labels, spec)  # those of `evaluate_many`
-        for one in results:
-            by_class[one] = evaluate_classes(features, n_shot=one.n_shot, classifier=one.classifier, episodes=episodes)
-    about = (network.name, dataset, request.layers)
-    return [
-        Evaluation(one.n_shot, one.classifier, accuracy, *about, by_class=by_class.get(one), options=request.options)
-        for one, accuracy in results.items()
-    ]
+    n_shot, classifier = request.pairs[0]
+    spec = replace(request.spec(n_shot), classifier=classifier)
+    return Evaluation(
+        n_shot,
+        classifier,
+        evaluate_features(features, spec=spec),
+        network.name,
+        dataset,
+        request.layers,
+        by_class=evaluate_classes(features, spec=spec) if request.by_class else None,
+        options=request.options,
+    )

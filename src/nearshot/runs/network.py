@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +15,15 @@ from nearshot.data.loader import ImageFeed
 from nearshot.devices import Precision, chosen_device, uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.evaluation import FeatureSet, power_transform
-from nearshot.models import Backbone, build_backbone, load_backbone
+from nearshot.models import Backbone, load_backbone
 from nearshot.models.weights import load_head
 from nearshot.training.checkpoint import read_checkpoint
-from nearshot.training.classes import TrainingClasses
-from nearshot.training.config import TrainConfig
 from nearshot.training.embedding import embed_images
-from nearshot.training.run_folder import RunFolder, best_epoch
+from nearshot.training.run_folder import Best, RunFolder, TrainingClasses
 
 __all__ = ["FeatureOptions", "InPrecision", "TrainedNetwork", "TrainedRun", "training_split"]
 
 Layers = tuple[int, ...]
-ATTEMPTS = 5  # a running training removes weights at most once in some seconds
 
 
 @dataclass(frozen=True)
@@ -44,12 +39,6 @@ class FeatureOptions:
     n_views: int = 1
     power: float = 1.0
     input_size: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.n_views < 1:
-            raise InputError(f"n_views must be at least 1 (got {self.n_views}).")
-        if not self.power > 0:
-            raise InputError(f"power must be positive (got {self.power}).")
 
     @property
     def labels(self) -> list[str]:
@@ -128,6 +117,10 @@ class TrainedNetwork:
         projection = self.projection if projected else None
         return InPrecision(self.backbone, bfloat16=self.bfloat16, layers=layers, projection=projection)
 
+    def has_embedded(self, store: Store, layers: Layers = ()) -> bool:
+        """Return whether the features of a split are available without embedding it."""
+        return (store.folder, layers) in self._features
+
     def features(self, store: Store, layers: Layers = ()) -> Tensor:
         """Return the features of a split, (image, dim) float32."""
         key = (store.folder, layers)
@@ -174,60 +167,6 @@ class Unfinished:
         return f"{self.epochs_done} of {self.epochs} epochs"
 
 
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """An unfinished run at the moment when it was opened, from the checkpoint with which it resumes.
-
-    Its weights are read at once, since a running training may remove their files at any time.
-    """
-
-    epochs_done: int
-    best: dict[str, dict[str, Any]]  # the best epochs so far, as in a finished run's result
-    latest: Path  # the name of the checkpoint's weights; not a file
-    backbones: dict[Path, Backbone]  # the best weights; the checkpoint's where no epoch has been validated
-
-    @classmethod
-    def read(cls, run: RunFolder, config: TrainConfig, training: Callable[[], Store | None]) -> Snapshot:
-        """Read the checkpoint of a run, and the weights that it calls the best.
-
-        A training writes its next checkpoint before it removes weights. So if weights are missing, the checkpoint is
-        read again. `training` opens the training split, which the checkpoint's own weights need.
-        """
-        missing: list[Path] = []
-        for _ in range(ATTEMPTS):
-            if not run.checkpoint.is_file():
-                raise InputError(f"{run.path} has nothing to measure yet, since it has no checkpoint.")
-            state = read_checkpoint(run.checkpoint)
-            progress = state["progress"]
-            files = sorted({run.weights_of(int(one["epoch"])) for one in progress["best"].values()})
-            latest = Path(f"checkpoint-step-{progress['step']}")
-            try:
-                backbones = {file: load_backbone(file) for file in files}
-            except (InputError, FileNotFoundError):
-                missing = [file for file in files if not file.is_file()]
-                if not missing:
-                    raise
-                continue
-            if not files:
-                backbones = {latest: _latest(state, run, config, training())}
-            return cls(int(progress["epoch"]) - 1, progress["best"], latest, backbones)
-        raise InputError(f"{missing[0]} is missing, the best weights by the run's checkpoint. Give another file.")
-
-
-def _latest(state: dict[str, Any], run: RunFolder, config: TrainConfig, training: Store | None) -> Backbone:
-    if training is None:
-        raise InputError(
-            f"No epoch of {run.path} has been validated yet. To measure its checkpoint, the training split of "
-            f"{config.dataset} is needed, which is missing."
-        )
-    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
-        backbone = build_backbone(config.backbone, input_size=config.input_size or training.images.shape[1])
-    prefix = "backbone."
-    own = {name.removeprefix(prefix): t for name, t in state["learner"].items() if name.startswith(prefix)}
-    backbone.load_state_dict(own)
-    return backbone.eval()
-
-
 class TrainedRun:
     """A run's best weights, opened once each, and the splits that they are measured on.
 
@@ -248,40 +187,38 @@ class TrainedRun:
         self.config = self.run.read_config()
         self.data_dir, self.device = data_dir, chosen_device(device)
         self.precision, self.bfloat16 = precision, uses_bfloat16(precision, self.device.type)
-        self.unfinished: Unfinished | None = None
-        self._snapshot: Snapshot | None = None
-        if unfinished and not self.run.is_finished:
-            self._snapshot = Snapshot.read(self.run, self.config, lambda: self._training)
-            self.unfinished = Unfinished(self._snapshot.epochs_done, self.config.epochs)
         self._networks: dict[tuple[Path, FeatureOptions], TrainedNetwork] = {}
-        self._stores: dict[tuple[str, str, int | None], Store] = {}
+        self._best: Best | None = None
+        self._backbones: dict[Path, Backbone] = {}
+        self.unfinished: Unfinished | None = None
+        if unfinished and not self.run.is_finished:
+            progress = read_checkpoint(self.run.checkpoint)["progress"] if self.run.checkpoint.is_file() else {}
+            self._best = progress.get("best")
+            if not self._best:
+                raise InputError(f"{self.run.path} has nothing to measure yet: no epoch has been validated.")
+            self.unfinished = Unfinished(int(progress["epoch"]) - 1, self.config.epochs)
+            # Read at once, since a running training may remove the files at any time.
+            files = {self.run.weights_of(int(one["epoch"])) for one in self._best.values()}
+            self._backbones = {file: load_backbone(file) for file in files}
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
         """Return the weights of the epoch that was best on the validation split."""
-        if self._snapshot is None:
-            return self.run.best_weights(n_shot, classifier)
-        epoch = best_epoch(self._snapshot.best, n_shot, classifier)
-        return self._snapshot.latest if epoch is None else self.run.weights_of(epoch)
+        return self.run.best_weights(n_shot, classifier, self._best)
 
     def network(self, weights: Path, options: FeatureOptions = EMBEDDING) -> TrainedNetwork:
         """Return the network with the weights of a file."""
         key = (weights, options)
         if key not in self._networks:
-            backbone = load_backbone(weights) if self._snapshot is None else self._snapshot.backbones[weights]
-            needs_projection = self._snapshot is None and self.config.projection is not None
-            network = TrainedNetwork(
-                backbone,
+            has_projection = self.unfinished is None and self.config.projection is not None
+            self._networks[key] = TrainedNetwork(
+                self._backbones.get(weights) or load_backbone(weights),
                 weights.name,
                 device=self.device,
                 precision=self.precision,
                 training=self._training,
-                projection=load_head(weights, "projection") if needs_projection else None,
+                projection=load_head(weights, "projection") if has_projection else None,
                 options=options,
             )
-            if self._snapshot is not None and weights == self._snapshot.latest and self._training is not None:
-                mean = network.features(self._training).mean(0)  # which a validation would have saved
-                backbone.spec = replace(backbone.spec, training_mean=mean)
-            self._networks[key] = network
         return self._networks[key]
 
     @cached_property
@@ -290,19 +227,16 @@ class TrainedRun:
         return training_split(self.config.dataset, self.data_dir, self.config.side)
 
     @cached_property
-    def trained_on(self) -> TrainingClasses | None:
-        """The classes that were trained on; of an older run, those of the training split as it is prepared now."""
-        return self.run.read_trained_on() or TrainingClasses.of_split(self._training)
+    def trained_on(self) -> TrainingClasses:
+        """The classes that were trained on."""
+        return self.run.read_trained_on()
 
     def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
         """Return a split to measure, by default of the dataset that was trained on; trained classes are refused."""
-        key = (dataset or self.config.dataset, split, side or (self.config.side if dataset is None else None))
-        if key not in self._stores:
-            store = open_or_prepare(key[0], key[1], self.data_dir, side=key[2])
-            if self.trained_on is not None:
-                self.trained_on.check_unseen(store, split)
-            self._stores[key] = store
-        return self._stores[key]
+        side = side or (self.config.side if dataset is None else None)
+        store = open_or_prepare(dataset or self.config.dataset, split, self.data_dir, side=side)
+        self.trained_on.check_unseen(store, split)
+        return store
 
 
 def training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:

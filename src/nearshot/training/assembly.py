@@ -16,19 +16,17 @@ from nearshot.data.datasets import SOURCES
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.store import prepared_manifests
 from nearshot.episode_shape import ImagesByClass
-from nearshot.errors import InputError, NearshotError, look_up
+from nearshot.errors import InputError, look_up
+from nearshot.models import load_backbone
 from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.text import format_list
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_validation
-from nearshot.training.classes import TrainingClasses
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
 from nearshot.training.hardware import Hardware
-from nearshot.training.initial import initial_classes, load_initial
+from nearshot.training.learner import Learner, Teacher
 from nearshot.training.methods import make_batches, resolve_method
-from nearshot.training.run_folder import RunFolder, folder_name, run_name
-from nearshot.training.step import Learner
-from nearshot.training.teacher import Teacher, teacher_file
+from nearshot.training.run_folder import RunFolder, TrainingClasses, classes_of_network, folder_name, weights_of_run
 
 
 class RunPlan:
@@ -62,60 +60,42 @@ class RunPlan:
         for name in auto:
             look_up(dict.fromkeys(TRAIN_SETTINGS), name, "automatic setting")
         config = _with_absolute_paths(config)
-        self.run = RunFolder(default_folder(config) if folder is None else folder)
-        config = _with_initial(config)
+        self.run = RunFolder(Path("runs") / folder_name(config) if folder is None else folder)
+        if config.init is not None:  # brings its backbone and input size
+            init = auto_backbone() if config.init == AUTO else config.init
+            spec = load_backbone(weights_of_run(init)).spec
+            input_size = config.input_size or spec.input_size
+            config = replace(config, init=init, backbone=spec.name, input_size=input_size)
         if resume and auto and self.run.checkpoint.is_file():  # the settings that the run began with
             begun = self.run.read_config()
             config, auto = replace(config, **{name: getattr(begun, name) for name in auto}), ()
-        self.method = resolve_method(config, auto)
+        self.method = resolve_method(config)
         self.fabric = hardware.fabric(config)
         if launch:
-            try:
-                self.fabric.launch()
-            except RuntimeError as error:  # such as torch.distributed.DistNetworkError
-                raise NearshotError(f"The processes of this run could not connect: {error}") from error
+            self.fabric.launch()
             on_first_rank(self.fabric, lambda: len(open_splits(config, data_dir)))  # prepares what is not prepared
         self.stores = open_splits(config, data_dir)
-        if not allow_few_images and config.dataset not in SOURCES:
-            check_enough(self.stores["train"])
-        self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         n_ranks, training = self.fabric.world_size, self.stores["train"]
+        if not allow_few_images and config.dataset not in SOURCES:
+            check_enough(training)
+        self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         if config.teacher is not None:
-            self.fingerprints["teacher"] = hashlib.sha256(teacher_file(config).read_bytes()).hexdigest()
+            teacher = Path(weights_of_run(config.teacher)).read_bytes()
+            self.fingerprints["teacher"] = hashlib.sha256(teacher).hexdigest()
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
         self.validation_queries = self._check_validation()
         self.classes = self._check_classes()
         self.sampler = make_batches(self.config, training.labels, training.class_names, n_ranks=n_ranks)
         self.n_steps = self.config.epochs * len(self.sampler)
-        self._check_pairs(n_ranks)
+        self._check_images(self.sampler.batch_size // n_ranks)
         torch.manual_seed(self.config.seed)
-        input_size, side = self.config.input_size, training.images.shape[1]
-        if config.init is not None and input_size is not None and side < input_size:
-            self.messages.append(
-                f"The images were prepared with side {side}, and {config.init} sees {input_size}. Larger images may "
-                f"give better results: nearshot data prepare FOLDER --side {input_size}, then --side {input_size}."
-            )
-        self._warn_of_magnified_crops(input_size or side)
-        self.learner = Learner(self.config, input_size or side, len(training.class_names))
+        self.learner = Learner(self.config, config.input_size or training.images.shape[1], len(training.class_names))
         self.teacher: Teacher | None = None
         if config.teacher is not None:
             self.teacher = Teacher(self.config, self.learner.backbone, training.class_names)
         self.hardware = hardware.resolved(
             self.fabric.device, self.config, self.learner.backbone, n_ranks=n_ranks, n_steps=self.n_steps
         )
-
-    def _warn_of_magnified_crops(self, input_size: int) -> None:
-        """Add a message if the published crops magnify most images, though none is magnified in evaluation."""
-        crops, side = self.config.augmentation, self.stores["train"].images.shape[1]
-        if crops.crop != "random" or crops.scale != Augmentation().scale or side < input_size:
-            return
-        median_side = side * math.sqrt(sum(crops.scale) / 2)
-        if median_side < input_size:
-            self.messages.append(
-                f"Most random crops of these {side}×{side} images are magnified to {input_size}×{input_size}, which "
-                "costs accuracy: images look sharper in evaluation than in training. Prepare the files with a larger "
-                "--side if they are larger, or use --crop padded."
-            )
 
     def _check_validation(self) -> int:
         """Return the queries per class of validation episodes: those of the settings, or all that the classes have."""
@@ -134,55 +114,51 @@ class RunPlan:
         self.messages += messages
         return fitting.validation_queries
 
-    def _check_pairs(self, n_ranks: int) -> None:
-        """Refuse batches that cannot be mixed in pairs."""
-        config, share = self.config, self.sampler.batch_size // n_ranks
-        if (config.mixup or config.cutmix) and (share % 2 or (config.micro_batch or 2) % 2):
-            raise InputError(
-                f"mixup and cutmix mix images in pairs: the images of a device ({share}) and micro_batch must be even."
-            )
-
     def _check_classes(self) -> TrainingClasses:
         """Return the classes that the network will have seen; refuse validation classes among them."""
         training, config = self.stores["train"], self.config
         classes = TrainingClasses(training.dataset, training.class_names)
         for network in (config.init, config.teacher):
-            earlier = None if network is None else initial_classes(network)
+            earlier = None if network is None else classes_of_network(network)
             if earlier is not None:
                 if "val" in self.stores:
                     earlier.check_unseen(self.stores["val"], "val")
                 classes = classes.with_earlier(earlier)
             elif network is not None and training.dataset in ("mini-imagenet", "tiered-imagenet"):
-                self.messages.append(
-                    f"If {network} was trained on ImageNet, it knows the classes of {classes.dataset}."
-                )
+                self.messages.append(f"If {network} was trained on ImageNet, it knows classes of {training.dataset}.")
         return classes
 
-
-def default_folder(config: TrainConfig) -> Path:
-    """Return the folder of a run: runs/ and a short name. Runs of older versions keep their longer names."""
-    older = Path("runs") / run_name(config)
-    return older if older.is_dir() else Path("runs") / folder_name(config)
+    def _check_images(self, share: int) -> None:
+        """Refuse shares of a batch that cannot be mixed in pairs; add a message if images are smaller than is good."""
+        config, side, crops = self.config, self.stores["train"].images.shape[1], self.config.augmentation
+        input_size = config.input_size or side
+        if (config.mixup or config.cutmix) and (share % 2 or (config.micro_batch or 2) % 2):
+            raise InputError(
+                f"mixup and cutmix mix images in pairs: the images of a device ({share}) and micro_batch must be even."
+            )
+        if config.init is not None and side < input_size:
+            self.messages.append(
+                f"The images were prepared with side {side}, and {config.init} sees {input_size}. Larger images may "
+                f"give better results: nearshot data prepare FOLDER --side {input_size}, then --side {input_size}."
+            )
+        # The published crops magnify most small images, though none is magnified in evaluation.
+        published = crops.crop == "random" and crops.scale == Augmentation().scale
+        if published and side * math.sqrt(sum(crops.scale) / 2) < input_size <= side:
+            self.messages.append(
+                f"Most random crops of these {side}×{side} images are magnified to {input_size}×{input_size}, which "
+                "costs accuracy: images look sharper in evaluation than in training. Prepare the files with a larger "
+                "--side if they are larger, or use --crop padded."
+            )
 
 
 def _with_absolute_paths(config: TrainConfig) -> TrainConfig:
-    path = given_path(config.dataset)
-    config = config if path is None else replace(config, dataset=str(path.resolve()))
-    networks = {
-        name: str(Path(network).resolve())
-        for name, network in (("init", config.init), ("teacher", config.teacher))
-        if network is not None and Path(network).exists()
-    }
-    return replace(config, **networks)  # type: ignore[arg-type]
-
-
-def _with_initial(config: TrainConfig) -> TrainConfig:
-    """Return the settings with the backbone and the input size of the initial network."""
-    if config.init is None:
-        return config
-    init = auto_backbone() if config.init == AUTO else config.init
-    spec = load_initial(init).spec
-    return replace(config, init=init, backbone=spec.name, input_size=config.input_size or spec.input_size)
+    dataset = given_path(config.dataset)
+    paths = {} if dataset is None else {"dataset": str(dataset.resolve())}
+    for name in ("init", "teacher"):
+        network = getattr(config, name)
+        if network is not None and Path(network).exists():
+            paths[name] = str(Path(network).resolve())
+    return replace(config, **paths)  # type: ignore[arg-type]
 
 
 def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, Store]:

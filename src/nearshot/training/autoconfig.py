@@ -6,9 +6,9 @@ no batch of 512, and two validation classes make no 5-way episodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -46,8 +46,15 @@ def autoconfigure(
         return config, []
     titles = {"train": "training", "val": "validation"}
     check_splits({titles[split]: store.labels for split, store in stores.items()})
-    adapt = _with_episodes if batch_kind(config) == "episodes" else _with_batch_size
-    config, messages = adapt(config, stores["train"], auto, n_ranks)
+    messages: list[str] = []
+    if batch_kind(config) == "episodes":
+        config, messages = _with_episodes(config, stores["train"], auto, n_ranks)
+    elif "batch_size" in auto:
+        n_images, given = len(stores["train"]), config.batch_size
+        most = _enough(n_images, LEAST_PER_CLASS * len(stores["train"].class_names))
+        size = min(given, n_images, most) // n_ranks * n_ranks
+        fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
+        config, messages = replace(config, batch_size=size), _changes(fact, ["batch_size"], [given], [size])
     if "val" in stores:
         config, more = fit_validation(config, stores["val"], auto)
         messages += more
@@ -58,19 +65,8 @@ def fit_validation(config: TrainConfig, store: Store, auto: Collection[str]) -> 
     """Return the settings with the automatic ones of validation adapted to its split, and a message for each change."""
     given: dict[str, Any] = {name: getattr(config, setting) for name, setting in _VALIDATION_SETTINGS.items()}
     names = [name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto]
-    fitting = fit_episodes(ImagesByClass(store.labels), "validation", **given, auto=names, validation=True)
-    changed = {setting: getattr(fitting, name) for name, setting in _VALIDATION_SETTINGS.items()}
-    return replace(config, **changed), fitting.messages
-
-
-class FittingEpisodes(NamedTuple):
-    """Ways, shots and queries that a split has the classes and images for, and a message for each change."""
-
-    n_way: int
-    shots: tuple[int, ...]
-    n_query: int
-    least_images: int
-    messages: list[str]
+    fitting, messages = fit_episodes(ImagesByClass(store.labels), "validation", **given, auto=names, validation=True)
+    return replace(config, **{setting: fitting[name] for name, setting in _VALIDATION_SETTINGS.items()}), messages
 
 
 def fit_episodes(
@@ -83,18 +79,20 @@ def fit_episodes(
     least_images: int = 1,
     auto: Collection[str] = EVALUATION_SETTINGS,
     validation: bool = False,
-) -> FittingEpisodes:
+) -> tuple[dict[str, Any], list[str]]:
     """Lower automatic ways, shots and queries to what a split allows; settings that are not automatic stay.
+
+    Returns the four settings by name, and a message for each change.
 
     Classes of fewer than `least_images` images are skipped. If that is automatic, so are a few classes that are far
     smaller than the others, and classes of a single image. Episodes for `validation` skip all that are too small.
 
     >>> import torch
     >>> two_classes = ImagesByClass(torch.arange(2).repeat_interleave(12))
-    >>> fitting = fit_episodes(two_classes, "test", n_way=5, shots=(1, 5), n_query=15)
-    >>> fitting.n_way, fitting.shots, fitting.n_query
-    (2, (1, 5), 7)
-    >>> print(*fitting.messages)
+    >>> settings, messages = fit_episodes(two_classes, "test", n_way=5, shots=(1, 5), n_query=15)
+    >>> settings
+    {'n_way': 2, 'shots': (1, 5), 'n_query': 7, 'least_images': 1}
+    >>> print(*messages)
     The test split has 2 classes of 12 images or more: n_way 2 instead of 5, n_query 7 instead of 15.
     """
     messages: list[str] = []
@@ -121,7 +119,8 @@ def fit_episodes(
     least, names = smallest(n_way), _VALIDATION_SETTINGS.values() if validation else _VALIDATION_SETTINGS
     fact = _classes(split, sum(size >= least for size in sizes), least)
     changes = _changes(fact, names, given, (n_way, shots, n_query))
-    return FittingEpisodes(n_way, shots, n_query, least_images, messages + changes)
+    settings = {"n_way": n_way, "shots": shots, "n_query": n_query, "least_images": least_images}
+    return settings, messages + changes
 
 
 def check_enough(store: Store) -> None:
@@ -137,20 +136,15 @@ def check_enough(store: Store) -> None:
 
 def check_splits(splits: Mapping[str, Tensor]) -> None:
     """Check that each split, of labels (image,), has two classes, of two images or more in all but training."""
-    problems = []
     for split, labels in splits.items():
         least = 1 if split == "training" else 2
         n_usable = int((ImagesByClass(labels).sizes >= least).sum())
         if n_usable < 2:
-            of_size = "" if least == 1 else " of two images or more"
-            problems.append(f"the {split} split needs 2 classes{of_size}, and has {n_usable}")
-    if problems:
-        last = " Without a validation split, the last epoch is kept." if "validation" in splits else ""
-        problem = "; ".join(problems)
-        raise InputError(
-            f"{problem[0].upper()}{problem[1:]}. Add classes or images, or split the classes differently: "
-            f"{HOW_TO_SPLIT}.{last}"
-        )
+            last = " Without a validation split, the last epoch is kept." if split == "validation" else ""
+            raise InputError(
+                f"The {split} split needs 2 classes of {counted(least, 'image')} or more, and has {n_usable}. Add "
+                f"classes or images, or split the classes differently: {HOW_TO_SPLIT}.{last}"
+            )
 
 
 def _skip_tiny(
@@ -170,17 +164,6 @@ def _skip_tiny(
         return least_images, []
     named = format_list(tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})")
     return max(tiny.values()) + 1, [f"Episodes skip the smallest classes of the {split} split: {named}."]
-
-
-def _with_batch_size(
-    config: TrainConfig, store: Store, auto: Collection[str], n_ranks: int
-) -> tuple[TrainConfig, list[str]]:
-    if "batch_size" not in auto:
-        return config, []
-    n_images, given = len(store), config.batch_size
-    size = min(given, n_images, _enough(n_images, LEAST_PER_CLASS * len(store.class_names))) // n_ranks * n_ranks
-    fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
-    return replace(config, batch_size=size), _changes(fact, ["batch_size"], [given], [size])
 
 
 def _enough(n_images: int, least: int = 0) -> int:
@@ -207,65 +190,48 @@ def _with_episodes(
     if not set(auto) & set(names):
         return config, messages
     shape = _nearest(config, by_class, auto, n_ranks)
-    if shape is None:
-        raise _nothing_fits(config, by_class, auto, n_ranks)
     fact = _classes("training", len(by_class.sizes), int(by_class.sizes.min())) + _sharing(n_ranks)
-    given, chosen = ([getattr(one, name) for name in names] for one in (config, shape))
+    if shape is None:
+        instead = _nearest(config, by_class, _EPISODE_SETTINGS, n_ranks)
+        advice = [f"{name} {getattr(instead, name)}" for name in _EPISODE_SETTINGS] if instead else ["fewer devices"]
+        given = [f"{name} {getattr(config, name)}" for name in _EPISODE_SETTINGS if name not in auto]
+        raise InputError(f"{fact}: no episodes fit it and {' and '.join(given)}. Use {', '.join(advice)}.")
+    before, chosen = ([getattr(one, name) for name in names] for one in (config, shape))
     changed = dict(zip(names, chosen, strict=True))
-    return replace(config, **changed), messages + _changes(fact, names, given, chosen)
+    return replace(config, **changed), messages + _changes(fact, names, before, chosen)
 
 
 def _nearest(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int) -> EpisodeShape | None:
     """Return the episodes nearest to the settings of all that fit: by shots, then images per class, then ways.
 
     They are no larger than the settings', nor, where the batch size is automatic and that is possible, than leaves an
-    epoch several steps.
+    epoch several steps. Settings that are not automatic stay, and may ask for more than the data have; then the sampler
+    raises an error that names the class.
     """
     sizes = [config.batch_size]
     if "batch_size" in auto:
         sizes.insert(0, min(config.batch_size, _enough(int(by_class.sizes.sum()))))
     usual = config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
+    n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
     for size in sizes:
-        shapes = _shapes(replace(config, batch_size=size), by_class, auto)
-        divisible = [shape for shape in shapes if shape.batch_size % n_ranks == 0]
-        if divisible:
+        shapes = []
+        if config.n_way is not None and config.n_query is not None:
+            n_shots = range(1, max(1, smallest - config.n_query) + 1)
+            shapes = [EpisodeShape(config.n_way, n_shot, config.n_query) for n_shot in n_shots]
+        else:
+            most = min(smallest, max(2, size // 2))
+            for per_class in range(2, most + 1) if "images_per_class" in auto else (config.images_per_class,):
+                n_shot = per_class // 2 if "n_shot" in auto and config.n_shot >= per_class else config.n_shot
+                for n_way in range(2, max(2, min(n_classes, size // per_class)) + 1):
+                    if n_shot < per_class and ("batch_size" in auto or n_way * per_class == size):
+                        shapes.append(EpisodeShape(n_way, n_shot, per_class - n_shot))
+        shapes = [shape for shape in shapes if shape.batch_size % n_ranks == 0]
+        if shapes:
             return min(
-                divisible,
+                shapes,
                 key=lambda one: (abs(one.n_shot - config.n_shot), abs(one.images_per_class - usual), -one.n_way),
             )
     return None
-
-
-def _shapes(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str]) -> Iterator[EpisodeShape]:
-    """Yield the episodes that keep the settings that are not automatic, in batches no larger than the settings'.
-
-    Those settings may ask for more than the data have; then the sampler raises an error that names the class.
-    """
-    n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
-    if config.n_way is not None and config.n_query is not None:
-        for n_shot in range(1, max(1, smallest - config.n_query) + 1):
-            yield EpisodeShape(config.n_way, n_shot, config.n_query)
-        return
-    most = min(smallest, max(2, config.batch_size // 2))
-    for per_class in range(2, most + 1) if "images_per_class" in auto else (config.images_per_class,):
-        n_shot = per_class // 2 if "n_shot" in auto and config.n_shot >= per_class else config.n_shot
-        for n_way in range(2, max(2, min(n_classes, config.batch_size // per_class)) + 1):
-            if n_shot < per_class and ("batch_size" in auto or n_way * per_class == config.batch_size):
-                yield EpisodeShape(n_way, n_shot, per_class - n_shot)
-
-
-def _nothing_fits(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int) -> InputError:
-    """Return an error with the given settings, the data, and settings that would fit."""
-    names = _EPISODE_SETTINGS if config.n_way is None else ("n_way", "n_query")
-    given = [f"{name} {getattr(config, name)}" for name in names if name not in auto]
-    smallest = int(by_class.sizes.argmin())
-    fact = f"{by_class.name(smallest)!r}, has {counted(int(by_class.sizes[smallest]), 'image')}{_sharing(n_ranks)}"
-    instead = _nearest(config, by_class, _EPISODE_SETTINGS, n_ranks)
-    advice = [f"{name} {getattr(instead, name)}" for name in _EPISODE_SETTINGS] if instead else ["fewer devices"]
-    return InputError(
-        f"No training episodes have {' and '.join(given) or 'two images of a class'}: the training split has "
-        f"{len(by_class.sizes)} classes, and the smallest, {fact}. Use {', '.join(advice)}."
-    )
 
 
 def _classes(split: str, n_classes: int, smallest: int) -> str:

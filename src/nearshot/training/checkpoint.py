@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import time
 import zipfile
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +19,6 @@ from nearshot.training.methods import Composition
 from nearshot.training.step import Step
 
 FORMAT, VERSION = "nearshot-checkpoint", 1
-NEEDED = {"version", "config", "fingerprints", "learner", "optimiser", "sampler", "generator", "progress"}
 
 
 class Progress:
@@ -98,66 +94,29 @@ def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Pr
     return True
 
 
-class CheckpointWriter:
-    """Writes checkpoints in a thread while training continues; the state is copied first.
-
-    One checkpoint is written at a time. An error, such as a full disk, is raised at the next call.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.started = path, time.monotonic()  # of the last checkpoint, or of the writer
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._last: Future[None] | None = None
-
-    def save(self, state: dict[str, Any], *, afterwards: Callable[[], None] = lambda: None) -> None:
-        """Write a state; `afterwards` is called once it is safely on the disk."""
-        self.wait()
-        self.started = time.monotonic()
-        state = {"format": FORMAT, "version": VERSION} | state
-        copied = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)
-        self._last = self._thread.submit(self._write, copied, afterwards)
-
-    def wait(self) -> None:
-        """Wait until everything is written."""
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.wait()
-        finally:
-            self._thread.shutdown()
-
-    def _write(self, state: dict[str, Any], afterwards: Callable[[], None]) -> None:
-        with atomic_write(self.path) as file:
-            buffer = io.BytesIO()
-            torch.save(state, buffer)
-            file.write(buffer.getbuffer())
-        afterwards()
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a state to a file, atomically."""
+    state = {"format": FORMAT, "version": VERSION} | state
+    buffer = io.BytesIO()  # so that a full disk is an OSError, and not one of PyTorch's
+    torch.save(pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), state), buffer)
+    with atomic_write(path) as file:
+        file.write(buffer.getbuffer())
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint. No code in the file is executed; a file that is not a checkpoint is refused."""
-    if not path.is_file():
-        raise InputError(f"There is no checkpoint at {path} to resume from.")
+    problem = f"{path} is not a checkpoint of a training run, or is damaged. Restore it, or start with --overwrite."
     try:
-        damaged = zipfile.ZipFile(path).testzip()  # PyTorch does not look at the checksums
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # PyTorch does not look at the checksums
         state = torch.load(path, map_location="cpu", weights_only=True)
-        readable = isinstance(state, dict) and state.get("format") == FORMAT and state.keys() >= NEEDED
     except Exception as error:  # the readers of archives and pickles raise many kinds
-        reason = str(error).split(". ")[0].splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise FileFormatError(f"{path} is not a checkpoint, or is damaged: {reason}.") from error
-    if damaged is not None:
-        raise FileFormatError(f"{path} is damaged: {damaged} has changed. Restore it, or start again with --overwrite.")
-    if not readable:
-        raise FileFormatError(f"{path} is not a checkpoint of a training run, or is incomplete.")
+        raise FileFormatError(problem) from error
+    if damaged is not None or not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise FileFormatError(problem)
     if state["version"] != VERSION:
         raise FileFormatError(f"{path} has format {state['version']}; this version of nearshot reads {VERSION}.")
-    return dict(state)
+    return state
 
 
 def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints: dict[str, str]) -> None:

@@ -5,11 +5,9 @@ In a single process, every function here is a no-op.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -23,51 +21,22 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 Value = TypeVar("Value")
-SECONDS_TO_ANSWER = 2.0
 
 
 @contextmanager
 def naming_lost_ranks(fabric: Fabric, folder: Path) -> Iterator[None]:
-    """Turn the error of a rank that waits for others in vain into one sentence that names them."""
+    """Turn the error of a rank that waits for others in vain into one sentence, and end the ranks that it started."""
     try:
         yield
-    except RuntimeError as error:  # of any backend
-        lost = [] if fabric.world_size == 1 else _lost_ranks(fabric)
-        if not lost:
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
-        ranks = f"rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}"
+        for process in getattr(fabric.strategy.launcher, "procs", ()):
+            process.kill()
         raise NearshotError(
-            f"Training stopped: {ranks} of {fabric.world_size} ended or did not answer. The checkpoint in {folder} is "
-            "unharmed. Run the same command with --resume to continue from it."
+            f"Training stopped: a rank other than {fabric.global_rank} of {fabric.world_size} ended or did not answer. "
+            f"The checkpoint in {folder} is unharmed. Run the same command with --resume to continue from it."
         ) from error
-
-
-def _lost_ranks(fabric: Fabric) -> list[int]:
-    """Return the ranks that ended, or do not answer a roll call; end those that this process started."""
-    children = dict(enumerate(getattr(fabric.strategy.launcher, "procs", ()), fabric.global_rank + 1))
-    lost = [rank for rank, process in children.items() if process.poll() is not None]
-    if not lost:
-        present: set[int] = set()
-        # In a thread: the first rank keeps the store, and asking it may take for ever.
-        roll_call = Thread(target=_call_the_roll, args=(fabric, present), daemon=True)
-        roll_call.start()
-        roll_call.join(SECONDS_TO_ANSWER + 1)
-        lost = [rank for rank in range(fabric.world_size) if rank not in present]
-    if 0 in lost:
-        return [0]  # without its store, the others cannot answer
-    for rank in lost:
-        if rank in children:
-            children[rank].kill()
-    return lost
-
-
-def _call_the_roll(fabric: Fabric, present: set[int]) -> None:
-    store, deadline = dist.distributed_c10d._get_default_store(), time.monotonic() + SECONDS_TO_ANSWER
-    with suppress(RuntimeError):  # the store is gone
-        store.set(f"rank {fabric.global_rank} is present", "")
-        while len(present) < fabric.world_size and time.monotonic() < deadline:
-            present.update(rank for rank in range(fabric.world_size) if store.check([f"rank {rank} is present"]))
-            time.sleep(0.1)
 
 
 def on_first_rank(fabric: Fabric, work: Callable[[], Value]) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -43,18 +43,16 @@ def embed_images(
     network = network or backbone
     check_evaluation_mode(network)
 
-    def batches() -> Iterator[Tensor]:
-        at_once = images_at_once(device)
-        steps = with_progress(range(math.ceil(len(feed) / at_once)), "embedding", show=show)
-        for _, images in zip(steps, feed.batches(torch.arange(len(feed)), at_once), strict=True):
-            yield images
+    at_once = images_at_once(device)
+    steps = with_progress(range(math.ceil(len(feed) / at_once)), "embedding", show=show)
+    batches = zip(steps, feed.batches(torch.arange(len(feed)), at_once), strict=True)
 
     def embedded(images: Tensor) -> Tensor:
         views = (view_of(images, number, spec.input_size) for number in range(n_views))
         return torch.stack([network(normalise_images(view, *spec.normalisation)).float() for view in views]).mean(0)
 
     with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
-        return embed(embedded, batches())
+        return embed(embedded, (images for _, images in batches))
 
 
 def images_at_once(device: torch.device) -> int:

@@ -63,9 +63,6 @@ class Hardware:
         if "WORLD_SIZE" in os.environ and "LOCAL_WORLD_SIZE" in os.environ:  # as torchrun has started
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
             nodes = int(os.environ["WORLD_SIZE"]) // devices
-            if (self.devices, self.nodes) not in ((1, 1), (devices, nodes)):
-                given = f"{self.devices} and {self.nodes}"
-                raise InputError(f"With this torchrun, devices and nodes must be {devices} and {nodes}, not {given}.")
         patience = timedelta(minutes=self.timeout_minutes)
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no stack traces of processes that lose each other
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,14 +20,15 @@ from nearshot.training.checkpoint import Progress as TrainingProgress
 from nearshot.training.config import TrainConfig
 from nearshot.training.run_folder import RunFolder
 
-NO_CURVES = ("epoch", "time", "first", "since_start")
+NO_CURVES = ("epoch", "time", "first", "since_start", "validation")
 
 
 class RunLog:
     """Writes and shows one line per epoch. The files of a resumed run first shrink to the epochs of its checkpoint.
 
-    `show` None shows a bar on a terminal and plain lines elsewhere; `wandb` is a Weights & Biases project to log to as
-    well; `called` is when `train` was called, by `time.perf_counter`, by default now.
+    Only the first of several ranks `writes` files. `show` None shows a bar on a terminal and plain lines elsewhere;
+    `wandb` is a Weights & Biases project to log to as well; `called` is when `train` was called, by
+    `time.perf_counter`, by default now.
     """
 
     def __init__(
@@ -37,7 +38,8 @@ class RunLog:
         progress: TrainingProgress,
         steps_per_epoch: int,
         *,
-        show: bool | None,
+        writes: bool = True,
+        show: bool | None = False,
         wandb: str | None = None,
         called: float | None = None,
     ) -> None:
@@ -47,15 +49,15 @@ class RunLog:
         n_done = len(progress.history)
         self.started = time.perf_counter()
         self.called: float | None = self.started if called is None else called
-        _write_lines(folder.metrics, progress.history)
-        _write_lines(folder.timing, _timings(folder, n_done))
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
-        except ImportError:
-            self.events = None
-        else:  # curves of a resumed run end before its first epoch
-            self.events = SummaryWriter(str(folder.path), purge_step=n_done + 1)
-        self.wandb = None
+        self.writes, self.events, self.wandb = writes, None, None
+        if writes:
+            _write_lines(folder.metrics, progress.history)
+            _write_lines(folder.timing, _timings(folder, n_done))
+            with suppress(ImportError):
+                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
+
+                # Curves of a resumed run end before its first epoch.
+                self.events = SummaryWriter(str(folder.path), purge_step=n_done + 1)
         if wandb is not None:
             place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
             self.wandb = import_wandb().init(
@@ -73,13 +75,12 @@ class RunLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with ExitStack() as closing:
-            if self.events is not None:
-                closing.enter_context(naming_a_full_disk(self.folder.path))
-                closing.callback(self.events.close)
-            if self.wandb is not None:
-                closing.callback(self.wandb.finish, exit_code=0 if kind is None else 1)
-            closing.callback(self.bar.stop)
+        self.bar.stop()
+        if self.wandb is not None:
+            self.wandb.finish(exit_code=0 if kind is None else 1)
+        if self.events is not None:
+            with naming_a_full_disk(self.folder.path):
+                self.events.close()
 
     def step(self) -> None:
         """Advance the bar."""
@@ -87,6 +88,8 @@ class RunLog:
 
     def epoch(self, record: dict[str, Any], *, seconds: float, images_per_second: float) -> None:
         """Log an epoch."""
+        if not self.writes:
+            return
         now = time.time()
         timing = {"epoch": record["epoch"], "time": now, "seconds": seconds, "images_per_second": images_per_second}
         if self.called is not None:  # the first epoch of this process, whose start-up is part of the time
@@ -94,7 +97,9 @@ class RunLog:
             self.called = None
         append_line(self.folder.metrics, json.dumps(record) + "\n")
         append_line(self.folder.timing, json.dumps(timing) + "\n")
-        scalars = _scalars(record | timing)
+        validation = {f"validation/{name}": value for name, value in record.get("validation", {}).items()}
+        values = {name: value for name, value in (record | timing | validation).items() if name not in NO_CURVES}
+        scalars = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         if self.events is not None:
             with naming_a_full_disk(self.folder.path):
                 for name, value in scalars.items():
@@ -102,17 +107,10 @@ class RunLog:
                 self.events.flush()
         if self.wandb is not None:
             self.wandb.log(scalars, step=record["epoch"])
-        self._show(record, images_per_second)
-
-    def say(self, message: str) -> None:
-        """Show a message."""
-        self.bar.console.print(message)
-
-    def _show(self, record: dict[str, Any], images_per_second: float) -> None:
         n_taken, n_left = self.progress.step - self.first_step, self.n_steps - self.progress.step
         per_step = (time.perf_counter() - self.started) / max(n_taken, 1)  # with validation and everything else
-        minutes, seconds = divmod(round(per_step * n_left), 60)
-        left = f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {seconds:02d} s"
+        minutes, remainder = divmod(round(per_step * n_left), 60)
+        left = f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {remainder:02d} s"
         speed = f"loss {record['loss']:.4f}, {images_per_second:,.0f} images/s"
         following = min(record["epoch"] + 1, self.n_epochs)
         self.bar.update(self.task, description=f"epoch {following}/{self.n_epochs}, {speed}")
@@ -123,6 +121,11 @@ class RunLog:
             + (f", {unpaired:.1f} anchors per batch without a positive" if unpaired else "")
             + (f"; {measured}" if measured else "")
         )
+
+    def say(self, *messages: str) -> None:
+        """Show messages."""
+        for message in messages:
+            self.bar.console.print(message)
 
     def described(self, validation: dict[str, float]) -> str:
         """Return validation accuracies as text, with the accuracy of guessing; empty if there are none."""
@@ -155,10 +158,3 @@ def _timings(folder: RunFolder, n_epochs: int) -> list[dict[str, Any]]:
 def _write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     with atomic_write(path) as file:
         file.write("".join(json.dumps(record) + "\n" for record in records).encode())
-
-
-def _scalars(record: dict[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a record, with those of its validation."""
-    validation = {f"validation/{name}": value for name, value in record.get("validation", {}).items()}
-    numbers = {name: value for name, value in (record | validation).items() if isinstance(value, int | float)}
-    return {name: float(one) for name, one in numbers.items() if name not in NO_CURVES and math.isfinite(one)}

@@ -6,7 +6,7 @@ To add a method, write its loss in `nearshot.losses` and one entry in `METHODS`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from nearshot import losses
 from nearshot.data import EpisodeBatches, IndependentBatches, ShuffledBatches
 from nearshot.data.samplers import Batches
-from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.classifiers import ClassifierName
 from nearshot.training.config import BatchKind, OwnLoss, TrainConfig
@@ -27,21 +26,13 @@ __all__ = ["METHODS", "LossInputs", "Method", "batch_kind", "resolve_method"]
 
 
 class LossInputs(NamedTuple):
-    """The input of a loss: a whole batch, gathered from all devices.
+    """The input of a loss: a whole batch, gathered from all devices."""
 
-    Attributes:
-        embeddings: (image, dim), after the projection if there is one.
-        logits: (image, class), of the linear head; None where the method has none.
-        labels: (image,).
-        temperature: a number, or the learnt one.
-        generator: the random numbers of a loss that samples.
-    """
-
-    embeddings: Tensor
-    logits: Tensor | None
-    labels: Tensor
-    temperature: float | Tensor
-    generator: torch.Generator | None
+    embeddings: Tensor  # (image, dim), after the projection if there is one
+    logits: Tensor | None  # (image, class), of the linear head
+    labels: Tensor  # (image,)
+    temperature: float | Tensor  # the learnt one is a tensor
+    generator: torch.Generator | None  # of a loss that samples
 
 
 @dataclass(frozen=True)
@@ -97,21 +88,10 @@ def _supcon(inputs: LossInputs, config: TrainConfig) -> Tensor:
 
 
 def _own(loss: OwnLoss) -> Callable[[LossInputs, TrainConfig], Tensor]:
-    """Return a loss of the user's own that checks what it returns."""
     function = loss.function
     if isinstance(function, nn.Module) and any(parameter.requires_grad for parameter in function.parameters()):
         raise InputError(f"The loss {loss.name} has parameters, which would not be trained. Freeze or remove them.")
-
-    def checked(inputs: LossInputs, _: TrainConfig) -> Tensor:
-        value = function(inputs.embeddings, inputs.labels)
-        if not isinstance(value, Tensor) or value.ndim != 0 or not value.requires_grad:
-            found = repr(value)
-            if isinstance(value, Tensor):
-                found = f"one of shape {tuple(value.shape)} with{'' if value.requires_grad else 'out'} a gradient"
-            raise InputError(f"The loss {loss.name} must return a scalar tensor with a gradient, not {found}.")
-        return value
-
-    return checked
+    return lambda inputs, _: function(inputs.embeddings, inputs.labels)
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -141,18 +121,8 @@ def batch_kind(config: TrainConfig) -> BatchKind:
     return config.batches or METHODS.get(config.method_name, Method).batches
 
 
-def has_projection_bias(config: TrainConfig) -> bool:
-    """Return whether a projection has a bias: where cosines are compared. In Euclidean distances it would cancel."""
-    return config.method_name == "supcon" or config.distance == "cosine"
-
-
-def resolve_method(config: TrainConfig, auto: Collection[str] = ()) -> Method:
-    """Return a configuration's method, and refuse settings that do not go together.
-
-    Args:
-        config: the settings.
-        auto: the names of settings that autoconfiguration may still change; they are not checked.
-    """
+def resolve_method(config: TrainConfig) -> Method:
+    """Return a configuration's method, and refuse settings that do not go together."""
     name, kind = config.method_name, batch_kind(config)
     ignored: tuple[str, ...] = () if name == "nca" else _ONLY_NCA
     if isinstance(config.method, OwnLoss):
@@ -177,12 +147,6 @@ def resolve_method(config: TrainConfig, auto: Collection[str] = ()) -> Method:
         raise InputError(f"nesterov needs the optimiser sgd, not {config.optimiser}.")
     if kind != "episodes" and config.least_images > 1:
         raise InputError(f"least_images applies to batches of episodes, not to {kind} batches, which have all classes.")
-    if kind == "episodes" and config.n_way is not None:
-        _ = config.shape  # checks the numbers
-    elif kind == "episodes" and "images_per_class" not in auto:
-        per_class = config.images_per_class
-        batch_size = 2 * per_class if "batch_size" in auto else config.batch_size
-        EpisodeShape.from_batch(batch_size, 1 if "n_shot" in auto else config.n_shot, per_class)
     return method
 
 

@@ -19,6 +19,7 @@ import hashlib
 import json
 import platform
 import sys
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from shlex import quote
@@ -27,17 +28,22 @@ from typing import Any
 import torch
 
 from nearshot._version import __version__, state_of_code
+from nearshot.data import Store
 from nearshot.data.datasets import SOURCES
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import InputError, LeakError
+from nearshot.evaluation import check_unseen_classes
 from nearshot.io import FileLock, read_json, write_json
-from nearshot.training.classes import TrainingClasses
+from nearshot.models import read_notes
+from nearshot.text import format_list
 from nearshot.training.config import TrainConfig, dataset_name, differences
 from nearshot.training.presets import PHOTOS, closest_preset
 
 __all__ = ["RunFolder", "best_epoch", "describe_environment", "device_name", "folder_name", "run_name"]
 
+Best = dict[str, dict[str, Any]]  # by "5-shot centroid" and the like: the best epoch and its accuracy
 LONGEST_NAME = 120
 CLASSES, JOB = "training_classes.json", "job.json"
+NOTE = "training_classes"  # the key in the metadata of weights
 _IN_PYTHON = "(in Python, resume=True or overwrite=True)"
 
 
@@ -74,6 +80,64 @@ def folder_name(config: TrainConfig) -> str:
     return "".join(letter if letter.isalnum() or letter in ".+-_" else "-" for letter in "-".join(parts))
 
 
+@dataclass(frozen=True)
+class TrainingClasses:
+    """The classes of a training split, as a run records them in its folder and in its weights.
+
+    Prepared datasets change: another seed or other fractions move classes between splits. So measured splits are
+    compared with this record.
+
+    A class is identified by its name: in the dataset that it was trained in, and among the datasets that nearshot
+    knows, such as miniImageNet and tieredImageNet. In other datasets, such as a user's own, an equal name may be
+    another class.
+
+    Attributes:
+        dataset: the name under which the dataset was prepared.
+        class_names: the names of the classes of its training split.
+    """
+
+    dataset: str
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainingClasses:
+        """Return the classes of a record that `as_dict` made."""
+        return cls(values["dataset"], tuple(values["classes"]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record in a run's folder and in the metadata of its weights."""
+        return {"dataset": self.dataset, "classes": list(self.class_names)}
+
+    def with_earlier(self, earlier: TrainingClasses) -> TrainingClasses:
+        """Return the classes with those of an earlier training, where an equal name is the same class."""
+        if earlier.dataset != self.dataset and not {earlier.dataset, self.dataset} <= SOURCES.keys():
+            return self
+        return TrainingClasses(self.dataset, tuple(dict.fromkeys(self.class_names + earlier.class_names)))
+
+    def check_unseen(self, store: Store, split: str) -> None:
+        """Refuse a split that has training classes, unless it is `split="train"` of the same dataset."""
+        is_own = store.dataset == self.dataset
+        if split == "train" if is_own else not {store.dataset, self.dataset} <= SOURCES.keys():
+            return
+        advice = f"The network was trained on {self.dataset}, which has them too: measure it on another dataset."
+        if is_own:
+            advice = f"{self.dataset} had other splits when the network was trained: prepare those again, or retrain."
+        try:
+            check_unseen_classes(self.class_names, store.class_names)
+        except LeakError as error:
+            raise LeakError(f"{error} {advice}") from None
+
+    def doubt(self, store: Store) -> str | None:
+        """Return a warning if a split of another dataset has class names that were trained on; None otherwise."""
+        shared = sorted(set(self.class_names) & set(store.class_names))
+        if store.dataset == self.dataset or not shared:
+            return None
+        return (
+            f"The network was trained on {self.dataset}, with classes of the same names as in {store.dataset}: "
+            f"{format_list(shared)}. If they are the same classes, this is not the accuracy on unseen ones."
+        )
+
+
 class RunFolder:
     """The files of a run: their paths, reading, writing, and the per-run lock."""
 
@@ -89,11 +153,10 @@ class RunFolder:
         """Return the file of an epoch's weights."""
         return self.weights / f"epoch-{epoch:04d}.safetensors"
 
-    def keep_weights(self, epochs: set[int], *, before: int) -> None:
-        """Remove the weights of all other epochs before `before`; later ones may be among the best."""
-        for epoch in range(before):
-            if epoch not in epochs:
-                self.weights_of(epoch).unlink(missing_ok=True)
+    def keep_weights(self, epochs: set[int]) -> None:
+        """Remove the weights of all other epochs."""
+        for file in set(self.weights.glob("epoch-*.safetensors")) - set(map(self.weights_of, epochs)):
+            file.unlink()
 
     @property
     def is_finished(self) -> bool:
@@ -112,40 +175,31 @@ class RunFolder:
             raise InputError(f"{self.path} is not a {kind}: it has no {name}.")
         return read_json(file)
 
-    def read_best(self) -> dict[str, dict[str, Any]]:
-        """Return the best epochs of a finished run, by "5-shot centroid" and the like."""
-        best = self.read("result.json").get("best")
-        if not isinstance(best, dict) or not all(isinstance(one, dict) and "epoch" in one for one in best.values()):
-            raise FileFormatError(f"{self.path / 'result.json'} is damaged: it has no best epochs.")
-        return best
+    def read_best(self) -> Best:
+        """Return the best epochs of a finished run."""
+        return dict(self.read("result.json")["best"])
 
-    def best_weights(self, n_shot: int, classifier: str) -> Path:
-        """Return the weights of a finished run's best epoch for these; of the last, if none was validated."""
-        epoch = best_epoch(self.read_best(), n_shot, classifier)
+    def best_weights(self, n_shot: int, classifier: str, best: Best | None = None) -> Path:
+        """Return the weights of the best epoch for these, by default of a finished run; of the last, if there is none.
+
+        `best` are the best epochs so far of an unfinished run.
+        """
+        epoch = best_epoch(self.read_best() if best is None else best, n_shot, classifier)
         return self.weights_of(self.read_config().epochs if epoch is None else epoch)
 
     def read_config(self) -> TrainConfig:
         """Return the run's configuration."""
-        content = self.read("config.json")
-        try:
-            return TrainConfig.from_dict(content)
-        except (TypeError, ValueError) as error:
-            raise FileFormatError(f"{self.path / 'config.json'} is damaged: {error}") from error
+        return TrainConfig.from_dict(self.read("config.json"))
 
-    def read_trained_on(self) -> TrainingClasses | None:
-        """Return the training classes; None for a run of an older version, which has no record."""
-        if not (self.path / CLASSES).is_file():
-            return None
-        return TrainingClasses.from_json(json.dumps(self.read(CLASSES)), str(self.path / CLASSES))
+    def read_trained_on(self) -> TrainingClasses:
+        """Return the training classes."""
+        return TrainingClasses.from_dict(self.read(CLASSES))
 
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make and lock the folder; return whether there is a checkpoint to resume from."""
         if resume and overwrite:
             raise InputError(f"Use either --resume or --overwrite, not both {_IN_PYTHON}.")
-        try:
-            self.weights.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"Cannot make the run's folder {self.path}: {error.strerror}.") from error
+        self.weights.mkdir(parents=True, exist_ok=True)
         if not self._lock.acquire():
             raise InputError(f"Another process is training in {self.path}. Wait for it, or choose another folder.")
         for unfinished in [*self.path.glob(".*.partial"), *self.weights.glob(".*.partial")]:
@@ -157,18 +211,17 @@ class RunFolder:
             for file in files:
                 file.unlink(missing_ok=True)
         there = self.checkpoint.is_file()
-        problem = None
-        if self.is_finished and not there:
+        if (there and resume) or not (there or self.is_finished):
+            return there
+        self.release()
+        if there:
+            problem = f"There is a run in {self.path} already. Continue it with --resume, or replace it: --overwrite"
+        else:
             problem = (
                 f"The run in {self.path} is finished, and its checkpoint is missing, so it cannot be resumed. Measure "
                 f"it with nearshot evaluate {quote(str(self.path))}, or start again with --overwrite"
             )
-        elif there and not resume:
-            problem = f"There is a run in {self.path} already. Continue it with --resume, or replace it: --overwrite"
-        if problem is not None:
-            self.release()
-            raise InputError(f"{problem} {_IN_PYTHON}.")
-        return there
+        raise InputError(f"{problem} {_IN_PYTHON}.")
 
     def release(self) -> None:
         """Release the lock."""
@@ -181,7 +234,7 @@ class RunFolder:
             last = self.read("environment.json")
             before = [*last.pop("earlier", []), last]
         self.write("config.json", config.as_dict())
-        self.write(CLASSES, json.loads(classes.as_json()))
+        self.write(CLASSES, classes.as_dict())
         self.write("environment.json", environment | ({"earlier": before} if before else {}))
 
 
@@ -190,7 +243,15 @@ def weights_of_run(name: str | Path) -> str | Path:
     return RunFolder(name).best_weights(5, "centroid") if Path(name).is_dir() else name
 
 
-def best_epoch(best: dict[str, dict[str, Any]], n_shot: int, classifier: str) -> int | None:
+def classes_of_network(network: str) -> TrainingClasses | None:
+    """Return the classes that a run or a weights file was trained on; None for a network that does not record them."""
+    if Path(network).is_dir():
+        return RunFolder(network).read_trained_on()
+    notes = read_notes(network)
+    return TrainingClasses.from_dict(json.loads(notes[NOTE])) if NOTE in notes else None
+
+
+def best_epoch(best: Best, n_shot: int, classifier: str) -> int | None:
     """Return the epoch with the best validation accuracy for a number of shots and a classifier; None if none has.
 
     Shots that were not validated have the nearest ones' epoch; other classifiers have nearest centroid's.

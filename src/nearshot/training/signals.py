@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,13 +12,8 @@ from types import FrameType
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
     """Install a signal handler for a while; a no-op in a thread, where Python allows none."""
-    before = {}
-    try:
-        for number in numbers:
-            before[number] = signal.signal(number, handler)
-    except ValueError:
-        yield
-        return
+    in_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if in_main}
     try:
         yield
     finally:

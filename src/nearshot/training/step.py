@@ -4,43 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearshot.data.augment import augment, normalise_images, turn_images
 from nearshot.losses import cross_entropy_loss
-from nearshot.models import Backbone, build_backbone
-from nearshot.models.heads import LinearHead, ProjectionHead
 from nearshot.models.kernels import fuse
-from nearshot.training.average import WeightAverage
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
-from nearshot.training.initial import freeze_stages, load_initial
-from nearshot.training.methods import LossInputs, has_linear_head, has_projection_bias, resolve_method
+from nearshot.training.learner import N_TURNS, Embedded, Learner, Teacher, WeightAverage
+from nearshot.training.methods import LossInputs, resolve_method
 from nearshot.training.mixup import Mixup
-from nearshot.training.teacher import Teacher
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 STEPS_BEFORE_CAPTURE = 5
-N_TURNS = 4  # quarters of a full turn
-
-
-class Embedded(NamedTuple):
-    """The output of a `Learner`: embeddings for the loss, and the logits of the linear heads that there are.
-
-    `logits` are of the training classes, and `turns` of the quarter turns that the images may have had.
-    """
-
-    embeddings: Tensor
-    logits: Tensor | None = None
-    turns: Tensor | None = None
 
 
 class Prepared(NamedTuple):
@@ -55,40 +38,6 @@ class Prepared(NamedTuple):
     images: Tensor
     turns: Tensor | None = None
     answers: Tensor | None = None
-
-
-class Learner(nn.Module):
-    """The module that is trained: a backbone, with a projection and linear heads that are used in training only."""
-
-    def __init__(self, config: TrainConfig, input_size: int, n_classes: int) -> None:
-        super().__init__()
-        self.is_pretrained = config.init is not None
-        if config.init is None:
-            self.backbone: Backbone = build_backbone(config.backbone, input_size=input_size)
-        else:
-            self.backbone = load_initial(config.init, input_size)
-            freeze_stages(self.backbone, config.freeze)
-        dim = self.backbone.embedding_dim
-        self.projection: ProjectionHead | None = None
-        if config.projection is not None:
-            self.projection = ProjectionHead(dim, config.projection, bias=has_projection_bias(config))
-        self.head = LinearHead(dim, n_classes) if has_linear_head(config) else None
-        self.turn_head = LinearHead(dim, N_TURNS) if config.rotation_weight else None
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch to training or evaluation; batch norm keeps the statistics of a network that was trained before."""
-        super().train(mode)
-        for module in self.backbone.modules() if self.is_pretrained else ():
-            if isinstance(module, _BatchNorm):
-                module.eval()
-        return self
-
-    def forward(self, images: Tensor) -> Embedded:
-        """Embed normalised images, (image, 3, height, width)."""
-        embeddings = self.backbone(images)
-        logits = None if self.head is None else self.head(embeddings)
-        turns = None if self.turn_head is None else self.turn_head(embeddings)
-        return Embedded(embeddings if self.projection is None else self.projection(embeddings), logits, turns)
 
 
 class Step:
@@ -182,17 +131,15 @@ class Step:
             turns = torch.randint(N_TURNS, shape, device=images.device, generator=self.generator)
             inputs = turn_images(inputs, turns[rank * n_images : (rank + 1) * n_images])
         inputs = inputs.contiguous(memory_format=self.hardware.memory_format)
-        answers = self._ask_teacher(inputs)
+        answers = None
+        if self.teacher is not None:
+            parts = inputs.split(config.micro_batch or len(inputs))
+            with torch.no_grad(), self.fabric.autocast():
+                answers = torch.cat([self.teacher(part) for part in parts])
         if self.mixup is not None:
             self.mixup.draw(self.generator)
             inputs = self.mixup.images(inputs)
         return Prepared(inputs, turns, answers)
-
-    def _ask_teacher(self, inputs: Tensor) -> Tensor | None:
-        if self.teacher is None:
-            return None
-        with torch.no_grad(), self.fabric.autocast():
-            return torch.cat([self.teacher(part) for part in inputs.split(self.config.micro_batch or len(inputs))])
 
     def loss(self, embedded: Embedded, labels: Tensor, batch: Prepared) -> Tensor:
         """Return the loss of the whole batch, of which this rank has embedded its share."""
@@ -276,8 +223,19 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
     The warm-up that recording needs leaves weights, statistics and random numbers unchanged. Returns a function like
     the step; its result is valid until the next call.
     """
+
+    def changing() -> list[Tensor]:
+        """Return everything that a step changes, the state of the optimiser last."""
+        own = [step.log_temperature] if step.log_temperature is not None else []
+        average = [] if step.average is None else [*step.average.parameters(), *step.average.buffers()]
+        moments = [value for state in step.optimiser.state.values() for value in state.values()]
+        tensors = [value for value in moments if isinstance(value, Tensor)]
+        return [*step.learner.parameters(), *step.learner.buffers(), *own, *average, *tensors]
+
+    before = changing()
+    values = [tensor.detach().clone() for tensor in before]
+    generator_state, random_state = step.generator.get_state(), torch.cuda.get_rng_state()
     static_images, static_labels = images.clone(), labels.clone()
-    restore = _snapshot(step)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -289,7 +247,13 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
     step.optimiser.zero_grad()
     with torch.cuda.graph(graph):
         loss = step(static_images, static_labels)
-    restore()
+    with torch.no_grad():  # restored in place, as a graph needs
+        for tensor, value in zip(before, values, strict=True):
+            tensor.copy_(value)
+        for tensor in changing()[len(before) :]:  # optimiser state that did not exist before
+            tensor.zero_()
+    step.generator.set_state(generator_state)
+    torch.cuda.set_rng_state(random_state)
 
     def replay(images: Tensor, labels: Tensor) -> Tensor:
         static_images.copy_(images, non_blocking=True)
@@ -298,29 +262,3 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
         return loss
 
     return replay
-
-
-def _snapshot(step: Step) -> Callable[[], None]:
-    """Copy everything that a step changes; return a function that restores it in place, as a graph needs."""
-
-    def changing() -> list[Tensor]:
-        own = [step.log_temperature] if step.log_temperature is not None else []
-        moments = [value for state in step.optimiser.state.values() for value in state.values()]
-        tensors = [value for value in moments if isinstance(value, Tensor)]
-        average = [] if step.average is None else [*step.average.parameters(), *step.average.buffers()]
-        return [*step.learner.parameters(), *step.learner.buffers(), *own, *average, *tensors]
-
-    before = changing()
-    values = [tensor.detach().clone() for tensor in before]
-    generator_state, random_state = step.generator.get_state(), torch.cuda.get_rng_state()
-
-    def restore() -> None:
-        with torch.no_grad():
-            for tensor, value in zip(before, values, strict=True):
-                tensor.copy_(value)
-            for tensor in changing()[len(before) :]:  # optimiser state that did not exist before
-                tensor.zero_()
-        step.generator.set_state(generator_state)
-        torch.cuda.set_rng_state(random_state)
-
-    return restore

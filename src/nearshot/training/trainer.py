@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -14,27 +15,28 @@ import torch
 from torch import Tensor
 
 from nearshot.data.loader import ImageFeed
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import NearshotError
 from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
 from nearshot.models import save_backbone
 from nearshot.training import checkpoint
 from nearshot.training.assembly import RunPlan
-from nearshot.training.checkpoint import CheckpointWriter, Progress
-from nearshot.training.classes import NOTE
+from nearshot.training.checkpoint import Progress
 from nearshot.training.config import TrainConfig
-from nearshot.training.diagnosis import warnings_about
 from nearshot.training.distributed import any_rank, naming_lost_ranks, on_first_rank
 from nearshot.training.embedding import embed_images, in_one_size
 from nearshot.training.hardware import Hardware
 from nearshot.training.logging import RunLog, import_wandb
 from nearshot.training.methods import Composition, compositions
-from nearshot.training.run_folder import describe_environment
+from nearshot.training.run_folder import NOTE, describe_environment
 from nearshot.training.signals import stop_signal
 from nearshot.training.step import Step, captured
 
 __all__ = ["TrainResult", "train"]
 
 STEPS_BETWEEN_STOP_CHECKS = 20  # to agree on stopping, ranks have to wait for each other
+COLLAPSED = 2.0  # dimensions; trained networks have 10 and more
+AT_CHANCE = 1.1  # times the accuracy of guessing
+ADVICE = "Lower the learning rate, use --optimiser adam, or start from a trained network (--init)."
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,7 @@ def train(
     called = time.perf_counter()
     for name in options.keys() - RunOptions.__annotations__.keys():
         raise TypeError(f"train() got an unexpected keyword argument {name!r}")
-    show, wandb = options.get("show"), options.get("wandb")
-    if wandb is not None:
+    if options.get("wandb") is not None:
         import_wandb()  # fails before anything is overwritten
     where: dict[str, Any] = {"folder": folder, "data_dir": data_dir}
     few = options.get("allow_few_images", False)
@@ -116,53 +117,53 @@ def train(
     stop_every = 1 if fabric.world_size == 1 else STEPS_BETWEEN_STOP_CHECKS
     with naming_lost_ranks(fabric, run.path), _locked(plan, resume=resume, overwrite=overwrite) as resumes:
         if resumes:
-            training.resume()
+            state = checkpoint.read_checkpoint(run.checkpoint)
+            checkpoint.check_same_training(state, config, plan.fingerprints)
+            if not checkpoint.load_state(state, training.step, plan.sampler, progress):
+                message = "The checkpoint is from another kind of device: random numbers differ from this point."
+                plan.messages.append(message)
         elif resume:
             plan.messages.append("There is no checkpoint to resume from; this is a new run.")
-        log = None
-        if fabric.is_global_zero:
-            training.describe()
-            log = RunLog(run, config, progress, len(plan.sampler), show=show, wandb=wandb, called=called)
-            for message in plan.messages:
-                log.say(message)
-        with log or nullcontext(), CheckpointWriter(run.checkpoint) as writer, stop_signal() as stopping:
+        is_first = fabric.is_global_zero
+        if is_first:
+            used = asdict(training.step.hardware)
+            used |= {"accelerator": fabric.device.type, "processes": fabric.world_size}
+            environment = describe_environment(fabric.device)
+            environment |= {"hardware": used, "fingerprints": plan.fingerprints}
+            run.describe(config, environment, plan.classes)
+        shown: dict[str, Any] = {"show": options.get("show"), "wandb": options.get("wandb")} if is_first else {}
+        log = RunLog(run, config, progress, len(plan.sampler), writes=is_first, called=called, **shown)
+        with log, stop_signal() as stopping:
+            log.say(*plan.messages)
             training.warm_up()
             if config.init is not None and progress.step == 0:
-                progress.initial = training.validated(0)
-                if log is not None:
-                    log.say(f"epoch 0/{config.epochs}, the initial network: {log.described(progress.initial)}")
+                progress.initial = training.validate(0)
+                log.say(f"epoch 0/{config.epochs}, the initial network: {log.described(progress.initial)}")
             while progress.epoch <= config.epochs:
                 started, n_images = time.perf_counter(), 0
                 for number, n_left in training.steps():
                     n_images += plan.sampler.batch_size
-                    if log is not None:
-                        log.step()
+                    log.step()
                     if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
-                        training.save(writer)
+                        training.save()
                         return training.result(finished=False)
                 record = training.epoch_record()
                 seconds = time.perf_counter() - started
                 if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
-                    record["validation"] = training.validated(progress.epoch)
+                    record["validation"] = training.validate(progress.epoch)
                 progress.history.append(record)
-                if log is not None:
-                    log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
-                    for warning in training.warnings:
-                        log.say(warning)
-                    training.warnings.clear()
+                log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
+                log.say(*training.warnings)
+                training.warnings.clear()
                 progress.next_epoch()
                 is_last = progress.epoch > config.epochs
                 stops = any_rank(fabric, stopping()) and not is_last
-                since_last = time.monotonic() - writer.started
+                since_last = time.monotonic() - training.saved_at
                 if stops or is_last or since_last >= options.get("checkpoint_seconds", 10.0):
-                    training.save(writer)
+                    training.save()
                 if stops:
                     return training.result(finished=False)
-            writer.wait()
-            if log is not None:
-                run.write("result.json", training.summary())
-        fabric.barrier()
-    return training.result(finished=True)
+            return training.result(finished=True)
 
 
 @contextmanager
@@ -194,33 +195,19 @@ class Training:
         hardware = replace(plan.hardware, residence=self.feed.residence)
         self.step = Step(fabric, hardware, self.config, plan.learner, plan.teacher)
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        self.backbone = self.step.learner.backbone if self.step.average is None else self.step.average.backbone
-        network = torch.compile(self.backbone, dynamic=False) if hardware.compile else self.backbone
+        self.saved = self.step.average or self.step.learner  # whose weights are measured and written
+        backbone = self.saved.backbone
+        network = torch.compile(backbone, dynamic=False) if hardware.compile else backbone
         most = max(len(one.labels) for one in plan.stores.values())
         self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
-        self.progress, self.warnings = Progress(), list[str]()
-
-    def resume(self) -> None:
-        """Restore the folder's checkpoint."""
-        state = checkpoint.read_checkpoint(self.run.checkpoint)
-        checkpoint.check_same_training(state, self.config, self.plan.fingerprints)
-        if not checkpoint.load_state(state, self.step, self.plan.sampler, self.progress):
-            message = "The checkpoint is from another kind of device: random numbers differ from this point."
-            self.plan.messages.append(message)
-
-    def describe(self) -> None:
-        """Write the configuration, the training classes and the environment."""
-        used = asdict(self.step.hardware)
-        used |= {"accelerator": self.fabric.device.type, "processes": self.fabric.world_size}
-        environment = describe_environment(self.fabric.device)
-        environment |= {"hardware": used, "fingerprints": self.plan.fingerprints}
-        self.run.describe(self.config, environment, self.plan.classes)
+        self.progress, self.warnings, self.saved_at = Progress(), list[str](), time.monotonic()
 
     def warm_up(self) -> None:
         """Embed an image, so that a network that compiles on first use does so before the first epoch is timed."""
         if self.fabric.is_global_zero and self.embedder is not None:
-            with self._evaluating():
-                self._embed(ImageFeed(self.plan.stores["train"].images[:1], self.fabric.device))
+            self.step.learner.eval()
+            self._embed(ImageFeed(self.plan.stores["train"].images[:1], self.fabric.device))
+            self.step.learner.train()
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Take the remaining steps of the epoch; after each, yield its number and how many follow."""
@@ -235,7 +222,7 @@ class Training:
             if self.take_step is self.step and self.step.hardware.graph:
                 self.take_step = captured(self.step, images, labels)
             self.step.set_learning_rate(self.progress.step, self.plan.n_steps)
-            self.progress.add(self._take_step(images, labels), made_of[number - 1] if made_of else None)
+            self.progress.add(self.take_step(images, labels), made_of[number - 1] if made_of else None)
             yield number, len(order) - number
 
     def epoch_record(self) -> dict[str, Any]:
@@ -252,101 +239,72 @@ class Training:
             record |= zip(Composition._fields, averages, strict=True)
         return record
 
-    def validated(self, epoch: int) -> dict[str, float]:
+    def validate(self, epoch: int) -> dict[str, float]:
         """Return an epoch's accuracies on the validation split, which the first rank measures for all."""
-        with self._evaluating():
-            return on_first_rank(self.fabric, lambda: self._validate(epoch))
+        self.step.learner.eval()
+        means = on_first_rank(self.fabric, lambda: self._validate(epoch))
+        self.step.learner.train()
+        return means
 
     def _validate(self, epoch: int) -> dict[str, float]:
         """Measure the backbone, record the best epochs so far, and write its weights if it is best by any measure."""
-        best, means = self.progress.best, {}
+        config, best, store = self.config, self.progress.best, self.plan.stores.get("val")
         features = self._embed(self.feed)
         centre = features.mean(0)  # of the training images; centres all others
-        accuracies = self._measure(centre)
-        if 2 * epoch >= self.config.epochs:  # at first, any network may look like this
+        accuracies: dict[str, Accuracy] = {}
+        if store is not None:
+            embedded = self._embed(ImageFeed(store.images, self.fabric.device))
+            found = evaluate_many(
+                FeatureSet(embedded, store.labels, centre, store.class_names, "val", store.fingerprint),
+                n_way=config.validation_way,
+                n_shots=config.validation_shots,
+                n_query=self.plan.validation_queries,
+                n_episodes=config.validation_episodes,
+                classifiers=("centroid", "soft"),  # the best epoch is kept for each
+                small_classes="leave out",
+                progress=False,
+            )
+            accuracies = {f"{one.n_shot}-shot {one.classifier}": accuracy for one, accuracy in found.items()}
+        if 2 * epoch >= config.epochs:  # at first, any network may look like this
             self.warnings = warnings_about(features, accuracies.values())
         for name, accuracy in accuracies.items():
-            means[name] = accuracy.mean
             candidates = {"before": Accuracy.from_dict(best[name])} if name in best else {}
             if select_best(candidates | {"now": accuracy}) == "now":
                 best[name] = {"epoch": epoch} | accuracy.as_dict()
-        if epoch == self.config.epochs or any(one["epoch"] == epoch for one in best.values()):
-            notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": self.config.dataset}
-            notes[NOTE] = self.plan.classes.as_json()
-            owner = self.step.average or self.step.learner
-            heads = {name: getattr(owner, name, None) for name in ("projection", "head")}
-            save_backbone(self.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes, **heads)
-        return means
-
-    def _measure(self, centre: Tensor) -> dict[str, Accuracy]:
-        store, config = self.plan.stores.get("val"), self.config
-        if store is None:
-            return {}
-        features = self._embed(ImageFeed(store.images, self.fabric.device))
-        results = evaluate_many(
-            FeatureSet(features, store.labels, centre, store.class_names, split="val", fingerprint=store.fingerprint),
-            n_way=config.validation_way,
-            n_shots=config.validation_shots,
-            n_query=self.plan.validation_queries,
-            n_episodes=config.validation_episodes,
-            classifiers=("centroid", "soft"),  # the best epoch is kept for each
-            small_classes="leave out",
-            progress=False,
-        )
-        return {f"{measured.n_shot}-shot {measured.classifier}": accuracy for measured, accuracy in results.items()}
+        if epoch == config.epochs or any(one["epoch"] == epoch for one in best.values()):
+            notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": config.dataset}
+            notes[NOTE] = json.dumps(self.plan.classes.as_dict())
+            heads = {name: getattr(self.saved, name, None) for name in ("projection", "head")}
+            save_backbone(self.saved.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes, **heads)
+        return {name: accuracy.mean for name, accuracy in accuracies.items()}
 
     def _embed(self, feed: ImageFeed) -> Tensor:
-        bfloat16 = "bf16" in str(self.fabric.strategy.precision.precision)
-        return embed_images(self.backbone, feed, device=self.fabric.device, network=self.embedder, bfloat16=bfloat16)
+        device, bfloat16 = self.fabric.device, "bf16" in str(self.fabric.strategy.precision.precision)
+        return embed_images(self.saved.backbone, feed, device=device, network=self.embedder, bfloat16=bfloat16)
 
-    def save(self, writer: CheckpointWriter) -> None:
+    def save(self) -> None:
         """Write a checkpoint on the first rank, and then remove weights that are not among the best."""
+        self.saved_at = time.monotonic()
         if not self.fabric.is_global_zero:
             return
         self._check_finite()
         state = checkpoint.state_of(self.step, self.plan.sampler, self.progress)
         state |= {"config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
-        kept = {int(best["epoch"]) for best in self.progress.best.values()} | {self.config.epochs}
-        epoch = self.progress.epoch  # of the checkpoint; training continues while it is written
-        writer.save(state, afterwards=lambda: self.run.keep_weights(kept, before=epoch))
-
-    def summary(self) -> dict[str, Any]:
-        """Return the content of result.json."""
-        return {
-            "run": self.run.path.name,
-            "config": self.config.as_dict(),
-            "fingerprints": self.plan.fingerprints,
-            "best": self.progress.best,
-            "initial": self.progress.initial,
-            "last": self.progress.history[-1],
-            "environment": self.run.read("environment.json"),
-        }
+        checkpoint.write_checkpoint(self.run.checkpoint, state)
+        self.run.keep_weights({int(best["epoch"]) for best in self.progress.best.values()} | {self.config.epochs})
 
     def result(self, *, finished: bool) -> TrainResult:
-        """Return the result, the same on all ranks."""
-        progress = self.progress
+        """Return the result, the same on all ranks; the first writes the result.json of a finished run."""
+        progress, run = self.progress, self.run
+        if finished and self.fabric.is_global_zero:
+            content = {"run": run.path.name, "config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
+            content |= {"best": progress.best, "initial": progress.initial, "last": progress.history[-1]}
+            run.write("result.json", content | {"environment": run.read("environment.json")})
         best, history, initial = self.fabric.broadcast((progress.best, progress.history, progress.initial))
         self.fabric.barrier()  # no rank leaves while another is still receiving
         accuracies = {name: Accuracy.from_dict(values) for name, values in best.items()}
         epochs = {name: int(values["epoch"]) for name, values in best.items()}
-        return TrainResult(self.run.path, accuracies, epochs, history, finished, self.fabric.global_rank, initial)
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        self.step.learner.eval()
-        yield
-        self.step.learner.train()
-
-    def _take_step(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Take a step; on a CPU, where reading the loss is free, check that it is finite."""
-        try:
-            loss = self.take_step(images, labels)
-        except InputError:
-            self._check_finite()  # a loss may have refused embeddings that are not finite
-            raise
-        if loss.device.type == "cpu" and not loss.isfinite():
-            self._check_finite(float(loss))
-        return loss
+        return TrainResult(run.path, accuracies, epochs, history, finished, self.fabric.global_rank, initial)
 
     def _check_finite(self, loss: float = 0.0) -> None:
         """Refuse to continue, or to save, where the loss or a weight is not finite."""
@@ -354,9 +312,28 @@ class Training:
         if math.isfinite(loss) and bool(torch.stack([tensor.isfinite().all() for tensor in weights]).all()):
             return
         problem = "weights are not finite" if math.isfinite(loss) else f"loss is {loss}"
-        file = self.run.checkpoint
-        kept = f"{file} has an earlier state" if file.is_file() else "there is no earlier checkpoint"
         raise NearshotError(
-            f"The {problem} in epoch {self.progress.epoch}, so training stopped; {kept}. Lower learning_rate, or raise "
-            "warm_up."
+            f"The {problem} in epoch {self.progress.epoch}, so training stopped; checkpoints are of earlier states. "
+            "Lower learning_rate, or raise warm_up."
         )
+
+
+def effective_dimensions(features: Tensor) -> float:
+    """Return how many dimensions features (image, dim) vary in: (Σ λ)² / Σ λ² of their covariance's eigenvalues.
+
+    >>> effective_dimensions(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    2.0
+    """
+    centred = features.double() - features.double().mean(0)
+    gram = centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T  # has the same eigenvalues
+    return float(gram.trace() ** 2 / gram.square().sum().clamp(min=torch.finfo(gram.dtype).tiny))
+
+
+def warnings_about(features: Tensor, accuracies: Collection[Accuracy]) -> list[str]:
+    """Return a warning if the features of training images collapse, and if all validation accuracies are at chance."""
+    found = []
+    if effective_dimensions(features) < COLLAPSED:
+        found.append(f"Warning: the embeddings collapse: nearly all images have the same, or lie on a line. {ADVICE}")
+    if accuracies and all(one.mean <= AT_CHANCE * 100 / one.protocol.n_way for one in accuracies):
+        found.append(f"Warning: validation is at chance, as if classes were guessed. {ADVICE}")
+    return found
