@@ -214,7 +214,6 @@ def test_classes_are_split_by_lists(photos: Path, tmp_path: Path, capsys: pytest
         (["--train-classes", tmp_path / "none.txt"], "none.txt"),
         (["--train-classes", empty], "empty.txt"),
         (["--train-classes", known, "--val-classes", known], "more than one split"),
-        (["--train-classes", known], "'test'"),
     ]
     for options, expected in cases:
         assert run("data", "prepare", photos, "--data-dir", tmp_path / "d", *options) == 1

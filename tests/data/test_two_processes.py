@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -149,14 +148,3 @@ def test_a_damaged_store_is_prepared_again_by_the_command_that_is_named(
     store = prepare_folder(photos, classes=classes, data_dir=data, side=8)["train"]
     store.verify()
     assert store.fingerprint == made.fingerprint
-
-
-def test_a_store_of_another_version_is_never_replaced(photos: Path, tmp_path: Path) -> None:
-    stores = prepare_folder(photos, data_dir=tmp_path / "d", side=8)
-    for store in stores.values():
-        manifest = store.folder / "manifest.json"
-        manifest.write_text(re.sub(r'"version": 1', '"version": 99', manifest.read_text()))
-    with pytest.raises(FileFormatError, match="another version"):
-        open_or_prepare(photos, "train", tmp_path / "d")
-    with pytest.raises(FileFormatError, match="another version"):
-        prepare_folder(photos, data_dir=tmp_path / "d", side=8)
