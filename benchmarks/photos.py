@@ -33,8 +33,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from nearshot import FewShotClassifier
-from nearshot.data.readers import is_image
-from nearshot.data.walk import Skipped, files_under
+from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.estimator import Embedder
 from nearshot.estimator.image_inputs import read_each
 from nearshot.evaluation import CLASSIFIERS

@@ -19,9 +19,12 @@ def printable(text: object) -> str:
     >>> print(printable("two\nlines \x1b[31m日本"))
     two\nlines \x1b[31m日本
     """
+    line = readable(str(text))
+    if line.isprintable():
+        return line
     return "".join(
         one.encode("unicode_escape").decode() if unicodedata.category(one) in ("Cc", "Zl", "Zp") else one
-        for one in readable(str(text))
+        for one in line
     )
 
 

@@ -113,7 +113,3 @@ def test_names_that_are_no_text_are_written_out(tmp_path: Path, packed: bool) ->
     names = [name for name in store.image_names if "caf\\xe9/" in name]
     assert sorted(name.rpartition("/")[2] for name in names) == ["\\xe9.png", "two\\nlines\\x85.png"]
     assert len(prepare_folder(source, name="by-lot", data_dir=tmp_path / "d", side=8)) == 3
-    if not packed:
-        write_folder(place, {"caf\\xe9/other.png": (place / "animal 0" / "0.png").read_bytes()})
-        with pytest.raises(FileFormatError, match="has two names that both read .* Rename one of them"):
-            prepare_folder(place, data_dir=tmp_path / "d", side=8)

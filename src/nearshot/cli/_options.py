@@ -128,7 +128,7 @@ def embedder_of(classifier: FewShotClassifier) -> Embedder:
 
 
 def _warn_about(found: SupportFolder, *, rejects: bool) -> None:
-    from nearshot.data.walk import about_linked  # noqa: PLC0415
+    from nearshot.data.readers import about_linked  # noqa: PLC0415
 
     if found.ignored:
         named = format_list(found.ignored, str)

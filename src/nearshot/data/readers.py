@@ -1,11 +1,13 @@
 """Read folders, zip archives and tar archives through one interface: names, and the bytes behind them.
 
 Nothing is unpacked to disk. An archive is refused if a member could reach outside it (an absolute name, "..", a link
-or a device), if it is a decompression bomb, or if it is damaged.
+or a device), if it is a decompression bomb, or if it is damaged. In a folder, links to folders are not followed, since
+they can form a cycle, unless the link is the given path itself.
 """
 
 from __future__ import annotations
 
+import os
 import stat
 import tarfile
 import threading
@@ -14,11 +16,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from nearshot.data.walk import Skipped, walk
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import printable
 
@@ -51,10 +53,9 @@ class Files:
 
     def __init__(self, label: str, members: Mapping[str, Member], folders: Iterable[str] = ()) -> None:
         self.label = printable(label)
-        self._named: dict[str, str] = {}
-        named = {self._readable(name): one for name, one in members.items() if not _is_hidden(name)}
+        named = {printable(name): one for name, one in members.items() if not _is_hidden(name)}
         self.members = dict(sorted(named.items()))
-        self._folders = {self._readable(name) for name in folders if not _is_hidden(name)}
+        self._folders = {printable(name) for name in folders if not _is_hidden(name)}
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
@@ -72,16 +73,66 @@ class Files:
         except READ_ERRORS as error:
             raise FileFormatError(f"{name!r} in {self.label} cannot be read: {printable(error)}.") from error
 
-    def _readable(self, name: str) -> str:
-        """Return a name as one line of text; refuse two names that become the same, which would merge two classes."""
-        if "\\" not in name and name.isascii() and name.isprintable():
-            return name
-        parts = []
-        for part in name.split("/"):
-            parts.append(printable(part))
-            if self._named.setdefault(parts[-1], part) != part:
-                raise FileFormatError(f"{self.label} has two names that both read {parts[-1]!r}. Rename one of them.")
-        return "/".join(parts)
+
+@dataclass
+class Skipped:
+    """What was skipped in a folder: folders that could not be read, each with the reason, and links to folders."""
+
+    locked: dict[Path, str] = field(default_factory=dict)
+    linked: list[Path] = field(default_factory=list)
+
+    def refuse_locked(self) -> None:
+        """Raise an error if a folder could not be read."""
+        for folder, reason in self.locked.items():
+            raise locked_error(folder, reason)
+
+    def sentences(self) -> list[str]:
+        """Return one sentence for each kind of skipped folder: how many, an example, and why."""
+        reason = next(iter(self.locked.values()), "")
+        said = [f"{_skipped(list(self.locked), 'folder')}: {reason}."] if self.locked else []
+        return said + ([about_linked(self.linked)] if self.linked else [])
+
+
+def about_linked(links: Sequence[Path]) -> str:
+    """Return the sentence about links to folders that were not followed."""
+    return f"{_skipped(links, 'linked folder')}: a link is followed only where it is given itself."
+
+
+def _skipped(folders: Sequence[Path], what: str) -> str:
+    if len(folders) == 1:
+        return f"The {what} {folders[0]} is skipped"
+    return f"{len(folders):,} {what}s are skipped, such as {folders[0]}"
+
+
+def locked_error(place: str | Path, reason: str | None) -> InputError:
+    """Return the error for a path that cannot be read."""
+    return InputError(f"{place} cannot be read: {reason}. Allow reading it, or remove it from what you give.")
+
+
+def files_under(folder: Path, skipped: Skipped) -> list[Path]:
+    """Return the files in a folder, at any depth, sorted. Hidden files and folders are skipped."""
+    return sorted(file for _, files in _walk(folder, skipped) for file in files)
+
+
+def _walk(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield a folder and every folder below it, each with its files. A broken link is one: reading it is the error."""
+
+    def note(error: OSError) -> None:
+        skipped.locked[Path(error.filename)] = error.strerror or type(error).__name__
+
+    for above, folders, names in os.walk(folder, onerror=note):
+        try:
+            os.stat(f"{above}/.")  # noqa: PTH116 (Path drops the dot, which needs the right to enter the folder)
+        except OSError as error:
+            folders.clear()
+            note(error)
+            continue
+        seen = sorted(name for name in folders if not name.startswith("."))
+        links = [name for name in seen if Path(above, name).is_symlink()]
+        skipped.linked += [Path(above, name) for name in links]
+        folders[:] = [name for name in seen if name not in links]
+        files = [Path(above, name) for name in names if not _is_hidden(name)]
+        yield Path(above), [file for file in files if os.path.isfile(file) or not os.path.exists(file)]  # noqa: PTH110, PTH113
 
 
 def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
@@ -105,13 +156,14 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
 
 def _open_folder(path: Path) -> Files:
     members, folders, skipped = {}, [], Skipped()
-    for above, names in walk(path, skipped):
-        folder = above.relative_to(path).as_posix()
-        folders.append(folder)
-        for name in names:
-            stamp = _file_stamp(above / name)
-            if stamp is not None:
-                members[f"{folder}/{name}".removeprefix("./")] = Member((above / name).read_bytes, stamp)
+    for above, found in _walk(path, skipped):
+        folders.append(above.relative_to(path).as_posix())
+        for file in found:
+            try:
+                stamp = f"{file.stat().st_size} {file.stat().st_mtime_ns}"
+            except OSError:  # reading it gives the error
+                stamp = "unreadable"
+            members[file.relative_to(path).as_posix()] = Member(file.read_bytes, stamp)
     skipped.refuse_locked()
     folders += [link.relative_to(path).as_posix() for link in skipped.linked]
     files = Files(str(path), members, folders)
@@ -125,15 +177,6 @@ def _open_folder(path: Path) -> Files:
         unpacked = {str(within / member): archive.members[member] for member in archive.names()}
         parts.append(Files(archive.label, unpacked, (str(within / folder) for folder in archive.folders())))
     return _merged(parts)
-
-
-def _file_stamp(path: Path) -> str | None:
-    """Return the size and time of a file; None if it is not a regular file. Reading a broken link gives the error."""
-    try:
-        found = path.stat()
-    except OSError:
-        return "unreadable"
-    return f"{found.st_size} {found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else None
 
 
 def _open_zip(path: Path) -> Files:

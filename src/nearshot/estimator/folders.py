@@ -11,8 +11,7 @@ from pathlib import Path
 
 from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import FORMATS
-from nearshot.data.readers import is_image
-from nearshot.data.walk import Skipped, files_under, locked_error
+from nearshot.data.readers import Skipped, files_under, is_image, locked_error
 from nearshot.errors import InputError
 from nearshot.text import counted
 
