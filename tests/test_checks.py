@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearshot.data import EpisodeBatches, EpisodeShape, ShuffledBatches
+from nearshot.data import EpisodeBatches, EpisodeShape
 from nearshot.errors import InputError
 from nearshot.evaluation import evaluate_features, evaluate_many
 from nearshot.runs.evaluate import Request
@@ -47,5 +47,3 @@ def test_samplers_take_lists_and_arrays_and_numpys_seeds() -> None:
     for labels in (LABELS.tolist(), LABELS.numpy()):
         batches = EpisodeBatches(labels, shape, seed=np.int64(1))  # type: ignore[arg-type]
         assert torch.equal(batches.epoch_indices(), expected)
-    with pytest.raises(InputError, match=r"batch_size .* 4\.0"):
-        ShuffledBatches(10, 4.0)  # type: ignore[arg-type]

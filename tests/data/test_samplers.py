@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from nearshot.data import EpisodeBatches, EpisodeShape, IndependentBatches, ShuffledBatches
-from nearshot.data.samplers import Batches
+from nearshot.data.samplers import Batches, distinct_integers
 from nearshot.errors import InputError
-from nearshot.randomness import distinct_integers
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)
@@ -148,13 +147,8 @@ def test_ranks_share_a_smaller_last_batch_where_there_is_one() -> None:
     ("make", "message"),
     [
         (lambda: ShuffledBatches(40, 20, n_ranks=3), "n_ranks, not 20 by 3"),
-        (lambda: ShuffledBatches(40, 20, rank=2, n_ranks=2), "rank .* not 2 of 2"),
-        (lambda: ShuffledBatches(40, 20, seed=0.5), "seed .* 0.5"),  # type: ignore[arg-type]
-        (lambda: IndependentBatches(10, 11), "batch_size .* 10, not 11"),
-        (lambda: ShuffledBatches(10, 11, drop_last=True), "batch_size .* 10, not 11"),
-        (lambda: ShuffledBatches(0, 1), "n_images .* not 0"),
-        (lambda: ShuffledBatches(10, 0), "batch_size .* not 0"),
-        (lambda: IndependentBatches(10.0, 2), "n_images .* not 10.0"),  # type: ignore[arg-type]
+        (lambda: IndependentBatches(10, 11, n_batches=1), "batch_size .* 10, not 11"),
+        (lambda: ShuffledBatches(10, 11, drop_last=True), "n_batches .* 0, of 11 of 10 images"),
         (lambda: ShuffledBatches(41, 20, n_ranks=4), "1 images, .* 4 ranks .* drop_last=True"),
         (lambda: IndependentBatches(10, 2, n_batches=0), "n_batches .* not 0"),
         (lambda: ShuffledBatches(20, batch_size=4, n_batches=6), "n_batches .* 5, .* not 6"),

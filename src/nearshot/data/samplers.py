@@ -10,15 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from operator import index
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
-from nearshot.randomness import distinct_integers, private_generator
 
 __all__ = ["Batches", "EpisodeBatches", "IndependentBatches", "Sharing", "ShuffledBatches"]
 
@@ -41,14 +42,15 @@ class Batches(ABC):
     def __init__(self, batch_size: int, n_images: int, n_batches: int, **sharing: Unpack[Sharing]) -> None:
         self.batch_size, self.n_images, self.n_batches = batch_size, n_images, n_batches
         self.rank, self.n_ranks = sharing.get("rank", 0), sharing.get("n_ranks", 1)
-        if not 0 <= self.rank < self.n_ranks:
-            raise InputError(f"rank must be from 0 to n_ranks - 1, not {self.rank} of {self.n_ranks}.")
         if batch_size % self.n_ranks:
             raise InputError(f"batch_size must be divisible by n_ranks, not {batch_size} by {self.n_ranks}.")
         if n_batches < 1:
-            raise InputError(f"n_batches must be at least 1, not {n_batches}.")
+            raise InputError(f"n_batches must be at least 1, not {n_batches}, of {batch_size} of {n_images} images.")
         self.epoch = self._n_taken = 0
-        self._generator = private_generator(sharing.get("seed", 0))
+        seed = sharing.get("seed", 0)
+        if isinstance(seed, torch.Generator):
+            seed = int(torch.randint(2**62, (), generator=seed))
+        self._generator = torch.Generator().manual_seed(index(seed))
         self._order: Tensor | None = None
 
     def __len__(self) -> int:
@@ -125,7 +127,6 @@ class ShuffledBatches(Batches):
         n_batches: int | None = None,
         **sharing: Unpack[Sharing],
     ) -> None:
-        _check_batch_size(batch_size, n_images, may_exceed=not drop_last)
         most = n_images // batch_size if drop_last else -(-n_images // batch_size)
         super().__init__(batch_size, n_images, most if n_batches is None else n_batches, **sharing)
         self.drop_last = drop_last
@@ -154,7 +155,8 @@ class IndependentBatches(Batches):
     def __init__(
         self, n_images: int, batch_size: int, *, n_batches: int | None = None, **sharing: Unpack[Sharing]
     ) -> None:
-        _check_batch_size(batch_size, n_images)
+        if batch_size > n_images:
+            raise InputError(f"batch_size must be at most n_images, {n_images}, not {batch_size}.")
         super().__init__(batch_size, n_images, n_images // batch_size if n_batches is None else n_batches, **sharing)
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
@@ -198,8 +200,11 @@ class EpisodeBatches(Batches):
         self._by_class = ImagesByClass(labels, class_names).without_small_classes(least_images)
         self._by_class.check(shape)
         self.shape, self.replacement = shape, replacement
-        n_images = int(self._by_class.sizes.sum())
-        most = n_images // shape.batch_size if replacement else self._most_without_replacement()
+        hands = self._by_class.sizes // shape.images_per_class  # how often each class can be used without replacement
+        most = int(self._by_class.sizes.sum()) // shape.batch_size
+        if not replacement:  # the largest number e of episodes: in e episodes a class can be used min(hands, e) times
+            candidates = range(1, int(hands.sum()) // shape.n_way + 1)
+            most = bisect_left(candidates, True, key=lambda e: int(hands.clamp(max=e).sum()) < e * shape.n_way)
         super().__init__(shape.batch_size, len(labels), most if n_batches is None else n_batches, **sharing)
         if not replacement and self.n_batches > most:
             raise InputError(
@@ -250,16 +255,51 @@ class EpisodeBatches(Batches):
             hands[classes] -= 1
         return torch.stack(episodes)[torch.randperm(self.n_batches, generator=generator)]
 
-    def _most_without_replacement(self) -> int:
-        """Return the largest number e of episodes: in e episodes a class can be used min(hands, e) times."""
-        hands, n_way = self._by_class.sizes // self.shape.images_per_class, self.shape.n_way
-        candidates = range(1, int(hands.sum()) // n_way + 1)
-        return bisect_left(candidates, True, key=lambda e: int(hands.clamp(max=e).sum()) < e * n_way)
+
+def distinct_integers(n_drawn: int, upper: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw `n_drawn` distinct integers from range(upper[i]) for every row i, in random order.
+
+    `upper`: (row,) integers, none under `n_drawn`. Returns (row, n_drawn). Every ordered draw
+    is equally likely. The time does not depend on `upper`.
+
+    >>> distinct_integers(3, torch.tensor([3, 1000]), torch.Generator().manual_seed(0)).sort(1).values[0]
+    tensor([0, 1, 2])
+    """
+    draw = _redraw_repeated if 2 * n_drawn <= int(upper.min()) else _floyd
+    # NumPy, since torch's threads would wait for each other in many small operations.
+    return torch.from_numpy(draw(n_drawn, upper.numpy(), generator))
 
 
-def _check_batch_size(batch_size: int, n_images: int, *, may_exceed: bool = False) -> None:
-    for name, value in (("batch_size", batch_size), ("n_images", n_images)):
-        if not is_integer(value) or value < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
-    if batch_size > n_images and not may_exceed:
-        raise InputError(f"batch_size must be at most n_images, {n_images}, not {batch_size}.")
+def _uniforms(*shape: int, generator: torch.Generator) -> npt.NDArray[np.float64]:
+    fractions: npt.NDArray[np.float64] = torch.rand(*shape, dtype=torch.float64, generator=generator).numpy()
+    return fractions
+
+
+def _redraw_repeated(n_drawn: int, upper: npt.NDArray[np.int64], generator: torch.Generator) -> npt.NDArray[np.int64]:
+    """Draw independently, then redraw repeated numbers of a row until there are none.
+
+    All numbers are treated alike, so all ordered draws of distinct numbers are equally likely.
+    """
+    drawn = (_uniforms(len(upper), n_drawn, generator=generator) * upper[:, None]).astype(np.int64)
+    rows = np.arange(len(upper))  # that may have repetitions
+    while True:
+        some = drawn[rows]
+        places = some.argsort(1, kind="stable")
+        in_order = np.take_along_axis(some, places, 1)
+        which, before = np.nonzero(in_order[:, 1:] == in_order[:, :-1])
+        if len(which) == 0:
+            return drawn
+        fresh = _uniforms(len(which), generator=generator) * upper[rows[which]]
+        drawn[rows[which], places[which, before + 1]] = fresh.astype(np.int64)
+        rows = rows[np.unique(which)]
+
+
+def _floyd(n_drawn: int, upper: npt.NDArray[np.int64], generator: torch.Generator) -> npt.NDArray[np.int64]:
+    """Draw by Floyd's algorithm, then shuffle. If a number is taken, `last` is drawn, which no earlier draw can be."""
+    uniforms = _uniforms(2, n_drawn, len(upper), generator=generator)
+    drawn = np.empty((n_drawn, len(upper)), dtype=np.int64)
+    for t in range(n_drawn):
+        last = upper - n_drawn + t
+        proposal = (uniforms[0, t] * (last + 1)).astype(np.int64)
+        drawn[t] = np.where((drawn[:t] == proposal).any(0), last, proposal)
+    return np.ascontiguousarray(np.take_along_axis(drawn, uniforms[1].argsort(0), 0).T)
