@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import picture
 from PIL import Image, ImageEnhance
+from scipy.stats import qmc
 from torch import Tensor
 
 from dispatched import BETWEEN_HOST_AND_DEVICE, Dispatched
 from nearshot.data.augment import (
+    SMALLEST_CROP,
     Augmentation,
     augment,
     centre_crop,
@@ -27,6 +29,8 @@ from nearshot.data.augment import (
     random_boxes,
     shift_hue,
     turn_images,
+    view_box,
+    view_of,
 )
 from nearshot.errors import InputError
 
@@ -204,8 +208,6 @@ def test_impossible_augmentations(options: dict[str, float], message: str) -> No
 def test_impossible_batches() -> None:
     with pytest.raises(InputError, match=r"uint8 \(image, height, width, 3\), as a store has them, not torch.float32"):
         augment(torch.zeros(2, 8, 8, 3), Augmentation(), size=8)
-    with pytest.raises(InputError, match="no share 2 of 2"):
-        augment(torch.zeros(1, 4, 4, 3, dtype=torch.uint8), Augmentation(), size=4, share=(2, 2))
 
 
 def colorsys_shifted(image: npt.NDArray[np.float64], turn: float) -> npt.NDArray[np.float64]:
@@ -313,3 +315,37 @@ def test_each_image_is_turned_by_its_own_quarters() -> None:
                         row, column = 4 - column, row
                     expected[channel][row][column] = float(image[channel, y, x])
         assert torch.equal(found, torch.tensor(expected))
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(32, 32, 32), (32, 32, 84), (60, 40, 24)])
+def test_the_first_views_are_the_centre_and_its_mirror_image(height: int, width: int, size: int) -> None:
+    images = torch.randint(256, (3, height, width, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    centre = centre_crop(images, size)
+    assert torch.equal(view_of(images, 0, size), centre)
+    torch.testing.assert_close(view_of(images, 1, size), centre.flip(3), rtol=0, atol=1e-5)
+
+
+def test_boxes_are_a_halton_sequence_inside_the_image() -> None:
+    expected = qmc.Halton(3, scramble=False).random(40)  # the first is 0, 0, 0
+    for number in range(2, 41):
+        top, left, side, is_mirrored = view_box(number)
+        area, y, x = expected[number - 1]
+        assert side**2 == pytest.approx(SMALLEST_CROP + (1 - SMALLEST_CROP) * area)
+        assert (top, left) == pytest.approx((y * (1 - side), x * (1 - side)))
+        assert is_mirrored == (number % 2 == 1)
+        assert 0 <= min(top, left) <= max(top, left) + side <= 1
+
+
+@pytest.mark.parametrize(("height", "width"), [(200, 200), (300, 200)])
+@pytest.mark.parametrize("number", [2, 3, 7])
+def test_a_crop_is_pillows(height: int, width: int, number: int) -> None:
+    y, x = np.mgrid[0:height, 0:width] / 60
+    pixels = np.stack([127 + 120 * np.sin(x + c) * np.cos(y - c) for c in range(3)], axis=2).astype(np.uint8)
+    top, left, side, is_mirrored = view_box(number)
+    above, before = (height - 200) / 2, (width - 200) / 2
+    box = (before + 200 * left, above + 200 * top, before + 200 * (left + side), above + 200 * (top + side))
+    expected = np.asarray(Image.fromarray(pixels).resize((48, 48), Image.Resampling.BILINEAR, box=box)).astype(float)
+    found = view_of(torch.from_numpy(pixels)[None], number, 48)[0].permute(1, 2, 0).numpy() * 255
+    assert (
+        np.abs(found[:, ::-1] - expected if is_mirrored else found - expected).max() < 2.5
+    )  # smooth, but for a box's edge

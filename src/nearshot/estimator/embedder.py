@@ -23,9 +23,8 @@ import torch
 from torch import nn
 
 from nearshot.checks import is_integer
-from nearshot.data.augment import normalise_images
+from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.images import Pixels
-from nearshot.data.views import view_of
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each, without_tensors
@@ -57,7 +56,7 @@ class Embedder:
         copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
         input_size: the side that images are resized to; by default the network's own.
         n_views: the number of views of each image whose embeddings a network averages: the image, its mirror image, and
-            crops; see `nearshot.data.views`.
+            crops; see `nearshot.data.augment`.
 
     Attributes:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.
