@@ -85,7 +85,7 @@ def test_verify_counts_the_images_that_splits_share(tmp_path: Path, capsys: pyte
     assert run("data", "verify", "zoo", "--data-dir", tmp_path / "d") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "zoo: 21 images" in shown
-    assert "1 in train and val, 2 in train and test" in shown
+    assert "2 in train and test, 1 in train and val" in shown
 
 
 def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:
@@ -206,13 +206,9 @@ def test_classes_are_split_by_lists(photos: Path, tmp_path: Path, capsys: pytest
         "test": ("animal 0", "animal 9"),
     }
     assert len(Store.open("my-photos", "train", tmp_path / "d")) == 12  # a class that is listed twice is there once
-    empty = tmp_path / "empty.txt"
-    empty.write_text("\n")
     cases: list[tuple[list[str | Path], str]] = [
-        ([*lists, "--seed", "1"], "--seed"),
         ([*lists, "--fractions", "0.5", "0.3", "0.2"], "fractions"),
         (["--train-classes", tmp_path / "none.txt"], "none.txt"),
-        (["--train-classes", empty], "empty.txt"),
         (["--train-classes", known, "--val-classes", known], "more than one split"),
     ]
     for options, expected in cases:

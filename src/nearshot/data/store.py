@@ -27,6 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import Pixels
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import read_json
@@ -59,10 +60,14 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
 
 
 def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
-    """Return the manifests of a dataset's splits, <side>/<split>/manifest.json; unfinished splits have none here."""
-    sides = "[0-9]*" if side is None else str(side)
-    found = (data_folder(data_dir) / dataset).glob(f"{sides}/[!.]*/manifest.json")
-    return sorted(file for file in found if file.parent.parent.name.isdecimal())
+    """Return the manifests of a dataset's splits, <side>/<split>/manifest.json: training, validation, test, others."""
+
+    def order(manifest: Path) -> tuple[int, int, str]:
+        split, size = manifest.parent.name, manifest.parent.parent.name
+        return int(size), SPLITS.index(split) if split in SPLITS else len(SPLITS), split
+
+    found = (data_folder(data_dir) / dataset).glob(f"{side or '[0-9]*'}/[!.]*/manifest.json")
+    return sorted((file for file in found if file.parent.parent.name.isdecimal()), key=order)
 
 
 def prepared_datasets(data_dir: str | Path | None = None) -> list[str]:
