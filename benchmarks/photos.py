@@ -37,7 +37,7 @@ from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.estimator import Embedder
 from nearshot.estimator.image_inputs import read_each
 from nearshot.evaluation import CLASSIFIERS
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 from photos_report import markdown, summary
 
 RESULTS = Path(__file__).parent / "results"

@@ -20,8 +20,7 @@ from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOp
 from nearshot.cli._scores import score_lines, true_labels
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
-from nearshot.progress import with_progress
-from nearshot.text import counted, print_line, print_message, printable
+from nearshot.text import counted, print_line, print_message, printable, with_progress
 
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nearshot.errors import NearshotError
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
 CHUNK = 1 << 20
 STALL_SECONDS = 30.0  # give up a URL after so long without a byte

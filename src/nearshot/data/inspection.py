@@ -15,7 +15,7 @@ from PIL import Image
 from nearshot.data.store import Store
 from nearshot.errors import InputError
 from nearshot.io import atomic_write
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
 FORBIDDEN = '/\\<>:"|?*\0'  # in the name of a file, on any system
 

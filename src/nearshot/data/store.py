@@ -31,8 +31,7 @@ from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import Pixels
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import read_json
-from nearshot.progress import with_progress
-from nearshot.text import counted
+from nearshot.text import counted, with_progress
 
 __all__ = ["Store", "data_folder", "prepared_datasets", "prepared_manifests", "prepared_splits"]
 
@@ -66,7 +65,7 @@ def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side
         split, size = manifest.parent.name, manifest.parent.parent.name
         return int(size), SPLITS.index(split) if split in SPLITS else len(SPLITS), split
 
-    found = (data_folder(data_dir) / dataset).glob(f"{side or '[0-9]*'}/[!.]*/manifest.json")
+    found = (data_folder(data_dir) / dataset).glob(f"{'[0-9]*' if side is None else side}/[!.]*/manifest.json")
     return sorted((file for file in found if file.parent.parent.name.isdecimal()), key=order)
 
 

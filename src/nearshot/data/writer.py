@@ -25,8 +25,7 @@ from nearshot.data.images import Fit, Pixels, decode, fit_to_square
 from nearshot.data.store import HASH_BYTES, Store
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import atomic_write, naming_a_full_disk, read_json, write_json
-from nearshot.progress import with_progress
-from nearshot.text import counted
+from nearshot.text import counted, with_progress
 
 IMAGES_PER_STEP = 512
 LARGE = 20_000  # bytes of a file

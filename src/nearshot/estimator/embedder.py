@@ -32,7 +32,7 @@ from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.io import atomic_write
 from nearshot.models import Backbone, BackboneSpec, load_backbone
 from nearshot.models.layers import fold_batch_norms
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
 BATCH_SIZES = {"cuda": 256, "cpu": 8}  # a CPU's caches hold the maps of a few images
 DEFAULT_SIZE = 224  # the side of images for a network or function without `input_size`

@@ -14,7 +14,7 @@ from nearshot.data.loader import ImageFeed
 from nearshot.evaluation import embed
 from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.models import Backbone
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
 
 def embed_images(

@@ -9,7 +9,6 @@ Images should not be flipped: many scripts have letters that are each other's mi
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from nearshot.data.images import Pixels
 GLYPHS_SIDE = 28
 IMAGES_PER_CLASS = 40
 SEED = 0  # of the variations
-# The first word of a letter's Unicode name is its script.
 SCRIPTS = {
     "train": ("LATIN", "GREEK", "CYRILLIC", "COPTIC", "LISU", "GEORGIAN", "CANADIAN"),
     "val": ("ARABIC", "OGHAM", "OLD", "NKO"),
@@ -55,12 +53,14 @@ def plan_glyphs() -> Plan:
 @cache
 def _letters() -> dict[str, tuple[str, ...]]:
     """Return the letters of each split, without letters that look like an earlier one."""
+    by_script: dict[str, list[str]] = {}
+    for letter in map(chr, sorted(_charmap(FACES[0]))):
+        # Letters without accents, which Unicode decomposes; the first word of a letter's Unicode name is its script.
+        is_letter = unicodedata.category(letter).startswith("L") and not unicodedata.decomposition(letter)
+        if is_letter and len(_faces_with(letter)) >= FEWEST_FACES:
+            by_script.setdefault(unicodedata.name(letter, "").split(" ")[0], []).append(letter)
     candidates = [
-        (split, letter)
-        for split, scripts in SCRIPTS.items()
-        for script in scripts
-        for letter in _letters_of(script)
-        if len(_faces_with(letter)) >= FEWEST_FACES
+        (split, letter) for split, scripts in SCRIPTS.items() for script in scripts for letter in by_script[script]
     ]
     thumbnails: npt.NDArray[np.float32] = np.zeros((0, THUMBNAIL**2), dtype=np.float32)
     kept: dict[str, list[str]] = {split: [] for split in SCRIPTS}
@@ -71,17 +71,6 @@ def _letters() -> dict[str, tuple[str, ...]]:
         kept[split].append(letter)
         thumbnails = np.concatenate([thumbnails, looks])
     return {split: tuple(letters) for split, letters in kept.items()}
-
-
-def _letters_of(script: str) -> Sequence[str]:
-    """Return the letters of a script without accents (those that Unicode does not decompose), in order."""
-    return [
-        letter
-        for letter in map(chr, sorted(_charmap(FACES[0])))
-        if unicodedata.category(letter).startswith("L")
-        and not unicodedata.decomposition(letter)
-        and unicodedata.name(letter, "").split(" ")[0] == script
-    ]
 
 
 def _font_file(face: str) -> str:
