@@ -120,7 +120,7 @@ def test_a_prepared_dataset_is_used_if_no_lock_can_be_taken(photos: Path, tmp_pa
     made = prepare_folder(photos, data_dir=tmp_path / "d", side=8)
     lock = tmp_path / "d" / "photos" / LOCK
     lock.mkdir()  # as in a read-only folder, also for a superuser
-    with pytest.raises(NearshotError, match=f"{lock} cannot be locked: .* Remove it"):
+    with pytest.raises(NearshotError, match=f"{lock} cannot be locked"):
         FileLock(lock).acquire()
     assert prepare_folder(photos, data_dir=tmp_path / "d", side=8)["train"].fingerprint == made["train"].fingerprint
 

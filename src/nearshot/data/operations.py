@@ -25,19 +25,8 @@ def luminance(images: Tensor) -> Tensor:
     return torch.mul(red, LUMINANCE[0]).add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
 
 
-# Each takes images (image, 3, height, width) in [0, 1] and a signed strength (image, 1, 1, 1) in [−1, 1].
-
-
-def _brightness(images: Tensor, strength: Tensor) -> Tensor:
-    return images * (1 + 0.9 * strength)
-
-
 def _contrast(images: Tensor, strength: Tensor) -> Tensor:
     return torch.lerp(luminance(images).mean((2, 3), keepdim=True), images, 1 + 0.9 * strength)
-
-
-def _colour(images: Tensor, strength: Tensor) -> Tensor:
-    return torch.lerp(luminance(images), images, 1 + 0.9 * strength)
 
 
 def _sharpness(images: Tensor, strength: Tensor) -> Tensor:
@@ -51,10 +40,6 @@ def _sharpness(images: Tensor, strength: Tensor) -> Tensor:
 def _posterise(images: Tensor, strength: Tensor) -> Tensor:
     step = 2 ** (4 * strength.abs()).round()  # levels: 1 to 16, from 8 bits to 4
     return ((images * (LEVELS - 1)).round() / step).floor() * step / (LEVELS - 1)
-
-
-def _solarise(images: Tensor, strength: Tensor) -> Tensor:
-    return torch.where(images < 1 - strength.abs(), images, 1 - images)
 
 
 def _autocontrast(images: Tensor, _: Tensor) -> Tensor:
@@ -73,14 +58,15 @@ def _equalise(images: Tensor, _: Tensor) -> Tensor:
     return torch.where(step[..., None] > 0, equalised, images)
 
 
+# Each takes images (image, 3, height, width) in [0, 1] and a signed strength (image, 1, 1, 1) in [−1, 1].
 COLOURS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {
-        "brightness": _brightness,
+        "brightness": lambda images, strength: images * (1 + 0.9 * strength),
         "contrast": _contrast,
-        "colour": _colour,
+        "colour": lambda images, strength: torch.lerp(luminance(images), images, 1 + 0.9 * strength),
         "sharpness": _sharpness,
         "posterise": _posterise,
-        "solarise": _solarise,
+        "solarise": lambda images, strength: torch.where(images < 1 - strength.abs(), images, 1 - images),
         "autocontrast": _autocontrast,
         "equalise": _equalise,
     }
