@@ -48,7 +48,8 @@ class Member(NamedTuple):
 class Files:
     """Files by name. Names use forward slashes; hidden files and folders are skipped.
 
-    Error messages call it by its `label`. `folders` are names of folders, needed for empty ones only.
+    Error messages call it by its `label`. `folders` are names of folders, needed for empty ones only, which are not
+    looked for in archives.
     """
 
     def __init__(self, label: str, members: Mapping[str, Member], folders: Iterable[str] = ()) -> None:
@@ -175,7 +176,7 @@ def _open_folder(path: Path) -> Files:
     for name in sorted(archives):
         archive, within = open_files(path / name), PurePosixPath(name).parent
         unpacked = {str(within / member): archive.members[member] for member in archive.names()}
-        parts.append(Files(archive.label, unpacked, (str(within / folder) for folder in archive.folders())))
+        parts.append(Files(archive.label, unpacked))
     return _merged(parts)
 
 
@@ -184,20 +185,18 @@ def _open_zip(path: Path) -> Files:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError, ValueError) as error:
         raise FileFormatError(f"{path} is not a zip archive, or is cut short: {error}.") from error
-    members, folders = {}, []
+    members = {}
     for member in archive.infolist():
         if member.is_dir():
-            folders.append(member.filename.rstrip("/"))
             continue
-        _check_name(member.filename, path)
+        _check_member(member.filename, member.file_size, path)
         if stat.S_ISLNK(member.external_attr >> 16):
             raise FileFormatError(f"{path} has a link, {member.filename!r}, instead of a file. It was not followed.")
         if member.flag_bits & 1:
             raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
         _check_growth(member.filename, member.file_size, member.compress_size, path)
-        stamp = f"{member.file_size} {member.CRC}"
-        members[member.filename] = Member(partial(archive.read, member), stamp)
-    return Files(str(path), members, folders)
+        members[member.filename] = Member(partial(archive.read, member), f"{member.file_size} {member.CRC}")
+    return Files(str(path), members)
 
 
 class _Tar:
@@ -207,7 +206,6 @@ class _Tar:
         self.path = path
         self.lock = threading.Lock()  # threads share one position in the file
         self.n_promised = 0  # bytes, by the headers read so far
-        self.folders: list[str] = []
         self.opened = ExitStack()  # stays open as long as a member of it can be read
         weakref.finalize(self, self.opened.close)
 
@@ -217,9 +215,8 @@ class _Tar:
         for member in archive:
             end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             if member.isdir():
-                self.folders.append(str(PurePosixPath(folder + member.name)))
                 continue
-            _check_name(member.name, self.path)
+            _check_member(member.name, member.size, self.path)
             if not member.isreg():
                 raise FileFormatError(f"{self.path} has a link or device, {member.name!r}. It was not followed.")
             self.n_promised += member.size
@@ -251,7 +248,7 @@ def _open_tar(path: Path) -> Files:
         members = dict(tar.members(tarfile.open(path)))  # noqa: SIM115 (stays open for reading)
     except READ_ERRORS as error:
         raise FileFormatError(f"{path} is not a tar archive, or is cut short: {error}.") from error
-    return Files(str(path), members, tar.folders)
+    return Files(str(path), members)
 
 
 def _merged(parts: Sequence[Files]) -> Files:
@@ -261,10 +258,8 @@ def _merged(parts: Sequence[Files]) -> Files:
         for name, one in part.members.items():
             other = members.get(name, one)
             if is_image(name) and one.stamp != other.stamp and one.read() != other.read():
-                label = " and ".join(part.label for part in parts if name in part.members)
-                raise FileFormatError(
-                    f"{label} have different images of the name {name!r}. Unpack them into folders of their own."
-                )
+                advice = "Unpack the archives into folders of their own."
+                raise FileFormatError(f"{part.label} has another image of the name {name!r}. {advice}")
         members |= part.members
     return Files(", ".join(part.label for part in parts), members, {name for part in parts for name in part.folders()})
 
@@ -280,14 +275,14 @@ def _is_hidden(name: str) -> bool:
     return any((part[:1] == "." and part != ".") or part in ("Thumbs.db", "__MACOSX") for part in parts)
 
 
-def _check_name(name: str, path: Path) -> None:
+def _check_member(name: str, size: int, path: Path) -> None:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0] or "\0" in name:
         raise FileFormatError(f"{path} has a member {name!r} that would reach outside of it. It was not read.")
+    if size > MOST_BYTES_OF_A_MEMBER and not name.endswith(".tar"):
+        raise FileFormatError(f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}.")
 
 
 def _check_growth(name: str, size: int, packed: int, path: Path) -> None:
-    if size > MOST_BYTES_OF_A_MEMBER and not name.endswith(".tar"):
-        raise FileFormatError(f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}.")
     if size > GROWTH_COUNTS_FROM and size > MOST_GROWTH * max(packed, 1):
         raise FileFormatError(f"{name!r} in {path} would grow from {packed:,} to {size:,} bytes: a decompression bomb.")
