@@ -1,9 +1,10 @@
-"""The wheel works in an environment of its own, in a folder that has nothing of the repository."""
+"""A release: one version, a source distribution to build from, and a wheel that works anywhere by itself."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -14,18 +15,43 @@ from pathlib import Path
 import pytest
 from layouts import class_folders, write_folder
 
+from nearshot import __version__
 from nearshot.models.weights import PUBLISHED
 
 ROOT = Path(__file__).parents[1]
 LARGEST_WHEEL = 40e6
+CONSTRAINED = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    found = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert found is not None
+    assert found[1] == __version__
+
+
+def build(origin: Path, folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(origin)]
+    subprocess.run(command, check=True, env=os.environ | CONSTRAINED)
+    return next(folder.glob("nearshot-*.whl"))
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, env=os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")})
-    return next(folder.glob("nearshot-*.whl"))
+    return build(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.mark.slow
+def test_a_wheel_can_be_built_from_the_source_distribution(wheel: Path, tmp_path: Path) -> None:
+    """It has the same files as one built from the repository."""
+    environment = os.environ | CONSTRAINED | {"PYTHONPATH": str(tmp_path / "tools")}
+    pip = [sys.executable, "-m", "pip", "--quiet", "install", "--target", str(tmp_path / "tools"), "hatchling"]
+    hatch = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    for command in (pip, hatch):
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    again = build(tmp_path / f"nearshot-{__version__}.tar.gz", tmp_path / "again")
+    built, expected = ({one.filename: one.CRC for one in zipfile.ZipFile(path).infolist()} for path in (again, wheel))
+    assert built == expected
+    assert len(built) > 100
 
 
 @pytest.mark.slow
