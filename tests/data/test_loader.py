@@ -100,9 +100,6 @@ def test_an_error_of_the_thread_is_raised_where_batches_are_used(tmp_path: Path)
     with pytest.raises(FileFormatError, match="images.u8 is cut short. Prepare the dataset again"):
         next(batches)
     assert not feeding_threads()
-    (folder / "images.u8").unlink()
-    with pytest.raises(FileNotFoundError):
-        next(feed.batches(torch.arange(3), 3))
 
 
 def test_impossible_feeds_and_indices(store: Store) -> None:
