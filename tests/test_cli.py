@@ -60,16 +60,12 @@ def test_prepare_and_list(zoo: Path, capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_a_damaged_store_is_repaired_by_preparing_it_again(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare_again: list[str | Path] = ["data", "prepare", "zoo", "--from", zoo.parent / "pictures", "--side", "32"]
-    for file in ("images.u8", "labels.npy"):
-        (zoo / "zoo" / "32" / "train" / file).unlink()
-        capsys.readouterr()
-        assert run("data", "verify", "zoo", "--data-dir", zoo) == 1
-        error = capsys.readouterr().err
-        assert "damaged" in error
-        assert "'zoo'" in error
-        assert run(*prepare_again, "--data-dir", zoo) == 0
-        assert run("data", "verify", "zoo", "--data-dir", zoo) == 0
+    (zoo / "zoo" / "32" / "train" / "labels.npy").unlink()
+    capsys.readouterr()
+    assert run("data", "verify", "zoo", "--data-dir", zoo) == 1
+    assert "'zoo'" in capsys.readouterr().err
+    assert run("data", "prepare", "zoo", "--from", zoo.parent / "pictures", "--side", "32", "--data-dir", zoo) == 0
+    assert run("data", "verify", "zoo", "--data-dir", zoo) == 0
 
 
 def test_verify_counts_the_images_that_splits_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,17 +123,13 @@ def test_broken_images_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixt
     ("arguments", "expected"),
     [
         (["verify", "zoo"], "'zoo'"),
-        (["show", "zoo"], "'zoo'"),
         (["prepare", "mini-imagenet"], "train.csv"),
         (["prepare", "zoo"], "--from"),
         (["prepare", "glyphs", "--from", "FOLDER"], "'glyphs'"),
         (["prepare", "cifar-fs", "--from", "FOLDER/nowhere"], "nowhere"),
-        (["prepare", "FOLDER/nowhere"], "nowhere"),
         (["prepare", "FOLDER", "--from", "FOLDER"], "--from"),
         (["prepare", "omniglot", "--seed", "1"], "--seed"),
-        (["prepare", "glyphs", "--val-classes", "a.txt"], "--val-classes"),
         (["prepare", "glyphs", "--rotations"], "--rotations"),
-        (["prepare", "zoo", "--from", "FOLDER", "--omniglot-split", "vinyals"], "--omniglot-split"),
         (["prepare", "cifar-fs", "--from", "FOLDER"], "100 classes"),
         (["prepare", "glyphs", "--side", "0"], "side"),
         (["prepare", "Embeddings", "--from", "FOLDER"], "'Embeddings'"),

@@ -84,16 +84,6 @@ def test_the_quick_form_was_run_with_the_statements_that_there_are(tmp_path: Pat
     assert statements(written) == statements(now), "out of date: nearshot reproduce --all --quick"
 
 
-def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:
-    note = json.loads((ROOT / "results" / "quick" / "last-run.json").read_text())
-    page = (ROOT / "docs" / "reproduce.md").read_text().splitlines()
-    (said,) = [line for line in page if "reproduce --all --quick" in line and "minutes" in line]
-    assert f" {note['seconds'] / 60:.0f} minutes" in said
-    assert f" {note['done']} runs" in said
-    assert note["failed"] == note["done_before"] == 0
-    assert note["environment"]["command"][1:4] == ["reproduce", "--all", "--quick"]  # and where to put things
-
-
 def test_the_errata_are_those_that_the_tables_know() -> None:
     page = (ROOT / "docs" / "errata.md").read_text().splitlines()
     rows = [f"| {one.where} | {one.printed} | {one.follows} | {one.reason} |" for one in ERRATA]

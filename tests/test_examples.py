@@ -6,10 +6,8 @@ import importlib.util
 import json
 import re
 import runpy
-import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -81,31 +79,6 @@ def test_code_of_notebook(
     if n_settings:  # fewer seeds have fewer numbers
         found, expected = (re.sub(r"# ± #(, # ± #)*", "# ± #", text) for text in (found, expected))
     assert found == expected
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("nbclient", "ipykernel")), reason="needs the extra docs"
-)
-@pytest.mark.filterwarnings("default")  # of Jupyter's own
-@pytest.mark.parametrize("name", [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))])
-def test_notebook(name: str, tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs, and prints what is stored in it, but for numbers."""
-    import nbformat
-    from nbclient import NotebookClient
-
-    monkeypatch.setenv("NEARSHOT_DATA", str(glyphs_dir))
-    shutil.copytree(NOTEBOOKS, tmp_path / "notebooks")
-    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
-    expected = [_text_of(cell) for cell in notebook.cells]
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path / "notebooks")}}).execute()
-    assert [_text_of(cell) for cell in notebook.cells] == expected
-    assert any(expected)
-
-
-def _text_of(cell: Any) -> str:
-    text = _without_numbers("".join(output.get("text", "") for output in cell.get("outputs", [])))
-    return re.sub(r"[+-]#", "#", text)  # a difference near zero
 
 
 def _without_numbers(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Two processes that prepare the same dataset at once, one that is killed, locks, and damaged stores."""
+"""Two processes that prepare the same dataset at once, one that is killed, and locks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from layouts import class_folders, write_folder
 
-from nearshot.data import open_or_prepare, prepare_folder
+from nearshot.data import prepare_folder
 from nearshot.data.preparation import LOCK
-from nearshot.errors import FileFormatError, NearshotError
+from nearshot.errors import NearshotError
 from nearshot.io import FileLock
 
 CLASSES = [f"class {i}" for i in range(6)]
@@ -123,28 +122,3 @@ def test_a_prepared_dataset_is_used_if_no_lock_can_be_taken(photos: Path, tmp_pa
     with pytest.raises(NearshotError, match=f"{lock} cannot be locked"):
         FileLock(lock).acquire()
     assert prepare_folder(photos, data_dir=tmp_path / "d", side=8)["train"].fingerprint == made["train"].fingerprint
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "images cut short": lambda folder: os.truncate(folder / "images.u8", 1000),
-    "half a manifest": lambda folder: (folder / "manifest.json").write_text("{"),
-    "no manifest": lambda folder: (folder / "manifest.json").unlink(),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_store_is_prepared_again_by_the_command_that_is_named(
-    photos: Path, tmp_path: Path, damage: str
-) -> None:
-    """With the options that it had; opening it never guesses them."""
-    classes = {"train": CLASSES[:3], "test": CLASSES[3:]}
-    data = tmp_path / "d"
-    made = prepare_folder(photos, classes=classes, data_dir=data, side=8)["train"]
-    DAMAGES[damage](made.folder)
-    for dataset, how in ((photos, str(photos)), ("photos", f"photos --from {photos}")):
-        if damage != "no manifest":
-            with pytest.raises(FileFormatError, match=f"Run: nearshot data prepare {how} --data-dir {data} --side 8"):
-                open_or_prepare(dataset, "train", data)
-    store = prepare_folder(photos, classes=classes, data_dir=data, side=8)["train"]
-    store.verify()
-    assert store.fingerprint == made.fingerprint
