@@ -91,6 +91,9 @@ def test_cifar_fs_from_the_pickles_of_cifar_100(tmp_path: Path) -> None:
     images = pixels_by_name(stores)
     assert images["apple", "apple/apple_train.png"] == picture(label).tobytes()
     assert images["apple", "apple/apple_test.png"] == picture(100 + label).tobytes()
+    parts["cifar-100-python/meta"] = python2_pickle({"names": names})
+    with pytest.raises(FileFormatError, match="other.tar does not have the content of 'cifar-fs': .*fine_label_names"):
+        prepare("cifar-fs", write_tar(tmp_path / "other.tar", parts), data_dir=tmp_path / "d")
 
 
 def check_mini(stores: dict[str, Store]) -> None:

@@ -243,14 +243,14 @@ def _size(n_images: int, n_classes: int) -> str:
 
 def _about_own(name: str, data_dir: Path | None) -> str:
     """Describe a dataset of the user's own: its splits, and where its images came from."""
-    lines, origins = [], {}
+    lines, origins = [], []
     for file in stores.prepared_manifests(name, data_dir):
         side = file.parent.parent.name
         try:
             manifest = stores.read_manifest(file.parent)
             about = _size(manifest["n_images"], len(manifest["class_names"]))
-            origins[f"From: {printable(manifest['origin'] or 'unknown')} ({printable(manifest['source'])})."] = None
+            origins.append(f"From: {printable(manifest['origin'] or 'unknown')} ({printable(manifest['source'])}).")
         except FileFormatError:
             about = "damaged, prepare it again"
         lines.append(f"{file.parent.name}, {about}, {side}×{side}.")
-    return "\n".join([*lines, *origins])
+    return "\n".join([*lines, *dict.fromkeys(origins)])

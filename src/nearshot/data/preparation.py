@@ -72,7 +72,13 @@ def prepare(
         raise InputError(f"paths (--from PATH) must say where the files of {name!r} are: {source.where}.")
     if not source.needs_files and paths:
         raise InputError(f"{name!r} needs no files; it is made here.")
-    plan = source.plan(open_files(paths) if paths else NO_FILES)
+    files = open_files(paths) if paths else NO_FILES
+    try:
+        plan = source.plan(files)
+    except NearshotError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:  # of a pickle
+        raise FileFormatError(f"{files.label} does not have the content of {name!r}: {error!r}.") from error
     return prepare_plan(name, plan, side=side, **options)
 
 

@@ -57,16 +57,16 @@ def _from_wnid_folders(files: Files) -> Plan:
 
 
 def _from_cache(files: Files, path: str) -> list[SourceImage]:
-    with source.read_pickle(files, path) as content:
-        images, classes = content["image_data"], content["class_dict"]
-        return [SourceImage(name, f"{name}/{i}", images[i].copy) for name in sorted(classes) for i in classes[name]]
+    content = source.load_pickle(files.read(path), path)
+    images, classes = content["image_data"], content["class_dict"]
+    return [SourceImage(name, f"{name}/{i}", images[i].copy) for name in sorted(classes) for i in classes[name]]
 
 
 def _from_category_split(files: Files, path: str) -> list[SourceImage]:
-    with source.read_pickle(files, path) as content:
-        images, labels = content["data"], np.asarray(content["labels"])
-        order = np.argsort(labels, kind="stable").tolist()
-        return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", images[i].copy) for i in order]
+    content = source.load_pickle(files.read(path), path)
+    images, labels = content["data"], np.asarray(content["labels"])
+    order = np.argsort(labels, kind="stable").tolist()
+    return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", images[i].copy) for i in order]
 
 
 MINI_IMAGENET = Source(
