@@ -306,18 +306,3 @@ def test_boxes_are_a_halton_sequence_inside_the_image() -> None:
         assert (top, left) == pytest.approx((y * (1 - side), x * (1 - side)))
         assert is_mirrored == (number % 2 == 1)
         assert 0 <= min(top, left) <= max(top, left) + side <= 1
-
-
-@pytest.mark.parametrize(("height", "width"), [(200, 200), (300, 200)])
-@pytest.mark.parametrize("number", [2, 3, 7])
-def test_a_crop_is_pillows(height: int, width: int, number: int) -> None:
-    y, x = np.mgrid[0:height, 0:width] / 60
-    pixels = np.stack([127 + 120 * np.sin(x + c) * np.cos(y - c) for c in range(3)], axis=2).astype(np.uint8)
-    top, left, side, is_mirrored = view_box(number)
-    above, before = (height - 200) / 2, (width - 200) / 2
-    box = (before + 200 * left, above + 200 * top, before + 200 * (left + side), above + 200 * (top + side))
-    expected = np.asarray(Image.fromarray(pixels).resize((48, 48), Image.Resampling.BILINEAR, box=box)).astype(float)
-    found = view_of(torch.from_numpy(pixels)[None], number, 48)[0].permute(1, 2, 0).numpy() * 255
-    assert (
-        np.abs(found[:, ::-1] - expected if is_mirrored else found - expected).max() < 2.5
-    )  # smooth, but for a box's edge
