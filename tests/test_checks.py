@@ -28,8 +28,6 @@ def test_an_accuracy_by_numpys_numbers_is_json() -> None:
     many = evaluate_many(FEATURES, LABELS, n_shots=np.array([1, 5]), n_way=3, n_episodes=20)  # type: ignore[arg-type]
     assert [key.n_shot for key in many] == [1, 1, 1, 5, 5, 5]
     json.dumps([one.as_dict() for one in many.values()])
-    one = evaluate_features(FEATURES, LABELS, n_episodes=1)  # without an interval
-    assert type(one).from_dict(json.loads(json.dumps(one.as_dict(), allow_nan=False))).mean == one.mean
 
 
 def test_a_request_by_numpys_numbers_is_a_plain_one() -> None:

@@ -85,23 +85,3 @@ def test_every_page_fits_the_screen(width: int, site: Path, tmp_path: Path) -> N
             if not name.startswith(REFERENCE):
                 assert browser.ask(WORDS) <= MOST_WORDS, name
         assert {urlsplit(request).scheme for request in browser.requests} <= {"file", "data", "about", "blob"}
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
-def test_the_search_finds_a_function_without_a_server(site: Path, tmp_path: Path) -> None:
-    with open_browser(tmp_path) as browser:
-        browser.open(site / "index.html")
-        found = browser.ask(
-            """new Promise((resolve, reject) => {
-                const input = document.querySelector(".md-search__input");
-                input.focus();
-                input.value = "nca_loss";
-                input.dispatchEvent(new Event("keyup", {bubbles: true}));
-                setInterval(() => {
-                    const links = [...document.querySelectorAll(".md-search-result__link")].map(link => link.href);
-                    if (links.length) resolve(links);
-                }, 100);
-                setTimeout(() => reject("nothing was found"), 30000);
-            })"""
-        )
-    assert any("api/losses.html" in link for link in found)
