@@ -98,7 +98,7 @@ def test_operations_are_drawn_evenly_and_up_to_the_magnitude() -> None:
     assert apply_operations(given, 0, 0.5, draw) is given
     found = apply_operations(given, 1, 0.5, draw)
     assert len(drawn) == 1
-    brightness = (drawn[0][:, 0] * len(OPERATIONS)).long() == list(COLOURS).index("brightness")
+    brightness = (drawn[0][:, 0] * len(OPERATIONS)).long() == COLOURS.index("brightness")
     assert float(brightness.float().mean()) == pytest.approx(1 / len(OPERATIONS), abs=0.02)
     strengths = found[brightness, 0, 0, 0] / 0.5 - 1
     assert float(strengths.abs().max()) <= 0.9 * 0.5 + 1e-6

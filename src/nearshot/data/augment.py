@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearshot.checks import convert_numpy_fields, is_integer
-from nearshot.data.operations import apply_operations, luminance
+from nearshot.data.operations import ENHANCEMENTS, apply_operations
 from nearshot.errors import InputError
 
 __all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue", "turn_images", "view_of"]
@@ -291,13 +291,10 @@ def _jitter(images: Tensor, augmentation: Augmentation, draw: Callable[..., Tens
         return width * (2 * draw(1, 1, 1) - 1)
 
     images = apply_operations(images, augmentation.n_operations, augmentation.magnitude, draw)
-    if augmentation.brightness:
-        images.mul_(1 + draws(augmentation.brightness)).clamp_(0, 1)
-    if augmentation.contrast:
-        grey = luminance(images).mean((2, 3), keepdim=True)
-        torch.lerp(grey, images, 1 + draws(augmentation.contrast), out=images).clamp_(0, 1)
-    if augmentation.saturation:
-        torch.lerp(luminance(images), images, 1 + draws(augmentation.saturation), out=images).clamp_(0, 1)
+    widths = (augmentation.brightness, augmentation.contrast, augmentation.saturation)
+    for name, width in zip(("brightness", "contrast", "colour"), widths, strict=True):
+        if width:
+            images = ENHANCEMENTS[name](images, 1 + draws(width)).clamp_(0, 1)
     return shift_hue(images, draws(augmentation.hue)[:, 0]) if augmentation.hue else images
 
 
