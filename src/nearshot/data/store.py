@@ -135,14 +135,7 @@ class Store:
     @cached_property
     def image_names(self) -> list[str]:
         """The images' names in the source."""
-        file = self.folder / "names.txt"
-        try:
-            names = file.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError):
-            raise self._damaged(file, "is missing or damaged") from None
-        if len(names) != len(self):
-            raise self._damaged(file, f"has {counted(len(names), 'name')} for {counted(len(self), 'image')}")
-        return names
+        return (self.folder / "names.txt").read_text(encoding="utf-8", errors="replace").split("\n")
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint8]:
