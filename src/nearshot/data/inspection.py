@@ -17,7 +17,7 @@ from nearshot.errors import InputError
 from nearshot.io import atomic_write
 from nearshot.text import with_progress
 
-FORBIDDEN = '/\\<>:"|?*\0'  # in the name of a file, on any system
+FORBIDDEN = r'[/\\<>:"|?*\0]'  # in the name of a file, on any system
 
 
 class Occurrence(NamedTuple):
@@ -85,11 +85,19 @@ def unpack(
     for label in with_progress(chosen, f"unpacking {store.dataset}"):
         members = np.nonzero(store.labels.numpy() == label)[0]
         members = members[skip : None if n_images is None else skip + n_images]
-        name = "".join("-" if letter in FORBIDDEN else letter for letter in store.class_names[label])
-        place = Path(folder) / re.sub(r"^\.+", "-", name.strip())  # readers would skip a hidden folder
+        place = Path(folder) / _file_name(store.class_names[label])
         place.mkdir(parents=True, exist_ok=True)
         for number, index in enumerate(members.tolist(), skip):
             with atomic_write(place / f"{number}.png", durable=False) as file:
                 Image.fromarray(np.asarray(store.images[index])).save(file, "PNG")
         n_written += len(members)
     return n_written
+
+
+def _file_name(class_name: str) -> str:
+    """Return a class's name as that of a folder inside another, which is not hidden.
+
+    >>> _file_name("../a:b")
+    '--a-b'
+    """
+    return re.sub(r"^\.+", "-", re.sub(FORBIDDEN, "-", class_name).strip())
