@@ -60,10 +60,11 @@ def plan_folder(
             "folder of its own."
         )
     if classes is None:
-        classes = split_at_random(sorted(groups), fractions, seed)
+        drawn = split_at_random(sorted(groups), fractions, seed)
+        classes = {split: names for split, names in drawn.items() if names}
         layout += f", classes split at random (seed {seed})"
         shares = DEFAULT_FRACTIONS if fractions is None else fractions
-        missing = [split for split, share in shares.items() if share > 0 and not classes[split]]
+        missing = [split for split, share in shares.items() if share > 0 and not drawn[split]]
         if missing:
             n_classes = counted(len(groups), "class", "classes")
             means = "; ".join(f"there is no {split!r} split {WITHOUT.get(split, '')}" for split in missing)
@@ -72,8 +73,7 @@ def plan_folder(
     shared = [name for name in groups if sum(name in names for names in classes.values()) > 1]
     if shared:
         raise InputError(f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes.")
-    images = source.split_images(groups, classes, files, "the splits")
-    return Plan(layout, {split: found for split, found in images.items() if found}, tuple(remarks))
+    return Plan(layout, source.split_images(groups, classes, files, "the splits"), tuple(remarks))
 
 
 def split_at_random(names: Sequence[str], fractions: Mapping[str, float] | None, seed: int) -> dict[str, list[str]]:
