@@ -249,7 +249,8 @@ def _about_own(name: str, data_dir: Path | None) -> str:
         try:
             manifest = stores.read_manifest(file.parent)
             about = _size(manifest["n_images"], len(manifest["class_names"]))
-            origins.append(f"From: {printable(manifest['origin'] or 'unknown')} ({printable(manifest['source'])}).")
+            origin, layout = manifest.get("origin") or "unknown", manifest.get("source")
+            origins.append(f"From: {printable(origin)} ({printable(layout)}).")
         except FileFormatError:
             about = "damaged, prepare it again"
         lines.append(f"{file.parent.name}, {about}, {side}×{side}.")
