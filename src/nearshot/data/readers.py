@@ -33,8 +33,6 @@ GROWTH_COUNTS_FROM = 10 << 20
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".heic", ".heif")
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
-# A folder that holds archives and otherwise only files of these suffixes is read as if the archives were unpacked.
-BESIDE_ARCHIVES = {"", ".txt", ".md", ".csv", ".json", ".html", ".pdf", ".md5", ".sha256"}
 READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, NotImplementedError)
 
 
@@ -169,9 +167,9 @@ def _open_folder(path: Path) -> Files:
     folders += [link.relative_to(path).as_posix() for link in skipped.linked]
     files = Files(str(path), members, folders)
     archives = [name for name in members if name.endswith(ARCHIVE_SUFFIXES)]
-    others = {Path(name).suffix.lower() for name in files.names() if not name.endswith(ARCHIVE_SUFFIXES)}
-    if not archives or others - BESIDE_ARCHIVES:
+    if not archives or any(is_image(name) for name in members):
         return files
+    # Archives without images beside them are read as if they were unpacked.
     parts = [files]
     for name in sorted(archives):
         archive, within = open_files(path / name), PurePosixPath(name).parent
