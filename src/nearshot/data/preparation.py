@@ -199,18 +199,18 @@ def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> st
     advice = f"Give it another name: nearshot data prepare NAME --from {quote(str(path))}"
     if name in SOURCES:
         raise InputError(f"{path} has the name of a known dataset. {advice}")
-    origin = _origin(name, data_dir)
-    if origin not in (None, str(path)):
+    for origin in _origins(name, data_dir) - {str(path)}:
         raise InputError(f"The dataset {name!r} in {data_folder(data_dir)} is of {origin}, not of {path}. {advice}")
     return name
 
 
-def _origin(name: str, data_dir: str | Path | None) -> str | None:
-    """Return the path that a dataset was prepared from, if it is known."""
+def _origins(name: str, data_dir: str | Path | None) -> set[str]:
+    """Return the paths that a dataset was prepared from, at any side, where they are known."""
+    origins = set()
     for manifest in prepared_manifests(name, data_dir):
         with suppress(FileFormatError):
-            return read_manifest(manifest.parent).get("origin")
-    return None
+            origins.add(read_manifest(manifest.parent).get("origin"))
+    return {origin for origin in origins if origin is not None}
 
 
 @contextmanager
@@ -246,7 +246,7 @@ def _command(name: str, data_dir: str | Path | None, side: int | None, path: Pat
         side = sides.pop()
     parts = ["nearshot data prepare", quote(str(path or name))]
     if path is None and (source is None or (source.needs_files and not source.downloads)):
-        parts += ["--from", quote(_origin(name, data_dir) or "PATH")]
+        parts += ["--from", quote(next(iter(_origins(name, data_dir)), "PATH"))]
     parts += [] if data_dir is None else ["--data-dir", quote(str(data_dir))]
     parts += [] if side is None else ["--side", str(side)]
     return " ".join(parts)
